@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say: the wheel holds the compiled C libraries, so training nodes need no compiler.
 
-Each is built for the levels of this kind of processor (controlplane/native_build.py) and put beside its source; the
+Each is built for the levels of this kind of processor (common/native_build.py) and put beside its source; the
 wheel is for one platform and for every Python 3.
 """
 
@@ -20,7 +20,7 @@ FLOW_OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 def native_build():
     """The module, without importing its package: nothing is installed while the wheel is built."""
-    spec = importlib.util.spec_from_file_location("native_build", ROOT / "controlplane" / "native_build.py")
+    spec = importlib.util.spec_from_file_location("native_build", ROOT / "controlplane" / "common" / "native_build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -37,7 +37,7 @@ class BuildWithLibraries(build_py):
         for source, options in (
             ("worker_agent/native/worker.c", builder.ENGINE),
             ("ps_server/native/root.c", builder.ENGINE),
-            ("controlplane/simulate/flows.c", FLOW_OPTIONS),
+            ("controlplane/planner/simulate/flows.c", FLOW_OPTIONS),
         ):
             include = [ENGINE_HEADERS] if options is builder.ENGINE else []
             output = Path(self.build_lib) / Path(source).parent

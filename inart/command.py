@@ -35,21 +35,21 @@ class Verb:
 
 
 VERBS = {
-    "plan": Verb("controlplane.plan.__main__", "plan a job on a topology, without any switch", extra="control"),
-    "compare": Verb("controlplane.plan.__main__", "all strategies on one topology and job", ("compare",), "control"),
-    "deploy": Verb("controlplane.deploy", "put a plan on the switches and run the controller", extra="control"),
-    "serve": Verb("controlplane.serve", "the controller of a network; jobs come and go", extra="control"),
-    "job": Verb("controlplane.controller", "add, list, show, remove jobs", ("job",), order=True),
-    "status": Verb("controlplane.controller", "who has joined, what is missing", ("status",), order=True),
-    "replan": Verb("controlplane.controller", "change the plan under a running job", ("replan",), order=True),
+    "plan": Verb("controlplane.cli.plan.command", "plan a job on a topology, without any switch", extra="control"),
+    "compare": Verb("controlplane.cli.plan.command", "all strategies on one topology and job", ("compare",), "control"),
+    "deploy": Verb("controlplane.cli.deploy", "put a plan on the switches and run the controller", extra="control"),
+    "serve": Verb("controlplane.cli.serve", "the controller of a network; jobs come and go", extra="control"),
+    "job": Verb("controlplane.cli.controller", "add, list, show, remove jobs", ("job",), order=True),
+    "status": Verb("controlplane.cli.controller", "who has joined, what is missing", ("status",), order=True),
+    "replan": Verb("controlplane.cli.controller", "change the plan under a running job", ("replan",), order=True),
     "certificates": Verb(
-        "controlplane.certificates", "a private authority and certificates, to try TLS with", extra="control"
+        "controlplane.cli.certificates", "a private authority and certificates, to try TLS with", extra="control"
     ),
     "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),
     "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",), order=True),
     "ps": Verb("ps_server.__main__", "a parameter server"),
     "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),
-    "doctor": Verb("controlplane.doctor", "what is missing on this machine, and what installs it"),
+    "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
 }
 
 

@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.generators import parse_topology
-from controlplane.job import Job, JobError, parse_bytes, parse_job
-from controlplane.plan.framing import MTU
-from controlplane.plan.model import Plan, PlanError
-from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
-from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
-from controlplane.strategies import STRATEGIES, Infeasible
-from controlplane.strategies.wan.policy import FollowNetwork, Policy
-from controlplane.topology import Topology, TopologyError
-from overlay.agent import Agent
-from overlay.coordinator import Coordinator
-from overlay.errors import OverlayError
-from overlay.systems import BY_HAND, COPIED_HEADROOM, between_sites, make, planned
-from overlay.tcp import MOST_CONNECTIONS
-from overlay.tls import Security
+from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, JobError, parse_bytes, parse_job
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.plan.model import Plan, PlanError
+from controlplane.planner.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
+from controlplane.planner.strategies import STRATEGIES, Infeasible
+from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
+from controlplane.planner.topology import Topology, TopologyError
+from overlay.core.errors import OverlayError
+from overlay.core.systems import BY_HAND, COPIED_HEADROOM, between_sites, make, planned
+from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.net.agent import Agent
+from overlay.net.coordinator import Coordinator
+from overlay.net.tls import Security
 
 if TYPE_CHECKING:
-    from overlay.replication import Replication
+    from overlay.net.replication import Replication
 
 
 def address(text: str) -> tuple[str, int]:
@@ -113,8 +113,8 @@ def security(arguments: argparse.Namespace) -> Security | None:
 
 def replication(topology: Topology, file: Path) -> Replication:
     """For the switches of a switches file. Raises OverlayError."""
-    from controlplane.deploy import DeployError, load_switches  # agents need none of this
-    from overlay.replication import p4runtime
+    from controlplane.cli.deploy import DeployError, load_switches  # agents need none of this
+    from overlay.net.replication import p4runtime
     from p4src.artifacts import ArtifactError
 
     try:

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
 
-from controlplane import command_line
-from controlplane.agentconfig import REFUSED, AgentConfig, RepairedTree
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.tls import add_tls_arguments, tls_from
+from controlplane.common import command_line
+from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from ps_server.server import Server
 from worker_agent.agent import controller_address
 from worker_agent.errors import AgentError

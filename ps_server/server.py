@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.agentconfig import AgentConfig, RepairedTree, RootFlow, suspect_key
+from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, suspect_key
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError

@@ -6,8 +6,11 @@ exceptions of :mod:`softswitch.errors`. ``python -m softswitch`` starts a switch
 
 from __future__ import annotations
 
-from softswitch.codec import Entry, Match
-from softswitch.device import Device
+from softswitch.dataplane.codec import Entry, Match
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.fabric import Fabric
+from softswitch.dataplane.ports import PortStats
+from softswitch.dataplane.program import Program
 from softswitch.errors import (
     AlreadyExists,
     BadProgram,
@@ -19,9 +22,6 @@ from softswitch.errors import (
     SoftswitchError,
     UnsupportedConstruct,
 )
-from softswitch.fabric import Fabric
-from softswitch.ports import PortStats
-from softswitch.program import Program
 from softswitch.version import VERSION
 
 __version__ = VERSION

@@ -19,12 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from softswitch import config, control, options, statistics
-from softswitch.end_signal import EndSignal
+from softswitch.app import config, control, options
+from softswitch.app.end_signal import EndSignal
+from softswitch.app.switches import Switches
+from softswitch.app.tracing import Tracer
+from softswitch.dataplane import statistics
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError, Tls
-from softswitch.switches import Switches
-from softswitch.tracing import Tracer
 
 _log = logging.getLogger(__name__)
 

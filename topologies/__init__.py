@@ -1,6 +1,6 @@
 """Emulated networks: Mininet hosts and links around P4 switches (softswitch or bmv2).
 
-`Emulation` builds one from a `controlplane.topology.Topology` and takes it down again; `python -m topologies` does
+`Emulation` builds one from a `Topology` and takes it down again; `python -m topologies` does
 the same from the command line.
 """
 

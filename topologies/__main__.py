@@ -20,10 +20,10 @@ from pathlib import Path
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 
-from controlplane import command_line
-from controlplane.generators import parse_topology
+from controlplane.common import command_line
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError
-from controlplane.topology import TopologyError
 from topologies.choice import KINDS
 from topologies.command import guarded
 from topologies.deployment import Fabric

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.job import Job
+from controlplane.planner.job import Job
 from topologies.emulation import Emulation
 from topologies.hosts import OPERATION_SECONDS, PROGRESS_SECONDS
 from topologies.zygote import HostFailure, HostProcess, Zygote

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
-from controlplane.plan import Plan
-from controlplane.rules import RuleSet, routes
-from controlplane.runtime.controller import Controller
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.failures import Watch
-from controlplane.runtime.network import Network
-from controlplane.runtime.roster import Roster
+from controlplane.cli.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
+from controlplane.planner.plan import Plan
+from controlplane.planner.rules import RuleSet, routes
+from controlplane.service.controller import Controller
+from controlplane.service.epochs import EpochStore
+from controlplane.service.failures import Watch
+from controlplane.service.network import Network
+from controlplane.service.roster import Roster
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import P4RuntimeKind

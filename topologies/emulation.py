@@ -21,8 +21,8 @@ from typing import Any
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
-from controlplane.plan.framing import MTU
-from controlplane.topology import Topology
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.topology import Topology
 from topologies import choice, network
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 from topologies.network import EmulationError

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from topologies.emulation import Emulation
 from topologies.network import EmulationError
 

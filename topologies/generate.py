@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane import command_line
-from controlplane.generators import shapes
-from controlplane.topology import TopologyError
+from controlplane.common import command_line
+from controlplane.planner.generators import shapes
+from controlplane.planner.topology import TopologyError
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
-"""The token buckets of an emulation's links, as the cost model takes them (controlplane/plan/round_trips.py)."""
+"""The token buckets of an emulation's links, as the cost model takes them (planner/plan/round_trips.py)."""
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from topologies.network import host_burst_bytes
 from topologies.softswitch import port_burst_bytes
 

@@ -16,8 +16,8 @@ from mininet.log import error
 from mininet.net import Mininet
 from mininet.node import Host, Node, Switch
 
-from controlplane.plan.framing import MTU
-from controlplane.topology import Topology
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 

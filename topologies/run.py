@@ -26,15 +26,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controlplane import command_line
-from controlplane.generators import parse_topology
-from controlplane.job import Job, JobError, parse_bytes, parse_next_job
-from controlplane.plan.limits import DoesNotFit, Limits, limited
-from controlplane.runtime.events import EventLog, LogEvent
-from controlplane.runtime.running import JobsError
-from controlplane.strategies import Infeasible, get_strategy
+from controlplane.common import command_line
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, JobError, parse_bytes, parse_next_job
+from controlplane.planner.plan.limits import DoesNotFit, Limits, limited
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.events import EventLog, LogEvent
+from controlplane.service.running import JobsError
 from controlplane.targets.base import TargetError
-from controlplane.topology import Topology, TopologyError
 from topologies.agents import MODULES, JobAgents, Outcome
 from topologies.choice import KINDS, choose
 from topologies.command import Say, guarded, stopwatch

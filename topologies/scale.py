@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from controlplane.evaluate import evaluate
-from controlplane.plan import Plan
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.plan import Plan
+from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL, frame_bytes
 
 # What all switches together forward in a second, on two cores, with time to spare for the agents. Where plans would

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from topologies.network import EmulationError
 from topologies.switches import START_SECONDS, InterfaceCounters, Layout, SwitchAddress
 

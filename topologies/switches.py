@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from topologies.network import EmulationError
 
 START_SECONDS = 60.0

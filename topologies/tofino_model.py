@@ -27,9 +27,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.frontpanel import FrontPanelPort
-from controlplane.generators import parse_topology
-from controlplane.topology import Topology, TopologyError
+from controlplane.planner.frontpanel import FrontPanelPort
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.topology import Topology, TopologyError
 from p4src.protocol import PROTOCOL
 
 GATEWAY = "169.254.1.1"

@@ -23,8 +23,8 @@ from worker_agent.work import Work
 
 if TYPE_CHECKING:
     from worker_agent.agent import Agent, connect
-    from worker_agent.fsdp import inart_fsdp
-    from worker_agent.hook import InArtState, inart_hook
+    from worker_agent.torch.fsdp import inart_fsdp
+    from worker_agent.torch.hook import InArtState, inart_hook
 
 __all__ = [
     "AbortedError",
@@ -45,9 +45,9 @@ __all__ = [
 _LAZY = {
     "Agent": "worker_agent.agent",
     "connect": "worker_agent.agent",
-    "InArtState": "worker_agent.hook",
-    "inart_fsdp": "worker_agent.fsdp",
-    "inart_hook": "worker_agent.hook",
+    "InArtState": "worker_agent.torch.hook",
+    "inart_fsdp": "worker_agent.torch.fsdp",
+    "inart_hook": "worker_agent.torch.hook",
 }
 
 

@@ -13,9 +13,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from controlplane import command_line
-from controlplane.inputs import parse_bytes
-from controlplane.rpc.tls import add_tls_arguments, tls_from
+from controlplane.common import command_line
+from controlplane.common.inputs import parse_bytes
+from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoOptions

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from controlplane.agentconfig import REFUSED, AgentConfig, RepairedTree, suspect_key
-from controlplane.rpc import channels
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, fetch_status
-from controlplane.rpc.tls import Tls
+from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree, suspect_key
+from controlplane.common.rpc import channels
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, fetch_status
+from controlplane.common.rpc.tls import Tls
 from worker_agent.collectives import Operation
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any, cast
 
-from controlplane.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from p4src.protocol import frame_bytes
 from worker_agent.collectives import Operation, parse
 from worker_agent.engine_stats import EngineStats, TreeStats

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.common.agentconfig import AgentConfig
 
 BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
 MOST_THREADS = 16  # a job's ports

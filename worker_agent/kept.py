@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.common.agentconfig import AgentConfig
 from worker_agent.collectives import Kind, Operation, parse
 from worker_agent.operands import BYTES, HostArray
 from worker_agent.split import counts_of, part_sizes

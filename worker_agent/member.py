@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.agentconfig import AgentConfig, RepairedTree, Role
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import Identity, Membership
-from controlplane.rpc.tls import Tls, credentials
+from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import Identity, Membership
+from controlplane.common.rpc.tls import Tls, credentials
 from p4src.protocol import ENCODING
 from worker_agent.address import addresses, check_interface, interface_of
 from worker_agent.errors import AgentError, NotReadyError

@@ -7,8 +7,8 @@ import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.native_build import BuildError, check_sizes, load
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.native_build import BuildError, check_sizes, load
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 

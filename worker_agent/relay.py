@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from worker_agent.collectives import Operation
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError, AgentError, AllReduceError

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.rpc.tls import Tls
+from controlplane.common.rpc.tls import Tls
 from worker_agent.agent import Agent
 from worker_agent.collectives import parse
 from worker_agent.engine import DEFAULT_TIMEOUT

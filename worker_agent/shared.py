@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from controlplane.rpc.tls import Tls
+from controlplane.common.rpc.tls import Tls
 from worker_agent.agent import controller_address
 from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.common.agentconfig import AgentConfig
 from p4src.protocol import data_values
 from worker_agent.collectives import Collective
 from worker_agent.operands import BYTES

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from controlplane.frontpanel import FrontPanelPort
-from controlplane.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.planner.frontpanel import FrontPanelPort
+from controlplane.planner.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 
 Item = LabelEntry | MulticastGroup | Route | Bridge | FrontPanelPort
 

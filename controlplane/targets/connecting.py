@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from controlplane.rpc.tls import Tls
+from controlplane.common.rpc.tls import Tls
 from controlplane.targets.base import Change, InstallError, NotPrimary, TargetError, UpdateFailure
 
 FIRST_PAUSE_S = 0.05

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.bridging import bridged
-from controlplane.frontpanel import LANES, SPEEDS_GBPS
-from controlplane.plan import Plan
-from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, limited
-from controlplane.rpc.tls import Tls
-from controlplane.rules import Deployment, RuleSet
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.bridging import bridged
+from controlplane.planner.frontpanel import LANES, SPEEDS_GBPS
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, limited
+from controlplane.planner.rules import Deployment, RuleSet
+from controlplane.planner.topology import Topology, TopologyError
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.bri.chip import RECIRCULATION_MBPS
 from controlplane.targets.bri.ports import Panel
@@ -24,7 +25,6 @@ from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.show import deployment_json, deployment_lines, rule_lines
-from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact
 
 LAST_PORT = 510  # v1model has 9 bits, and 511 drops

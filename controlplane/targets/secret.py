@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.rules import Aggregate, LabelEntry, RuleSet
-from controlplane.secret_labels import SecretLabels
+from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, InstallError, SwitchTarget, UpdateFailure
+from controlplane.targets.secret_labels import SecretLabels
 
 
 class SecretTarget:
-    """A `SwitchTarget` before another one: label numbers on this side, labels (controlplane/secret_labels.py) on the
+    """A `SwitchTarget` before another one: label numbers on this side, labels (secret_labels.py) on the
     switch. What another controller's key has put there reads as numbers of jobs that nobody knows."""
 
     def __init__(self, target: SwitchTarget, labels: SecretLabels) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from controlplane.plan import Plan
-from controlplane.rules import Aggregate, Deployment, LabelEntry, RuleSet
+from controlplane.planner.plan import Plan
+from controlplane.planner.rules import Aggregate, Deployment, LabelEntry, RuleSet
 from controlplane.targets.base import describe
 
 

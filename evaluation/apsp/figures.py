@@ -14,7 +14,7 @@ from functools import partial
 import networkx as nx
 import numpy as np
 
-from controlplane.strategies.wan.apsp import algorithm as apsp
+from controlplane.planner.strategies.wan.apsp import algorithm as apsp
 from evaluation.wan.networks import LAWS, by_distance
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread

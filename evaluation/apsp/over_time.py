@@ -5,12 +5,12 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
-from controlplane.strategies.wan.apsp.policy import Apsp
-from controlplane.strategies.wan.policy import Changed
-from controlplane.wan_networks import by_distance
+from controlplane.planner.strategies.wan.apsp.policy import Apsp
+from controlplane.planner.strategies.wan.policy import Changed
+from controlplane.planner.wan_networks import by_distance
 from evaluation.wan.report import Row
 from evaluation.wan.runs import spread
-from overlay.simulation import Simulation
+from overlay.sim.simulation import Simulation
 from topologies.wan.networks import emulated, scaled
 
 VALUES = 6_000_000

@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from controlplane.job import JobError
-from controlplane.plan.limits import DoesNotFit
-from controlplane.strategies import Infeasible
+from controlplane.planner.job import JobError
+from controlplane.planner.plan.limits import DoesNotFit
+from controlplane.planner.strategies import Infeasible
+from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError
-from controlplane.topology import TopologyError
 from evaluation.bmv2_fattree import plots, settings
 from evaluation.bmv2_fattree.experiment import run
 from topologies import EmulationError

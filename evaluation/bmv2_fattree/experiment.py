@@ -3,11 +3,11 @@
 import time
 from contextlib import ExitStack
 
-from controlplane.evaluate import evaluate
-from controlplane.job import Job
-from controlplane.plan import Plan
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 from evaluation.bmv2_fattree.results import RATE_TOLERANCE, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.setting import Progress, Setting
 from evaluation.bmv2_fattree.settings import Settings
@@ -27,7 +27,7 @@ RATE_SECONDS = 3.0
 # Measured again when the machine was busy or the rate is not the planned one; the last measurement counts.
 RATE_ATTEMPTS = 3
 GLOO_MODULES = ("torch.distributed",)  # once, for all processes that are made of the zygote
-HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook", "torch._dynamo")
+HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.torch.hook", "torch._dynamo")
 
 
 def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from controlplane.job import Job
-from controlplane.topology import Topology
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
 from evaluation.bmv2_fattree.results import Report
 
 PLANNED, MEASURED, SWITCHES, GLOO = "#b8c4d6", "#2f5d9b", "#2f5d9b", "#d0782a"

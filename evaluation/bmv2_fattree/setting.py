@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controlplane.job import Job
-from controlplane.topology import Topology
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
 from evaluation.bmv2_fattree.settings import Settings
 from topologies import Emulation
 from topologies.deployment import Fabric

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from controlplane.generators import fattree
-from controlplane.job import Job, place_job
-from controlplane.strategies import STRATEGIES, get_strategy
-from controlplane.topology import Topology
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.strategies import STRATEGIES, get_strategy
+from controlplane.planner.topology import Topology
 from topologies.scale import fitting, switched_packets
 
 # The three gradients that the InArt paper (section 5.3.1) replays, a thousandth of the models' sizes.

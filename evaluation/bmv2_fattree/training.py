@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from controlplane.plan import Plan
+from controlplane.planner.plan import Plan
 from evaluation.bmv2_fattree.results import LOSS_TOLERANCE, Checked, Training
 from evaluation.bmv2_fattree.setting import Setting
 from topologies.deployment import Service

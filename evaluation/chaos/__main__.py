@@ -21,10 +21,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.generators import parse_topology
-from controlplane.job import Job, JobError, parse_next_job
-from controlplane.rpc.client import ControllerError
-from controlplane.topology import TopologyError
+from controlplane.common.rpc.client import ControllerError
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, JobError, parse_next_job
+from controlplane.planner.topology import TopologyError
 from evaluation.chaos import summary
 from evaluation.chaos.kinds import KINDS, described
 from evaluation.chaos.run import Settings, run

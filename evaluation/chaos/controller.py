@@ -166,7 +166,7 @@ class ControllerProcess:
         state = str(self._directory)
         command = [
             "nsenter", f"--target={self._keeper.pid}", "--mount", sys.executable, "-m", "evaluation.chaos.skewed",
-            str(self.clock.file), "controlplane.serve", "--bmv2", "--switches", str(switches),
+            str(self.clock.file), "controlplane.cli.serve", "--bmv2", "--switches", str(switches),
             "--topology", str(self._topology), "--listen", self.address, "--insecure",
             "--state", state, "--epoch-file", f"{state}/epoch",
         ]  # fmt: skip

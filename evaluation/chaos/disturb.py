@@ -14,10 +14,10 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, ask
-from controlplane.runtime.disabled import Why
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask
+from controlplane.service.disabled import Why
 from evaluation.chaos import forger
 from evaluation.chaos.controller import ControllerProcess, eventually, stopped
 from evaluation.chaos.findings import Happening

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.job import Job
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, fetch_status
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, fetch_status
+from controlplane.planner.job import Job
 from evaluation.chaos.findings import Findings
 from evaluation.chaos.worker import HERE
 from topologies.agents import HOSTS

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.job import Job
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, ask
-from controlplane.topology import Topology
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
 from evaluation.chaos.controller import ControllerProcess
 from evaluation.chaos.disturb import Disturber
 from evaluation.chaos.findings import Findings, Happening

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.job import Job
-from controlplane.topology import Topology
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
 from evaluation.chaos.kinds import KINDS, Kind, compatible
 from topologies.faults import link_of
 from topologies.network import EmulationError

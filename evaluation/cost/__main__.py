@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from controlplane.generators import parse_topology
-from controlplane.job import Job, JobError, parse_job
-from controlplane.plan.cost import Cost, cost_of
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.slots import with_host_ms
-from controlplane.strategies import get_strategy
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, JobError, parse_job
+from controlplane.planner.plan.cost import Cost, cost_of
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.slots import with_host_ms
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology, TopologyError
 from controlplane.targets.base import TargetError
-from controlplane.topology import Topology, TopologyError
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents
 from topologies.deployment import HEADROOM, Fabric

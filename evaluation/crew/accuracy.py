@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.crew.policy import Crew
 from topologies.load import cpu_times
 
 WORKERS = 8
@@ -64,7 +64,7 @@ def trained(run: Run) -> Trained:
 
     from evaluation.wan.learning import Lesson, Point, learn, warm
     from overlay import Agent, Coordinator, OverlayError
-    from overlay.agent import Done
+    from overlay.net.agent import Done
 
     torch.set_num_threads(1)
     lesson = Lesson(compute_s=run.compute_s, alike=run.alike, seed=run.seed)

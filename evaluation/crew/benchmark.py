@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from controlplane.strategies.wan.crew import algorithm as crew
+from controlplane.planner.strategies.wan.crew import algorithm as crew
 from evaluation.crew.figures import VARIANTS, WORKERS, WORKLOADS, compute_times, every_seed
 from evaluation.crew.training import Setup, Training
 from evaluation.wan.report import Row

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.simulate import Simulator
-from controlplane.strategies.wan.crew import all_reduce as allreduce
+from controlplane.planner.simulate import Simulator
+from controlplane.planner.strategies.wan.crew import all_reduce as allreduce
 from evaluation.crew.training import MODEL_MBIT, Fault, Result, Setup, Training, one_reduce
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread

@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.plan.task import Task
-from controlplane.simulate import Overlay, Simulator
-from controlplane.strategies.wan.crew.policy import SCHEMES, Crew
-from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.policy import (
+from controlplane.planner.plan.task import Task
+from controlplane.planner.simulate import Overlay, Simulator
+from controlplane.planner.strategies.wan.crew.policy import SCHEMES, Crew
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.policy import (
     Abort,
     Alone,
     Back,

@@ -23,8 +23,8 @@ import sys
 import time
 from pathlib import Path
 
-from controlplane.command_line import value
-from controlplane.inputs import parse_bytes
+from controlplane.common.command_line import value
+from controlplane.common.inputs import parse_bytes
 from evaluation.hosts.measure import Result, Setting, measure
 from evaluation.hosts.numbers import speeds
 from worker_agent.io_options import IoOptions

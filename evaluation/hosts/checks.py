@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.native_build import load
+from controlplane.common.native_build import load
 from evaluation.hosts.numbers import best_seconds
 from worker_agent.native_engine import NATIVE
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.native_build import load
+from controlplane.common.native_build import load
 from worker_agent.fixedpoint import BIAS, fraction_bits
 from worker_agent.native_engine import NATIVE
 from worker_agent.operands import DTYPES

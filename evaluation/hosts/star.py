@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.job import Job
-from controlplane.plan.limits import Limits
-from controlplane.plan.model import Assignment, Plan, Relay, Tree
-from controlplane.rules import Aggregate, LabelEntry, RuleSet, build
-from controlplane.topology import Topology
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet, build
+from controlplane.planner.topology import Topology
 from p4src.artifacts import find
 
 SWITCH = "switch"

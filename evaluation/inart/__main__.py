@@ -18,7 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from controlplane import command_line
+from controlplane.common import command_line
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
 from evaluation.inart.sweep import SCENARIOS, Sweep

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.generators import testbed
-from controlplane.job import parse_job
-from controlplane.strategies import get_strategy
+from controlplane.planner.generators import testbed
+from controlplane.planner.job import parse_job
+from controlplane.planner.strategies import get_strategy
 from evaluation.inart.figures import FIGURES, MODEL_WORKERS, ROUND_TRIP, VGG19_COMPUTE_SECONDS
 from evaluation.inart.sweep import MODELS, STRATEGIES, TESTBED_MODELS, Case, Result, Sweep, mean_and_spread, seconds
 

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import controlplane
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree, testbed
-from controlplane.job import Job, place_job
-from controlplane.plan import Plan
-from controlplane.plan.report import ps_ingress_bytes
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology
+from controlplane.cli.plan.report import ps_ingress_bytes
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree, testbed
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 
 STRATEGIES = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm")
 SCENARIOS = ("homogeneous", "heterogeneous")

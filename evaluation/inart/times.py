@@ -7,18 +7,18 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from controlplane.evaluate import bound, evaluate
-from controlplane.generators import fattree
-from controlplane.job import place_job
-from controlplane.plan import Tree
-from controlplane.routing import Network
-from controlplane.strategies import get_strategy
-from controlplane.strategies.common import finish, plan_choices, prepare
-from controlplane.strategies.fabric.bounds import cheap_bound
-from controlplane.strategies.fabric.capacity import build_program, solve_capacity
-from controlplane.strategies.fabric.column_generation import generate
-from controlplane.strategies.fabric.inart import TOLERANCE, baselines
-from controlplane.strategies.fabric.master import to_trees
+from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import place_job
+from controlplane.planner.plan import Tree
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.common import finish, plan_choices, prepare
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.capacity import build_program, solve_capacity
+from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.inart import TOLERANCE, baselines
+from controlplane.planner.strategies.fabric.master import to_trees
 
 # k, workers, parameter servers, seconds that the whole plan may take
 TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))

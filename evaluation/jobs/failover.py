@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from controlplane.generators import parse_topology
-from controlplane.job import Job, parse_bytes, parse_next_job
-from controlplane.plan import Plan
-from controlplane.runtime.events import EventLog
-from controlplane.topology import Topology
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, parse_bytes, parse_next_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.topology import Topology
+from controlplane.service.events import EventLog
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents
 from topologies.command import Say, guarded, stopwatch

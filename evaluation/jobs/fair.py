@@ -12,13 +12,13 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree
-from controlplane.job import Job, place_job
-from controlplane.runtime.residual import with_loads
-from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.fabric.sharing import Demand, share
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.fabric.sharing import Demand, share
+from controlplane.planner.topology import Topology
+from controlplane.service.residual import with_loads
 
 
 def two_jobs(topology: Topology, workers: int, servers: int, seed: int) -> list[Job]:

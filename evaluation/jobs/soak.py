@@ -25,13 +25,13 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
-from controlplane.generators import fattree
-from controlplane.job import Job
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, ask
-from controlplane.runtime.events import EventLog
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
+from controlplane.service.events import EventLog
 from controlplane.targets.base import SwitchTarget, TargetError
-from controlplane.topology import Topology
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents, Outcome
 from topologies.command import Say, guarded, stopwatch

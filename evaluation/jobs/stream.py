@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from controlplane.evaluate import unit_loads
-from controlplane.generators import fattree
-from controlplane.job import Job
-from controlplane.plan import Plan
-from controlplane.simulate import Simulator
-from controlplane.simulate.plans import PlanNetwork
-from controlplane.strategies import get_strategy
-from controlplane.strategies.fabric.sharing import Demand, share
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import unit_loads
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.simulate import Simulator
+from controlplane.planner.simulate.plans import PlanNetwork
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.fabric.sharing import Demand, share
+from controlplane.planner.topology import Topology
 
 Rates = dict[str, float]
 Way = Callable[[Sequence["Arrival"]], Rates]

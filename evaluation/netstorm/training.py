@@ -18,11 +18,11 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
-from controlplane.simulate import Simulator
-from controlplane.strategies.wan.apsp.algorithm import Node, Path
-from controlplane.strategies.wan.netstorm import algorithm as netstorm
-from controlplane.strategies.wan.netstorm.policy import NetStorm
-from overlay.tcp import mathis_mbps
+from controlplane.planner.simulate import Simulator
+from controlplane.planner.strategies.wan.apsp.algorithm import Node, Path
+from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
+from overlay.core.tcp import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
 MBIT = 32.0  # per million float32 parameters

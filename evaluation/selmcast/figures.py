@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.simulate import BigSwitch, Simulator
-from controlplane.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.planner.simulate import BigSwitch, Simulator
+from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from evaluation.selmcast.ssp import Setup, Training
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread, watched

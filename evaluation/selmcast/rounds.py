@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from controlplane.plan.task import Task
-from controlplane.strategies.wan.selmcast.policy import SelMcastRounds
-from controlplane.topology import Topology
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.selmcast.policy import SelMcastRounds
+from controlplane.planner.topology import Topology
 from evaluation.wan.report import Row
 from evaluation.wan.runs import spread
-from overlay.simulation import Simulation
+from overlay.sim.simulation import Simulation
 
 NODES = 20
 ROUNDS = 12

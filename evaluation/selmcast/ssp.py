@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.plan.task import Task
-from controlplane.simulate import BigSwitch, Simulator
-from controlplane.strategies.wan.policy import Back, Drop, Event, Finished, Go, Order, Ready, Start
-from controlplane.strategies.wan.selmcast import algorithm as selmcast
-from controlplane.strategies.wan.selmcast.policy import SelMcast
+from controlplane.planner.plan.task import Task
+from controlplane.planner.simulate import BigSwitch, Simulator
+from controlplane.planner.strategies.wan.policy import Back, Drop, Event, Finished, Go, Order, Ready, Start
+from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.planner.strategies.wan.selmcast.policy import SelMcast
 from evaluation.wan.workloads import RUNTIMES
 
 

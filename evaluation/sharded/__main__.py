@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from controlplane.command_line import value
-from controlplane.generators import fattree
-from controlplane.inputs import parse_bytes
-from controlplane.job import JobError, place_job
-from controlplane.plan.limits import DoesNotFit
-from controlplane.strategies import Infeasible, get_strategy
+from controlplane.common.command_line import value
+from controlplane.common.inputs import parse_bytes
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import JobError, place_job
+from controlplane.planner.plan.limits import DoesNotFit
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError
-from controlplane.topology import TopologyError
 from topologies import Emulation, EmulationError
 from topologies.command import Say, guarded, stopwatch
 from topologies.deployment import Fabric, Service
@@ -32,7 +32,9 @@ from topologies.zygote import HostFailure, Zygote
 HERE = "evaluation.sharded.ranks"
 PORT = 29530
 SECONDS = 300.0
-MODULES = ("torch", "torch.distributed.fsdp", "worker_agent.backend", "examples.train_gpt", HERE, "topologies.hosts")
+MODULES = (
+    "torch", "torch.distributed.fsdp", "worker_agent.torch.backend", "examples.train_gpt", HERE, "topologies.hosts",
+)  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:

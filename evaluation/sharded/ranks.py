@@ -15,7 +15,7 @@ def collectives(_: Channel, *, environment: dict[str, str], backend: str, size: 
     import torch
     from torch import distributed as dist
 
-    from worker_agent.backend import register
+    from worker_agent.torch.backend import register
 
     os.environ.update(environment)
     register()

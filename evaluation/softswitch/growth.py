@@ -16,7 +16,7 @@ from evaluation.softswitch.lookups import frames_per_second
 from evaluation.softswitch.programs import STATEFUL, TABLES
 from evaluation.softswitch.workloads import lookup_frame, prefix
 from softswitch import Device, Fabric, Match, Program
-from softswitch.profiles import Group, GroupMember
+from softswitch.dataplane.profiles import Group, GroupMember
 
 SECTION = "growth"
 STEPS = (1_000, 10_000, 100_000)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evaluation.softswitch.bench import compiled
-from softswitch import Device, native
+from softswitch import Device
+from softswitch.dataplane import native
 
 SOURCE = Path(__file__).with_name("lookups.c")
 

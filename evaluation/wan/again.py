@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from controlplane.plan.task import Task
-from controlplane.strategies.wan.policy import Event, Order, Policy
-from controlplane.topology import Topology
-from overlay.simulation import Simulation
-from overlay.tcp import MOST_CONNECTIONS
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import Event, Order, Policy
+from controlplane.planner.topology import Topology
+from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.sim.simulation import Simulation
 
 NEVER = 1e9
 

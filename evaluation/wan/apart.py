@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from controlplane.plan.task import Task
-from overlay.framing import FRAME_HEADERS
-from overlay.message import HEADER_BYTES
+from controlplane.planner.plan.task import Task
+from overlay.core.framing import FRAME_HEADERS
+from overlay.core.message import HEADER_BYTES
 from topologies.emulation import Emulation
 from topologies.switches import InterfaceCounters
 

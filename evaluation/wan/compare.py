@@ -1,7 +1,7 @@
 """All WAN strategies on the same networks: seconds per synchronisation, and how far from the bound.
 
 Bound: no set of aggregation trees, with whatever roots, moves the model faster (column generation's dual bound,
-controlplane/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. Everything
+planner/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. Everything
 pipelined, up and down at once;
 `stored` is the same plan when each hop waits for all of a tree's share, `max_min` when its trees are not paced at the
 plan's rates but share the links max-min.
@@ -17,12 +17,12 @@ from functools import partial
 import networkx as nx
 import numpy as np
 
-from controlplane.simulate.plans import synchronisation_seconds
-from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.crew import algorithm as crew
-from controlplane.strategies.wan.netstorm import algorithm as netstorm
-from controlplane.strategies.wan.selmcast import algorithm as selmcast
-from controlplane.strategies.wan.tree_packing.algorithm import Packing, pack
+from controlplane.planner.simulate.plans import synchronisation_seconds
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.wan.crew import algorithm as crew
+from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
+from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.planner.strategies.wan.tree_packing.algorithm import Packing, pack
 from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, random_network, whole_job
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread

@@ -18,25 +18,25 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from controlplane.job import Job
-from controlplane.plan import Plan
-from controlplane.plan.framing import MTU
-from controlplane.plan.task import Task
-from controlplane.strategies.wan.policy import FollowPlan, Policy
-from controlplane.strategies.wan.tree_packing.strategy import wan
-from controlplane.topology import Topology
-from controlplane.wan_networks import overlay
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import FollowPlan, Policy
+from controlplane.planner.strategies.wan.tree_packing.strategy import wan
+from controlplane.planner.topology import Topology
+from controlplane.planner.wan_networks import overlay
 from evaluation.wan.apart import HEAD as HEAD_APART
 from evaluation.wan.apart import Sampler, taken_apart
 from evaluation.wan.apart import line_of as line_of_parts
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
-from overlay.coordinator import Coordinator
-from overlay.framing import segment_bytes
-from overlay.simulation import Simulation
-from overlay.systems import planned
-from overlay.tcp import MOST_CONNECTIONS, Connections
+from overlay.core.framing import segment_bytes
+from overlay.core.systems import planned
+from overlay.core.tcp import MOST_CONNECTIONS, Connections
+from overlay.net.coordinator import Coordinator
+from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled, window_bytes
 

@@ -19,9 +19,9 @@ from torch import nn
 
 from evaluation.wan.workloads import RUNTIMES
 from examples.train_digits import Data, digits, make_model
-from overlay.agent import Agent, Done
-from overlay.errors import OverlayError, PeerLost
-from overlay.hook import average
+from overlay.core.errors import OverlayError, PeerLost
+from overlay.net.agent import Agent, Done
+from overlay.net.hook import average
 
 
 @dataclass(frozen=True)

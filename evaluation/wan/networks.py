@@ -1,4 +1,4 @@
-"""The wide-area networks of the evaluations (controlplane/wan_networks.py), and a job on them."""
+"""The wide-area networks of the evaluations (controlplane/planner/wan_networks.py), and a job on them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import networkx as nx
 import numpy as np
 
-from controlplane.job import Job
-from controlplane.wan_networks import LAWS, aws, by_distance, netstorm_draw, overlay
+from controlplane.planner.job import Job
+from controlplane.planner.wan_networks import LAWS, aws, by_distance, netstorm_draw, overlay
 
 __all__ = ["LAWS", "aws", "by_distance", "netstorm_draw", "overlay", "random_network", "whole_job"]
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.plan.task import Edge, SumTree, Task
-from controlplane.strategies.wan.policy import Rounds
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.policy import Rounds
 from overlay.__main__ import amount
-from overlay.agent import Agent
-from overlay.coordinator import Coordinator
+from overlay.net.agent import Agent
+from overlay.net.coordinator import Coordinator
 
 NODES = ("leaf", "site", "root")
 SECONDS = 300.0

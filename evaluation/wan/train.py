@@ -23,18 +23,18 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from controlplane.plan.framing import MTU
-from controlplane.routing import ways
-from controlplane.strategies.wan.policy import Changed, Order, Policy
-from controlplane.topology import Topology
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.routing import ways
+from controlplane.planner.strategies.wan.policy import Changed, Order, Policy
+from controlplane.planner.topology import Topology
 from evaluation.wan.again import Recorded, seconds_again
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
-from overlay.coordinator import Coordinator
-from overlay.simulation import Simulation
-from overlay.systems import COPIES, PAPERS, maker
-from overlay.tcp import MOST_CONNECTIONS
+from overlay.core.systems import COPIES, PAPERS, maker
+from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.net.coordinator import Coordinator
+from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, scaled, window_bytes
 

@@ -3,7 +3,7 @@
  * A chunk is verified once, when it is complete, before its result leaves. One that is wrong is forgotten and comes once more; then
  * each packet is verified before it is added, so that what somebody changes or forges stays out. After a wrong chunk each packet
  * of its tree is verified for WARY seconds: of a sum of several packets that is wrong nobody can say later which of them it was.
- * The labels that wrong packets had are counted, and whose they are where they are of one worker: controlplane/runtime/culprits.py
+ * The labels that wrong packets had are counted, and whose they are where they are of one worker: controlplane/service/culprits.py
  * finds out from them which host, link or switch it is.
  */
 #ifndef INART_ROOT_CHECK_H

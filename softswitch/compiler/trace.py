@@ -27,7 +27,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Point:
-    """``kind`` says how it is shown (:mod:`softswitch.trace`); ``source`` is the P4 line, if the compiler left it."""
+    """``kind`` says how it is shown (dataplane/trace.py); ``source`` is the P4 line, if the compiler left it."""
 
     kind: str
     text: str

@@ -1,6 +1,7 @@
 """P4Runtime 1.4 over the devices of this process.
 
-:class:`P4RuntimeServer` serves any number of :class:`softswitch.device.Device`; the rest of the package is behind it.
+:class:`P4RuntimeServer` serves any number of :class:`~softswitch.dataplane.device.Device`;
+the rest of the package is behind it.
 """
 
 from __future__ import annotations

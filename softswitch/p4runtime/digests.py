@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from google.rpc import code_pb2
 
-from softswitch.device import Device
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime.schema import DigestSchema, Schema
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found, out_of_range
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from softswitch.device import Device
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import CounterSchema, RegisterSchema, Schema
 from softswitch.p4runtime.status import invalid, out_of_range, unimplemented

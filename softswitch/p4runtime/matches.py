@@ -5,7 +5,7 @@ P4Runtime specification, "Match Format".
 
 from __future__ import annotations
 
-from softswitch.codec import Match
+from softswitch.dataplane.codec import Match
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import FieldSchema, TableSchema, ValueSetSchema
 from softswitch.p4runtime.status import invalid

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from softswitch.device import Device
-from softswitch.meters import Colours, MeterConfig, MeterState
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.meters import Colours, MeterConfig, MeterState
 from softswitch.p4runtime.matches import decode_key, encode_match
 from softswitch.p4runtime.schema import MeterSchema, Schema, TableSchema
 from softswitch.p4runtime.status import invalid, out_of_range, unimplemented

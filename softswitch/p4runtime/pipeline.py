@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from softswitch import errors
+from softswitch.dataplane.program import Program
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.status import from_data_plane, invalid
 from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from softswitch.program import Program
 
 _KEPT = 16
 

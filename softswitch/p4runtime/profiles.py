@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from google.rpc import code_pb2
 
-from softswitch.config import MAX_PORT
-from softswitch.device import Device
+from softswitch.app.config import MAX_PORT
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.profiles import MAX_GROUP, ActionProfile, Group, GroupMember, Member
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.actions import decode_params, encode_action
 from softswitch.p4runtime.schema import ActionSchema, ProfileSchema, Schema, TableSchema
 from softswitch.p4runtime.status import P4RuntimeError, invalid
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
-from softswitch.profiles import MAX_GROUP, ActionProfile, Group, GroupMember, Member
 
 _OWN_IDS = 1 << 32  # where the ids of one-shot groups and members begin
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.rpc import code_pb2
 
-from softswitch.device import Device
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from softswitch.codec import Match
+from softswitch.dataplane.codec import Match
+from softswitch.dataplane.program import ActionInfo, DigestInfo, Program, TableInfo
 from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
 from softswitch.p4runtime.stubs import p4data_pb2, p4info_pb2, p4types_pb2
-from softswitch.program import ActionInfo, DigestInfo, Program, TableInfo
 
 _log = logging.getLogger(__name__)
 

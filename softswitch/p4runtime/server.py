@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import grpc
 
-from softswitch.device import Device
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.program import Program
 from softswitch.p4runtime.pipeline import Loader
 from softswitch.p4runtime.service import MAX_STREAMS, Service
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
-from softswitch.program import Program
 
 # A stream holds a thread of the pool for as long as it lives; threads are made when they are needed.
 _MAX_THREADS = MAX_STREAMS + 64

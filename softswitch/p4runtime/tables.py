@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from softswitch import errors
-from softswitch.codec import Entry
-from softswitch.device import Device
-from softswitch.meters import MeterState
+from softswitch.dataplane.codec import Entry
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.meters import MeterState
+from softswitch.dataplane.profiles import Group, Member
 from softswitch.p4runtime.actions import decode_params, encode_action
 from softswitch.p4runtime.matches import Key, decode_key, decode_match, encode_match
 from softswitch.p4runtime.meters import (
@@ -28,7 +29,6 @@ from softswitch.p4runtime.status import denied, invalid
 from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
-from softswitch.profiles import Group, Member
 
 # A default entry is (table, None, 0).
 _EntryKey = tuple[str, Key | None, int]

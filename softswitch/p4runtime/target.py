@@ -11,8 +11,8 @@ from typing import Any
 from google.rpc import code_pb2
 
 from softswitch import errors
-from softswitch.codec import Entry
-from softswitch.device import Device
+from softswitch.dataplane.codec import Entry
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime import pipeline as pipelines
 from softswitch.p4runtime import reconcile, roles
 from softswitch.p4runtime.arbitration import Arbiter, Session, to_int

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from google.rpc import code_pb2
 
-from softswitch.codec import Match
-from softswitch.device import Device
+from softswitch.dataplane.codec import Match
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime.matches import decode_match, encode_fields
 from softswitch.p4runtime.schema import Schema, ValueSetSchema
 from softswitch.p4runtime.status import P4RuntimeError, invalid

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
-from softswitch.codec import Places
 from softswitch.compiler.layout import storage_bits
-from softswitch.device import Device
+from softswitch.dataplane.codec import Places
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime.schema import ActionSchema, Schema, TableSchema
 from softswitch.p4runtime.stubs import p4info_pb2
 
@@ -29,7 +29,7 @@ class WireWriter:
         self._schema = (ctypes.c_uint32 * len(numbers))(*numbers)
 
     def write(self, data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
-        """As :meth:`softswitch.tables.Tables.write`."""
+        """As :meth:`softswitch.dataplane.tables.Tables.write`."""
         return self._device.write(self._schema, data, at, only_inserts)
 
 

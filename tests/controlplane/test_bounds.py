@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import bound, evaluate
-from controlplane.generators import leaf_spine, parse_topology
-from controlplane.job import parse_job, place_job
-from controlplane.strategies import get_strategy
-from controlplane.strategies.fabric.bounds import cheap_bound
-from controlplane.strategies.fabric.rack_bound import rack_bound
+from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.generators import leaf_spine, parse_topology
+from controlplane.planner.job import parse_job, place_job
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.rack_bound import rack_bound
 from tests.controlplane.instances import examples, instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane import rules
-from controlplane.evaluate import evaluate
-from controlplane.gathers import gather_loads, gather_speed
-from controlplane.generators import fattree
-from controlplane.job import Job, JobError, parse_job, place_job
-from controlplane.plan import Plan, PlanError
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.replan import replan
-from controlplane.runtime.residual import with_loads
-from controlplane.strategies import get_strategy
+from controlplane.planner import rules
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.gathers import gather_loads, gather_speed
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job, JobError, parse_job, place_job
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.replan import replan
+from controlplane.planner.strategies import get_strategy
+from controlplane.service.residual import with_loads
 from tests.controlplane.instances import Walk, instances, random_plan
 
 LIMITS = Limits(256, 2048, 8192, 2048, 4096)

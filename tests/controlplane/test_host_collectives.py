@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree, parse_topology
-from controlplane.job import Job, place_job
-from controlplane.plan.__main__ import main
-from controlplane.plan.host_collectives import all_reduce_bound, best_host_trees, host_rows
-from controlplane.topology import Topology
+from controlplane.cli.plan.command import main
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree, parse_topology
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.plan.host_collectives import all_reduce_bound, best_host_trees, host_rows
+from controlplane.planner.topology import Topology
 from tests.controlplane.instances import examples, instances, random_plan
 
 

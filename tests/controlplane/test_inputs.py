@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from controlplane.deploy import main
-from controlplane.frontpanel import FrontPanelError, make_port
-from controlplane.generators import testbed
-from controlplane.job import Job, JobError, parse_job, parse_next_job
-from controlplane.plan import Plan, PlanError
-from controlplane.plan.__main__ import main as plan_command
-from controlplane.plan.limits import ATTRIBUTES
-from controlplane.strategies import get_strategy
-from controlplane.topology import SWITCH_LIMITS, Topology, TopologyError
+from controlplane.cli.deploy import main
+from controlplane.cli.plan.command import main as plan_command
+from controlplane.planner.frontpanel import FrontPanelError, make_port
+from controlplane.planner.generators import testbed
+from controlplane.planner.job import Job, JobError, parse_job, parse_next_job
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import ATTRIBUTES
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import SWITCH_LIMITS, Topology, TopologyError
 
 NET = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
 JOB = parse_job("workers=4,ps=2", NET)
@@ -164,6 +164,6 @@ def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, 
     def loaded(_):
         raise AssertionError("it has begun to work")
 
-    monkeypatch.setattr("controlplane.plan.__main__.loaded", loaded)
+    monkeypatch.setattr("controlplane.cli.plan.command.loaded", loaded)
     assert plan_command([*arguments, "--topology", "testbed"]) == 2
     assert words in capsys.readouterr().err

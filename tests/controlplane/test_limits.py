@@ -9,17 +9,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane import rules
-from controlplane.generators import fattree, leaf_spine, testbed
-from controlplane.job import Job, JobError, parse_job, place_job
-from controlplane.plan.cost import cost_of, data_packets, packet_seconds, packets
-from controlplane.plan.follow import exponent_words
-from controlplane.plan.limits import DoesNotFit, Limits, check_fits, copies, fan_in, held, label_entries, limited
-from controlplane.routing import Unreachable
-from controlplane.rules import Aggregate
-from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.fabric.folding import folded
-from controlplane.topology import Topology, TopologyError
+from controlplane.planner import rules
+from controlplane.planner.generators import fattree, leaf_spine, testbed
+from controlplane.planner.job import Job, JobError, parse_job, place_job
+from controlplane.planner.plan.cost import cost_of, data_packets, packet_seconds, packets
+from controlplane.planner.plan.follow import exponent_words
+from controlplane.planner.plan.limits import (
+    DoesNotFit,
+    Limits,
+    check_fits,
+    copies,
+    fan_in,
+    held,
+    label_entries,
+    limited,
+)
+from controlplane.planner.routing import Unreachable
+from controlplane.planner.rules import Aggregate
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.fabric.folding import folded
+from controlplane.planner.topology import Topology, TopologyError
 from p4src.protocol import data_values
 from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_strategies import check_plan

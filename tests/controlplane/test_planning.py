@@ -13,20 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import fattree, parse_topology, random_topology, testbed
-from controlplane.job import place_job
-from controlplane.plan import report
-from controlplane.plan.__main__ import main
-from controlplane.plan.cost import windows
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.pareto import Point, draw, fewest, plans
-from controlplane.plan.planning import timed
-from controlplane.rules import build
-from controlplane.strategies import get_strategy
-from controlplane.strategies.deadline import deadline
-from controlplane.strategies.fabric.bounds import cheap_bound
-from controlplane.strategies.fabric.prove import proven_bound
-from controlplane.strategies.solver import NotInTime, Outcome
+from controlplane.cli.plan import report
+from controlplane.cli.plan.command import main
+from controlplane.cli.plan.pareto import Point, draw, fewest, plans
+from controlplane.planner.generators import fattree, parse_topology, random_topology, testbed
+from controlplane.planner.job import place_job
+from controlplane.planner.plan.cost import windows
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.planning import timed
+from controlplane.planner.rules import build
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.deadline import deadline
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.prove import proven_bound
+from controlplane.planner.strategies.solver import NotInTime, Outcome
 from tests.controlplane.instances import examples, instances
 from tests.controlplane.test_strategies import FIG1, REFUSALS, check_plan
 
@@ -85,7 +85,7 @@ def test_exact_does_not_take_the_want_of_time_for_the_want_of_capacity(monkeypat
             variable.value = 0.0
         return Outcome(bound=1.0, optimal=False)
 
-    monkeypatch.setattr("controlplane.strategies.fabric.exact.solve_model", nothing)
+    monkeypatch.setattr("controlplane.planner.strategies.fabric.exact.solve_model", nothing)
     with pytest.raises(NotInTime, match="no plan within"):
         get_strategy("exact")(testbed(), FIG1)
 
@@ -223,7 +223,7 @@ def test_the_axis_of_trees_has_no_half_trees(tmp_path, monkeypatch):
 
 def test_with_one_tree_ours_is_as_good_as_the_optimum_of_either_server(monkeypatch):
     """`exact` finds 9.65 Mbit/s with the better of the two servers alone; ours had 8.67."""
-    monkeypatch.setattr("controlplane.strategies.fabric.inart.EXACT_S", 170.0)  # the machine may be busy
+    monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.EXACT_S", 170.0)  # the machine may be busy
     topology = random_topology(4, 8, 4, 5)
     job = place_job(topology, 6, 2, seed=5, max_trees=1)
     plan = get_strategy("inart")(topology, job)

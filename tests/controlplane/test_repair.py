@@ -8,18 +8,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from controlplane import rules
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree
-from controlplane.job import place_job
-from controlplane.plan.repair import CannotRepair, intact, repair
-from controlplane.plan.slots import aligned
-from controlplane.rules import Deployment, Places, Taken
-from controlplane.runtime.failures import dead_links, silent
-from controlplane.runtime.hops import hops_of
-from controlplane.runtime.residual import without
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology, TopologyError
+from controlplane.planner import rules
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import place_job
+from controlplane.planner.plan.repair import CannotRepair, intact, repair
+from controlplane.planner.plan.slots import aligned
+from controlplane.planner.rules import Deployment, Places, Taken
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.failures import dead_links, silent
+from controlplane.service.hops import hops_of
+from controlplane.service.residual import without
 from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_rules import LIMITS, check_deployment
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import bound, evaluate
-from controlplane.generators import fattree, leaf_spine, parse_topology, testbed
-from controlplane.job import Job, place_job
-from controlplane.plan import Plan
-from controlplane.plan.__main__ import main
-from controlplane.routing import Network
-from controlplane.strategies import get_strategy
-from controlplane.strategies.deadline import OutOfTime, deadline, limited_time, to_its_end
-from controlplane.strategies.fabric.bounds import cheap_bound, cuts
-from controlplane.strategies.fabric.column_bound import column_bound
-from controlplane.strategies.fabric.column_generation import generate
-from controlplane.strategies.fabric.equivalent import Lifting, merge_equivalent
-from controlplane.strategies.fabric.master import Master
-from controlplane.topology import Topology
+from controlplane.cli.plan.command import main
+from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.generators import fattree, leaf_spine, parse_topology, testbed
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, to_its_end
+from controlplane.planner.strategies.fabric.bounds import cheap_bound, cuts
+from controlplane.planner.strategies.fabric.column_bound import column_bound
+from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.equivalent import Lifting, merge_equivalent
+from controlplane.planner.strategies.fabric.master import Master
+from controlplane.planner.topology import Topology
 from tests.controlplane.instances import examples, instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS, check_plan
 
@@ -107,7 +107,7 @@ def test_the_smaller_network_loses_nothing(topology, workers):
     plan = get_strategy("inart")(topology, job)
     check_plan(plan, topology)
     network = Network(topology)
-    with mock.patch("controlplane.strategies.fabric.inart.merge_equivalent", return_value=None):
+    with mock.patch("controlplane.planner.strategies.fabric.inart.merge_equivalent", return_value=None):
         direct = get_strategy("inart")(topology, job)
     generated = generate(network, job, [direct], bound(topology, job))
     assert generated is not None
@@ -222,8 +222,8 @@ def test_a_job_of_one_worker():
 def test_the_best_in_hand_is_never_dropped(monkeypatch):
     """Time ends in the search, or while its trees are copied, on a fabric where no copies may be made after that: the
     plan is as good as the best that was reported."""
-    monkeypatch.setattr("controlplane.strategies.fabric.inart.COPIED_LATE", 0)
-    monkeypatch.setattr("controlplane.strategies.fabric.inart.LARGE", 0)
+    monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.COPIED_LATE", 0)
+    monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.LARGE", 0)
     topology = parse_topology("leafspine:leaves=20,spines=4,servers=11,uplink=1")
     job = place_job(topology, 200, 4, seed=1)
     for looks in (1200, 1900, 2500):

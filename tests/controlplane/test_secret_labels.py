@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from controlplane.rules import Aggregate, Forward, LabelEntry, RuleSet
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.room import first_label, job_of
-from controlplane.secret_labels import SecretLabels
+from controlplane.planner.rules import Aggregate, Forward, LabelEntry, RuleSet
+from controlplane.service.epochs import EpochStore
+from controlplane.service.room import first_label, job_of
 from controlplane.targets.base import Change, InstallError, Operation, UpdateFailure, difference, empty
 from controlplane.targets.secret import SecretTarget
+from controlplane.targets.secret_labels import SecretLabels
 from tests.deploy.memory import MemoryTarget
 
 KEY = bytes(range(32))

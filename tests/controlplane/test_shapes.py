@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import parse_topology, shapes
-from controlplane.shapes import clos, dumbbell, ring
-from controlplane.topology import Topology, TopologyError
+from controlplane.planner.generators import parse_topology, shapes
+from controlplane.planner.shapes import clos, dumbbell, ring
+from controlplane.planner.topology import Topology, TopologyError
 from topologies.generate import main as generate
 
 small = st.integers(1, 3)

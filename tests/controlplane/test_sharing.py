@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import unit_loads
-from controlplane.generators import fattree
-from controlplane.job import Job, place_job
-from controlplane.plan import Plan
-from controlplane.runtime.residual import with_loads
-from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.fabric.sharing import TRICKLE, Demand, share
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import unit_loads
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.fabric.sharing import TRICKLE, Demand, share
+from controlplane.planner.topology import Topology
+from controlplane.service.residual import with_loads
 from tests.controlplane.instances import examples, instances
 
 inart = get_strategy("inart")

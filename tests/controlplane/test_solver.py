@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controlplane.strategies.deadline import Deadline, limited_time
-from controlplane.strategies.solver import NoSolution, NotInTime, Program, SolverError, solve_model
+from controlplane.planner.strategies.deadline import Deadline, limited_time
+from controlplane.planner.strategies.solver import NoSolution, NotInTime, Program, SolverError, solve_model
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,9 +132,9 @@ def test_models_of_pyomo(sense):
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("controlplane.strategies", ("pyomo", "highspy", "scipy", "numpy")),
-        ("controlplane.plan.__main__", ("pyomo", "highspy", "scipy")),
-        ("controlplane.strategies.fabric.inart", ("pyomo",)),
+        ("controlplane.planner.strategies", ("pyomo", "highspy", "scipy", "numpy")),
+        ("controlplane.cli.plan.command", ("pyomo", "highspy", "scipy")),
+        ("controlplane.planner.strategies.fabric.inart", ("pyomo",)),
     ],
 )
 def test_what_nobody_asked_for_is_not_imported(module, heavy):

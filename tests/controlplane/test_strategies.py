@@ -9,17 +9,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import bound, evaluate
-from controlplane.generators import fattree, random_topology, testbed
-from controlplane.job import Job, JobError, place_job
-from controlplane.plan import Assignment, Plan, Relay, Tree
-from controlplane.routing import Network, Unreachable
-from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
-from controlplane.strategies.fabric.capacity import solve_capacity
-from controlplane.strategies.fabric.column_bound import column_bound
-from controlplane.strategies.fabric.column_generation import generate
-from controlplane.strategies.fabric.paper import l_inart
-from controlplane.topology import Topology, TopologyError
+from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.generators import fattree, random_topology, testbed
+from controlplane.planner.job import Job, JobError, place_job
+from controlplane.planner.plan import Assignment, Plan, Relay, Tree
+from controlplane.planner.routing import Network, Unreachable
+from controlplane.planner.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.planner.strategies.fabric.capacity import solve_capacity
+from controlplane.planner.strategies.fabric.column_bound import column_bound
+from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.paper import l_inart
+from controlplane.planner.topology import Topology, TopologyError
 from tests.controlplane.instances import examples, instances, troubled_instances
 
 FIG1 = Job("fig1", ("W1", "W2", "W3", "W4", "W5", "W6"), ("S1", "S2"), 1000)
@@ -212,7 +212,7 @@ def test_every_plan_holds_and_ours_is_best(instance, frozen, seed):
 @given(instances(max_switches=3, max_workers=3))
 def test_nothing_with_one_tree_per_root_beats_the_exact_optimum(instance):
     topology, job = instance
-    with mock.patch("controlplane.strategies.fabric.exact.TIME_LIMIT_S", 2.0):
+    with mock.patch("controlplane.planner.strategies.fabric.exact.TIME_LIMIT_S", 2.0):
         try:
             best = get_strategy("exact")(topology, job)
         except (*REFUSALS, ValueError):

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controlplane import rules
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree, leaf_spine, parse_topology
-from controlplane.job import Job, parse_job, place_job
-from controlplane.plan.__main__ import main
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.placement import place, placement_bound
-from controlplane.plan.survive import hardened, losses
-from controlplane.strategies import get_strategy
+from controlplane.cli.plan.command import main
+from controlplane.cli.plan.placement import place, placement_bound
+from controlplane.planner import rules
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree, leaf_spine, parse_topology
+from controlplane.planner.job import Job, parse_job, place_job
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.survive import hardened, losses
+from controlplane.planner.strategies import get_strategy
 from tests.controlplane.instances import examples, instances
 from tests.controlplane.test_strategies import REFUSALS, check_plan
 

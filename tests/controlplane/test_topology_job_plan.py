@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree, parse_topology, testbed
-from controlplane.job import Job, JobError, parse_job, place_job
-from controlplane.plan import Plan, PlanError
-from controlplane.plan.__main__ import main
-from controlplane.plan.limits import Limits
-from controlplane.plan.replan import difference, replan
-from controlplane.rules import build
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology, TopologyError
+from controlplane.cli.plan.command import main
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree, parse_topology, testbed
+from controlplane.planner.job import Job, JobError, parse_job, place_job
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.plan.replan import difference, replan
+from controlplane.planner.rules import build
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology, TopologyError
 from p4src.protocol import frame_bytes
 from tests.controlplane.instances import instances, random_plan
 

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime.members import Member
-from controlplane.runtime.roster import Roster
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service.members import Member
+from controlplane.service.roster import Roster
 from p4src.protocol import ENCODING
 
 

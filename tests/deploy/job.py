@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.agentconfig import AgentConfig, RootFlow, RootTree, WorkerTree
+from controlplane.common.agentconfig import AgentConfig, RootFlow, RootTree, WorkerTree
 from p4src.protocol import udp_port
 
 WORKERS = ("w1", "w2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from controlplane.rules import LabelEntry, MulticastGroup, Route, RuleSet
+from controlplane.planner.rules import LabelEntry, MulticastGroup, Route, RuleSet
 from controlplane.targets.base import Change, Counters, InstallError, Operation, TargetError, UpdateFailure, empty
 
 

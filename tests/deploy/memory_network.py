@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controlplane.job import Job
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.failures import Watch
-from controlplane.runtime.network import Network
-from controlplane.runtime.room import split
-from controlplane.runtime.running import RunningJob
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
+from controlplane.service.epochs import EpochStore
+from controlplane.service.failures import Watch
+from controlplane.service.network import Network
+from controlplane.service.room import split
+from controlplane.service.running import RunningJob
 from controlplane.targets.kinds import P4RuntimeKind
-from controlplane.topology import Topology
 from p4src.protocol import ENCODING
 from tests.deploy.memory import MemoryTarget
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from controlplane.rpc.tls import Tls
+from controlplane.common.rpc.tls import Tls
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask
 from tests.support import switches

@@ -18,20 +18,20 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from controlplane.certificates import CLIENT, Authority, CertificatesError, Wanted, make, now
-from controlplane.certificates import main as certificates
-from controlplane.listening import open_listening
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
-from controlplane.rpc.stubs import METHODS, ControllerStub
-from controlplane.rpc.tls import Tls, credentials, is_local, not_after
-from controlplane.runtime.access import MAY, ROLES, Caller, TokenError, load_tokens, parse_uri
-from controlplane.runtime.controller import Controller, listen
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.running import PlanSummary, RunningJob
-from controlplane.serve import make_parser
+from controlplane.cli.certificates import CLIENT, Authority, CertificatesError, Wanted, make, now
+from controlplane.cli.certificates import main as certificates
+from controlplane.cli.serve import make_parser
+from controlplane.common.access import MAY, ROLES, Caller, TokenError, load_tokens, parse_uri
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
+from controlplane.common.rpc.stubs import METHODS, ControllerStub
+from controlplane.common.rpc.tls import Tls, credentials, is_local, not_after
+from controlplane.service.controller import Controller, listen
+from controlplane.service.epochs import EpochStore
+from controlplane.service.listening import open_listening
+from controlplane.service.roster import Roster
+from controlplane.service.running import PlanSummary, RunningJob
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
@@ -374,7 +374,7 @@ def long_ago(tmp_path, monkeypatch) -> Path:
     """What was made a hundred days ago, by an authority for longer."""
     Authority.of(tmp_path / "authority", "for longer", 300)
     day = now()
-    monkeypatch.setattr("controlplane.certificates.now", lambda: day - datetime.timedelta(days=100))
+    monkeypatch.setattr("controlplane.cli.certificates.now", lambda: day - datetime.timedelta(days=100))
     make(tmp_path, Wanted(nodes=("w1",), operators=("alice",)))
     monkeypatch.undo()
     return tmp_path

@@ -10,16 +10,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from controlplane.bridging import FLOOD_GROUPS, bridged, is_flood
-from controlplane.deploy import main
-from controlplane.generators import parse_topology
-from controlplane.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, routes
-from controlplane.runtime.room import split
-from controlplane.runtime.switches import Switches
+from controlplane.cli.deploy import main
+from controlplane.planner.bridging import FLOOD_GROUPS, bridged, is_flood
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, routes
+from controlplane.planner.topology import Topology
+from controlplane.service.room import split
+from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import difference, empty
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
-from controlplane.topology import Topology
 from tests.deploy.rules import small
 from tests.model import switch as model
 from tests.support import switches as switches_

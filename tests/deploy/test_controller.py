@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import controller as command
-from controlplane.agentconfig import AgentConfig
-from controlplane.controller import format_status, main
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
-from controlplane.rpc.tls import Tls
-from controlplane.runtime.controller import Controller
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.running import PlanSummary, RunningJob
+from controlplane.cli import controller as command
+from controlplane.cli.controller import format_status, main
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
+from controlplane.common.rpc.tls import Tls
+from controlplane.service.controller import Controller
+from controlplane.service.epochs import EpochStore
+from controlplane.service.roster import Roster
+from controlplane.service.running import PlanSummary, RunningJob
 from p4src.protocol import ENCODING
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs
@@ -173,9 +173,9 @@ def test_process_ends_with_agents_joined_and_streams_cut_at_any_moment(tmp_path)
     script = """
 import sys, time
 from pathlib import Path
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.stubs import ControllerStub
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.stubs import ControllerStub
 from p4src.protocol import ENCODING
 from tests.deploy.test_controller import Job
 job = Job(Path(sys.argv[1]))

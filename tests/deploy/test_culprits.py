@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.agentconfig import suspect_key
-from controlplane.generators import fattree, leaf_spine
-from controlplane.job import Job, place_job
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime import culprits
-from controlplane.runtime.disabled import Why
-from controlplane.runtime.network import Network
-from controlplane.runtime.running import RunningJob
-from controlplane.runtime.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
+from controlplane.common.agentconfig import suspect_key
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.generators import fattree, leaf_spine
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.topology import Topology
+from controlplane.service import culprits
+from controlplane.service.disabled import Why
+from controlplane.service.network import Network
+from controlplane.service.running import RunningJob
+from controlplane.service.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
 from controlplane.targets.kinds import P4RuntimeKind
-from controlplane.topology import Topology
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 

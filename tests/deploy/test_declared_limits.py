@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.generators import leaf_spine
-from controlplane.job import Job
-from controlplane.plan.limits import DoesNotFit
-from controlplane.runtime.disabled import Why
-from controlplane.runtime.running import JobsError
-from controlplane.runtime.update import UpdateError
-from controlplane.strategies import Infeasible
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import DoesNotFit
+from controlplane.planner.strategies import Infeasible
+from controlplane.planner.topology import Topology
+from controlplane.service.disabled import Why
+from controlplane.service.running import JobsError
+from controlplane.service.update import UpdateError
 from controlplane.targets.kinds import P4RuntimeKind
-from controlplane.topology import Topology
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 

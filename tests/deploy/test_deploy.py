@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.deploy import DeployError, load_artifact, load_switches, main
-from controlplane.rpc.client import fetch_status
+from controlplane.cli.deploy import DeployError, load_artifact, load_switches, main
+from controlplane.common.rpc.client import fetch_status
 from p4src.artifacts import ArtifactError
 from tests.deploy.fake_switch import FakeSwitch
 
@@ -73,7 +73,7 @@ def test_dry_run_says_what_travels_under_each_label(capsys):
     ],
 )
 def test_what_is_wrong_is_said_before_planning(testbed, words, said, monkeypatch, capsys):
-    monkeypatch.setattr("controlplane.deploy.make_plan", lambda *_: pytest.fail("planned"))
+    monkeypatch.setattr("controlplane.cli.deploy.make_plan", lambda *_: pytest.fail("planned"))
     assert main([*PLAN, "--bmv2", *(str(testbed[1]) if word == "FILE" else word for word in words)]) != 0
     assert said in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from controlplane.rules import LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.planner.rules import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.targets.base import Change, Operation, difference, empty
 from tests.deploy.rules import rule_sets, small
 

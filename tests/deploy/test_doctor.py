@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from controlplane import doctor, probe
+from controlplane.cli import doctor
+from controlplane.common import probe
 from tests.deploy.fake_switch import FakeSwitch
 from topologies.choice import choose
 from topologies.network import EmulationError

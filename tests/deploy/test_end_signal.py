@@ -22,7 +22,7 @@ print("ended")
 """
 
 
-@pytest.mark.parametrize("module", ["controlplane.runtime.end_signal", "softswitch.end_signal"])
+@pytest.mark.parametrize("module", ["controlplane.service.end_signal", "softswitch.app.end_signal"])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_signal_to_another_thread_ends_the_wait(module: str, name: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(module=module, name=name)]

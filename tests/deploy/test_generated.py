@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.rpc import generate
+from controlplane.common.rpc import generate
 
 
 @pytest.mark.parametrize("source", generate.SOURCES, ids=lambda source: source.name)

@@ -14,24 +14,24 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from controlplane.deploy import DeployError, load_switches
-from controlplane.generators import testbed as make_testbed
-from controlplane.job import Job, JobError, parse_job
-from controlplane.plan import Plan, PlanError
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.client import fetch_status
-from controlplane.rpc.stubs import METHODS, SERVICE, ControllerStub
-from controlplane.runtime.access import TokenError, load_tokens
-from controlplane.runtime.controller import Controller
-from controlplane.runtime.events import EventLog
-from controlplane.runtime.measure import Measurements
-from controlplane.runtime.snapshot import Snapshots
-from controlplane.runtime.state import StateError, StateFolder
-from controlplane.strategies import get_strategy
+from controlplane.cli.deploy import DeployError, load_switches
+from controlplane.common.access import TokenError, load_tokens
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.client import fetch_status
+from controlplane.common.rpc.stubs import METHODS, SERVICE, ControllerStub
+from controlplane.planner.generators import testbed as make_testbed
+from controlplane.planner.job import Job, JobError, parse_job
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.controller import Controller
+from controlplane.service.events import EventLog
+from controlplane.service.measure import Measurements
+from controlplane.service.snapshot import Snapshots
+from controlplane.service.state import StateError, StateFolder
+from controlplane.service.web.server import Site, Web
 from controlplane.targets.kinds import P4RuntimeKind
-from controlplane.topology import Topology, TopologyError
-from controlplane.web.server import Site, Web
 from p4src.artifacts import find
 from tests.deploy.test_jobs import ONE, Rig
 from tests.fuzz.hostile import damaged

@@ -19,33 +19,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.controller import main as operate
-from controlplane.deploy import main as deploy
-from controlplane.generators import fattree
-from controlplane.job import Job, JobError
-from controlplane.plan.limits import DoesNotFit
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import fetch_status
-from controlplane.rules import NOTHING, RuleSet, Taken
-from controlplane.runtime import failures
-from controlplane.runtime.disabled import Why
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.members import Refused
-from controlplane.runtime.network import Network
-from controlplane.runtime.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
-from controlplane.runtime.running import JobsError
-from controlplane.runtime.settled import unsettled
-from controlplane.runtime.state import StateError, StateFolder, Stored
-from controlplane.runtime.update import UpdateError
-from controlplane.strategies import Infeasible, get_strategy
+from controlplane.cli.controller import main as operate
+from controlplane.cli.deploy import main as deploy
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import fetch_status
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job, JobError
+from controlplane.planner.plan.limits import DoesNotFit
+from controlplane.planner.rules import NOTHING, RuleSet, Taken
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.terms import Terms
+from controlplane.planner.topology import TopologyError
+from controlplane.service import failures
+from controlplane.service.disabled import Why
+from controlplane.service.epochs import EpochStore
+from controlplane.service.members import Refused
+from controlplane.service.network import Network
+from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
+from controlplane.service.running import JobsError
+from controlplane.service.settled import unsettled
+from controlplane.service.state import StateError, StateFolder, Stored
+from controlplane.service.update import UpdateError
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.secret import SecretTarget
-from controlplane.terms import Terms
-from controlplane.topology import TopologyError
 from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
@@ -240,14 +240,14 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
 
 
 def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until, monkeypatch):
-    monkeypatch.setattr("controlplane.runtime.state.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("controlplane.service.state.RETRY_SECONDS", 0.01)
     full = threading.Event()
 
     def sync(file):
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("controlplane.runtime.state.os.fsync", sync)
+    monkeypatch.setattr("controlplane.service.state.os.fsync", sync)
     with StateFolder(rig.folder / "state") as state:
         kept = state.keeper(lambda: (rig.network.stored(), ()), rig.log.append)
         rig.network.changed, rig.network.unkept = kept.save, kept.problem

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from controlplane.runtime import keeper as keeper_module
-from controlplane.runtime.keeper import Keeper
+from controlplane.service import keeper as keeper_module
+from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.p4runtime.target import P4RuntimeTarget

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.certificates import Wanted, make
-from controlplane.controller import main as operate
-from controlplane.generators import leaf_spine
-from controlplane.job import Job
-from controlplane.runtime.controller import Controller
+from controlplane.cli.certificates import Wanted, make
+from controlplane.cli.controller import main as operate
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.service.controller import Controller
 from controlplane.targets.kinds import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.generators import leaf_spine
-from controlplane.job import Job
-from controlplane.runtime import failures, roster
-from controlplane.runtime.disabled import Why
-from controlplane.runtime.running import RunningJob
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.service import failures, roster
+from controlplane.service.disabled import Why
+from controlplane.service.running import RunningJob
 from controlplane.targets.kinds import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.agents import Agents

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.controller import format_status, message_dict
-from controlplane.generators import fattree, leaf_spine, testbed
-from controlplane.job import place_job
-from controlplane.plan import Plan
-from controlplane.plan.__main__ import main as plan_command
-from controlplane.plan.measured import host_times_ms, with_measured
-from controlplane.plan.slots import HOST_MS, HOSTS, place_slots, round_trip, round_trip_ms, with_host_ms
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime.controller import Controller
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.network import Network
-from controlplane.strategies import get_strategy
+from controlplane.cli.controller import format_status, message_dict
+from controlplane.cli.plan.command import main as plan_command
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.generators import fattree, leaf_spine, testbed
+from controlplane.planner.job import place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.measured import host_times_ms, with_measured
+from controlplane.planner.plan.slots import HOST_MS, HOSTS, place_slots, round_trip, round_trip_ms, with_host_ms
+from controlplane.planner.strategies import get_strategy
+from controlplane.service.controller import Controller
+from controlplane.service.epochs import EpochStore
+from controlplane.service.network import Network
 from controlplane.targets.kinds import P4RuntimeKind
 from p4src.artifacts import find
 from p4src.protocol import frame_bytes

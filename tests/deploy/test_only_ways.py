@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import fattree, leaf_spine
-from controlplane.job import Job
-from controlplane.runtime import failures
-from controlplane.runtime.disabled import Why
-from controlplane.runtime.only_ways import connected, only_ways
-from controlplane.runtime.running import RunningJob
+from controlplane.planner.generators import fattree, leaf_spine
+from controlplane.planner.job import Job
+from controlplane.service import failures
+from controlplane.service.disabled import Why
+from controlplane.service.only_ways import connected, only_ways
+from controlplane.service.running import RunningJob
 from controlplane.targets.kinds import P4RuntimeKind
 from p4src.artifacts import find
 from tests.controlplane.instances import examples

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree
-from controlplane.job import Job
-from controlplane.runtime import switches as switches_module
-from controlplane.runtime import update
-from controlplane.runtime.admission import AdmissionControl
-from controlplane.runtime.disabled import Why
-from controlplane.runtime.residual import with_loads
-from controlplane.runtime.running import JobsError, RunningJob
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job
+from controlplane.planner.terms import Terms
+from controlplane.service import switches as switches_module
+from controlplane.service import update
+from controlplane.service.admission import AdmissionControl
+from controlplane.service.disabled import Why
+from controlplane.service.residual import with_loads
+from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
-from controlplane.terms import Terms
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 

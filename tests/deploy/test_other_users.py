@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import doctor, other_users
+from controlplane.cli import doctor
+from controlplane.common import other_users
 from p4src.protocol import GROUP
 
 RULE = f'ip daddr {GROUP} udp dport 20480-24575 meta skuid != "inart" counter packets 3 bytes 99 drop'

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("bokeh", reason="the page's packages are not installed: pip install 'inart[web]'")
 
-from controlplane.runtime.access import Access, Caller
-from controlplane.web.page import BOTTLENECK_COLOUR, JOB_COLOURS, OFF_COLOUR, STEPS, colour_of
-from controlplane.web.server import Web, is_own_name
+from controlplane.common.access import Access, Caller
+from controlplane.service.web.page import BOTTLENECK_COLOUR, JOB_COLOURS, OFF_COLOUR, STEPS, colour_of
+from controlplane.service.web.server import Web, is_own_name
 
 APART = 90.0
 """Two colours nearer than this (0 to 765) are taken for each other when lines are thin."""

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from controlplane.generators import fattree
-from controlplane.job import Job
-from controlplane.runtime import ports
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.network import Network
-from controlplane.runtime.ports import PortWatch
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job
+from controlplane.service import ports
+from controlplane.service.epochs import EpochStore
+from controlplane.service.network import Network
+from controlplane.service.ports import PortWatch
 from controlplane.targets.kinds import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory import MemoryTarget

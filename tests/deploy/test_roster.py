@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
-from controlplane.runtime.handover import HandoverError
-from controlplane.runtime.members import Member, Refused
-from controlplane.runtime.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Roster
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service.epochs import LAST_EPOCH, EpochStore
+from controlplane.service.handover import HandoverError
+from controlplane.service.members import Member, Refused
+from controlplane.service.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Roster
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
@@ -249,7 +249,7 @@ def test_reports_of_an_earlier_epoch_do_not_count(roster):
 
 def test_epochs_increase_whatever_the_clock_and_the_file(tmp_path, monkeypatch):
     clock = [1_000_000.0]
-    monkeypatch.setattr("controlplane.runtime.epochs.time.time", lambda: clock[0])
+    monkeypatch.setattr("controlplane.service.epochs.time.time", lambda: clock[0])
     store = EpochStore(tmp_path / "state" / "epoch")
     assert [store.next(), store.next()] == [1_000_000, 1_000_001]
     clock[0] = 500.0  # the clock went back

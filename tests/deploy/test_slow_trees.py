@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime import slow_trees
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.slow_trees import SlowTrees
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service import slow_trees
+from controlplane.service.epochs import EpochStore
+from controlplane.service.roster import Roster
+from controlplane.service.slow_trees import SlowTrees
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 

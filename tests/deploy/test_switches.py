@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.deploy import connect_targets, load_switches
-from controlplane.rules import Forward, LabelEntry, Route, RuleSet
-from controlplane.runtime.keeper import Keeper
+from controlplane.cli.deploy import connect_targets, load_switches
+from controlplane.planner.rules import Forward, LabelEntry, Route, RuleSet
+from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference
 from controlplane.targets.kinds import P4RuntimeKind

@@ -10,7 +10,7 @@ import time
 import pytest
 from hypothesis import given, settings
 
-from controlplane.rules import Forward, LabelEntry, MulticastGroup, Route, RuleSet
+from controlplane.planner.rules import Forward, LabelEntry, MulticastGroup, Route, RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.base import (
     Change,

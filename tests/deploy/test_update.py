@@ -12,28 +12,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.agentconfig import AgentConfig
-from controlplane.controller import format_replan
-from controlplane.generators import testbed
-from controlplane.job import place_job
-from controlplane.plan import Plan
-from controlplane.plan.limits import DoesNotFit, Limits
-from controlplane.routing import Unreachable
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rules import Deployment, Taken, build
-from controlplane.runtime import update as update_module
-from controlplane.runtime.controller import update_reply
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.room import build_beside, first_label, last_label
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.switches import Switches
-from controlplane.runtime.update import UpdateError, Updater, apply_changes
-from controlplane.strategies import get_strategy
+from controlplane.cli.controller import format_replan
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.generators import testbed
+from controlplane.planner.job import place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import DoesNotFit, Limits
+from controlplane.planner.routing import Unreachable
+from controlplane.planner.rules import Deployment, Taken, build
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service import update as update_module
+from controlplane.service.controller import update_reply
+from controlplane.service.epochs import EpochStore
+from controlplane.service.room import build_beside, first_label, last_label
+from controlplane.service.roster import Roster
+from controlplane.service.switches import Switches
+from controlplane.service.update import UpdateError, Updater, apply_changes
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.secret import SecretTarget
-from controlplane.topology import Topology, TopologyError
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.generators import leaf_spine
-from controlplane.job import LONGEST_NAME, Job, JobError, is_job_name
-from controlplane.rpc import client
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.client import ControllerError, Identity, Membership, ask
-from controlplane.rpc.stubs import ControllerStub
-from controlplane.runtime.controller import Controller
+from controlplane.common.rpc import client
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.client import ControllerError, Identity, Membership, ask
+from controlplane.common.rpc.stubs import ControllerStub
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import LONGEST_NAME, Job, JobError, is_job_name
+from controlplane.service.controller import Controller
 from controlplane.targets.kinds import P4RuntimeKind
 from p4src.artifacts import find
 from p4src.protocol import ENCODING

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.evaluate import evaluate
-from controlplane.generators import testbed
-from controlplane.job import place_job
-from controlplane.plan import Plan
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import testbed
+from controlplane.planner.job import place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 from topologies import Emulation, hosts
 from topologies.deployment import Fabric, Service
 from topologies.zygote import HostProcess, Zygote

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.generators import fattree
+from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig, paper_testbed
 
 SIZE = 400_000  # bytes: some 400 chunks over two trees

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.plan.survive import BACKUP_SHARE, Scenario, hardened
-from controlplane.strategies import get_strategy
+from controlplane.planner.plan.survive import BACKUP_SHARE, Scenario, hardened
+from controlplane.planner.strategies import get_strategy
 from tests.emulation.rig import SECONDS, Rig
 from tests.emulation.test_allreduce import SIZE
 from tests.emulation.test_failures import dead, spine, tree

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.generators import parse_topology
-from controlplane.job import parse_next_job
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import parse_next_job
 from evaluation.chaos.run import Settings, run
 from evaluation.chaos.schedule import Event
 

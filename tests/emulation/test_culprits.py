@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from controlplane.generators import leaf_spine
-from controlplane.runtime.disabled import Why
+from controlplane.planner.generators import leaf_spine
+from controlplane.service.disabled import Why
 from p4src.protocol import PROTOCOL
 from tests.emulation.rig import Rig
 

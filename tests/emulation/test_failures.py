@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from controlplane.generators import fattree, leaf_spine
-from controlplane.plan.repair import CannotRepair, Repair
-from controlplane.runtime import failures, update
-from controlplane.topology import Topology
+from controlplane.planner.generators import fattree, leaf_spine
+from controlplane.planner.plan.repair import CannotRepair, Repair
+from controlplane.planner.topology import Topology
+from controlplane.service import failures, update
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
 

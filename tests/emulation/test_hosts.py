@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL
 from tests.emulation.rig import Rig, paper_testbed
 from topologies import Emulation, EmulationError, network

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from controlplane.generators import parse_topology
+from controlplane.planner.generators import parse_topology
 from tests.emulation.functions import train
 from tests.emulation.rig import MODULES, Rig
 from tests.emulation.test_lifetime import poll

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.generators import fattree, testbed
+from controlplane.planner.generators import fattree, testbed
 from topologies import Emulation, EmulationError, network
 from topologies.lifetime import Lifetime
 from topologies.reaper import interface_pattern, marked

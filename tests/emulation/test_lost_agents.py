@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.generators import leaf_spine
-from controlplane.runtime import failures
-from controlplane.runtime.disabled import Why
+from controlplane.planner.generators import leaf_spine
+from controlplane.service import failures
+from controlplane.service.disabled import Why
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.certificates import Wanted, make
-from controlplane.controller import main as operate
-from controlplane.job import Job
+from controlplane.cli.certificates import Wanted, make
+from controlplane.cli.controller import main as operate
+from controlplane.planner.job import Job
 from tests.emulation.rig import paper_testbed
 from topologies import Emulation
 

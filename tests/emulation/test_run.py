@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.generators import parse_topology
+from controlplane.planner.generators import parse_topology
 from tests.emulation.test_lifetime import Traces, poll
 from topologies.faults import Fault, parse_fault
 from topologies.lifetime import PREFIX, sweep

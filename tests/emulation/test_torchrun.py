@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.job import place_job
-from controlplane.strategies import get_strategy
+from controlplane.planner.job import place_job
+from controlplane.planner.strategies import get_strategy
 from tests.emulation.rig import SEED, paper_testbed
 from topologies import Emulation
 from topologies.deployment import Fabric

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from controlplane.controller import main
-from controlplane.generators import fattree
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import REPLAN_SECONDS, ask
+from controlplane.cli.controller import main
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import REPLAN_SECONDS, ask
+from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_allreduce import SIZE, rate
 

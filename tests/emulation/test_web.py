@@ -19,15 +19,15 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from controlplane.certificates import Wanted, make
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.stubs import SERVICE
-from controlplane.rpc.tls import credentials
-from controlplane.runtime.access import Access, load_tokens
-from controlplane.runtime.events import EventLog
-from controlplane.runtime.measure import Measurements
-from controlplane.runtime.snapshot import Snapshots
-from controlplane.web.server import Site, Web
+from controlplane.cli.certificates import Wanted, make
+from controlplane.common.access import Access, load_tokens
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.stubs import SERVICE
+from controlplane.common.rpc.tls import credentials
+from controlplane.service.events import EventLog
+from controlplane.service.measure import Measurements
+from controlplane.service.snapshot import Snapshots
+from controlplane.service.web.server import Site, Web
 from tests.emulation.rig import Rig, paper_testbed
 
 SIZE = 400_000

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.strategies import get_strategy
+from controlplane.planner.strategies import get_strategy
 from evaluation.bmv2_fattree import plots
 from evaluation.bmv2_fattree.results import Checked, Load, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse

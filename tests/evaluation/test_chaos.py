@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.generators import parse_topology
-from controlplane.job import Job
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job
 from evaluation.chaos import __main__ as command
 from evaluation.chaos import forger
 from evaluation.chaos.findings import QUIET, Findings, Happening

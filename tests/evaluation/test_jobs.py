@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.generators import fattree
-from controlplane.job import Job
-from controlplane.shapes import dumbbell
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job
+from controlplane.planner.shapes import dumbbell
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 from evaluation.jobs.stream import Arrival, max_min, most_together, run, ways
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from softswitch import Program, program
+from softswitch import Program
 from softswitch.compiler.build import compile_program
+from softswitch.dataplane import program
 
 COUNTER = "fuzz_undefined"
 ERRORS = "fuzz_parser_errors"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.runtime.controller import Controller
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.running import PlanSummary, RunningJob
+from controlplane.service.controller import Controller
+from controlplane.service.epochs import EpochStore
+from controlplane.service.roster import Roster
+from controlplane.service.running import PlanSummary, RunningJob
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import Star, TreeShape, star
 from evaluation.hosts.switch import Switch

@@ -25,8 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 from examples import train_digits, train_gpt
 from tests.hook import masked, sharded
 from tests.hook.models import losses_and_gradients, model_and_data
-from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook, recovery
-from worker_agent.backend import BackendOptions
+from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
+from worker_agent.torch import recovery
+from worker_agent.torch.backend import BackendOptions
 
 HANG_SECONDS = 220.0
 

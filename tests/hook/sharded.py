@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import InArtState, inart_fsdp, inart_hook
-from worker_agent.backend import BackendOptions
+from worker_agent.torch.backend import BackendOptions
 
 STEPS = 60
 

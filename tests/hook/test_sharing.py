@@ -14,10 +14,10 @@ from tests.hook.conftest import ROOT, Network, wait_until
 from tests.hook.test_training import start_agents
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
 from worker_agent.local import LocalAgent, NoAgentError
-from worker_agent.local_ranks import Place, arrange
 from worker_agent.service import Service
 from worker_agent.shared import local_rank
 from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
+from worker_agent.torch.local_ranks import Place, arrange
 
 RANK = """
 import os

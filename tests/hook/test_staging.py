@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from worker_agent import AbortedError, InArtState, Work, inart_hook
 from worker_agent.errors import AllReduceError
-from worker_agent.staging import Completion, CudaStaging
+from worker_agent.torch.staging import Completion, CudaStaging
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

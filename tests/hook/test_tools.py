@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.rpc.client import fetch_status
+from controlplane.common.rpc.client import fetch_status
 from tests.hook.conftest import ROOT, Network, wait_until
 from tests.hook.processes import Rank
 from worker_agent.agent import connect, controller_address

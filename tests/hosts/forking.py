@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.common.agentconfig import AgentConfig
 from ps_server.server import Server
 from worker_agent.engine import Engine
 from worker_agent.errors import AgentError

@@ -17,7 +17,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from controlplane.native_build import BuildError, build, check_sizes, load
+from controlplane.common.native_build import BuildError, build, check_sizes, load
 from evaluation.hosts.network import StarNetwork, inside, run
 from evaluation.hosts.star import TreeShape, star
 from p4src.protocol import GROUP, GROUP_MAC, HEADER_OFFSET, IPV4_OFFSET, UDP_OFFSET, Flag, frame_bytes

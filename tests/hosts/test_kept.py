@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.agentconfig import AgentConfig, WorkerTree
+from controlplane.common.agentconfig import AgentConfig, WorkerTree
 from tests.hosts.test_relay import Engine
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.kept import Ledger

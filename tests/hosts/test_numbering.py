@@ -8,8 +8,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.native_build import load
-from controlplane.plan.follow import exponent_place, exponent_words
+from controlplane.common.native_build import load
+from controlplane.planner.plan.follow import exponent_place, exponent_words
 from worker_agent.native_engine import NATIVE
 
 EXPONENTS, DATA = 0, 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.agentconfig import RepairedTree, RootFlow, RootTree
+from controlplane.common.agentconfig import RepairedTree, RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import Flag, HostFlag, data_values, udp_port
 from tests.hosts.checked import Checked, unsigned

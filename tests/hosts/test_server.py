@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.agentconfig import RootFlow, RootTree
+from controlplane.common.agentconfig import RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import Flag, udp_port
 from tests.hosts.checked import Checked, unsigned

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.serve import make_parser as serve
+from controlplane.cli.serve import make_parser as serve
 from inart.command import VERBS
 from ps_server.__main__ import make_parser as ps
 from worker_agent.__main__ import make_parser as agent

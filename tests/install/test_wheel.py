@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import native_build
+from controlplane.common import native_build
 from inart.command import VERBS, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,7 @@ def test_sdist_holds_what_the_wheel_is_built_from(wheel: Path, tmp_path: Path) -
     names = [{line.split()[0] for line in text.splitlines()} for text in listing]
     assert names[0] == names[1]
     assert {"inart/py.typed", "worker_agent/py.typed", "p4src/artifacts/v1model-256/inart.json"} <= names[0]
-    assert {"controlplane/web/static/page.js", "controlplane/web/static/page.html"} <= names[0]
+    assert {"controlplane/service/web/static/page.js", "controlplane/service/web/static/page.html"} <= names[0]
 
 
 def test_every_verb_has_its_module(capsys: pytest.CaptureFixture[str]) -> None:

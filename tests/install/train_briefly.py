@@ -111,7 +111,7 @@ class InArtStateClosing:
 def start_backend(rank: int, store: str) -> None:
     import torch.distributed as dist
 
-    from worker_agent.backend import BackendOptions
+    from worker_agent.torch.backend import BackendOptions
 
     options = BackendOptions(controller="127.0.0.1:1", timeout=0.1, group_timeout=timedelta(seconds=SECONDS))
     dist.init_process_group("cpu:inart", init_method=f"file://{store}", rank=rank, world_size=2, pg_options=options)

@@ -14,7 +14,7 @@ from tests.sanitize import KINDS, ROOT, environment, reports
 PLANTED = """
 import sys
 from pathlib import Path
-from controlplane.native_build import load
+from controlplane.common.native_build import load
 library = load(Path("tests/native/planted.c"))
 if sys.argv[1] == "race":
     library.planted_race()

@@ -22,8 +22,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.testing._internal.common_distributed import DistTestCases
 
-import worker_agent.backend
-from worker_agent.backend import NAME, BackendOptions
+import worker_agent.torch.backend
+from worker_agent.torch.backend import NAME, BackendOptions
 
 TRUE_GLOO = "INART_OUTSIDE_TRUE_GLOO"
 AGENTS = "INART_OUTSIDE_AGENTS"
@@ -68,7 +68,7 @@ def run_rank(environment: dict[str, str], rank: int, *args: Any, **kwargs: Any) 
 
 def replace_gloo() -> None:
     """From now on a process group whose backend nobody names, and a default group, is ours, also for small tensors."""
-    warnings.filterwarnings("ignore", category=worker_agent.hook.FallbackWarning)
+    warnings.filterwarnings("ignore", category=worker_agent.torch.hook.FallbackWarning)
     options = BackendOptions(smallest=1, timeout=30.0)
     init_process_group, new_group = dist.init_process_group, dist.new_group
 

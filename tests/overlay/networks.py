@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from controlplane.plan.task import Edge, Op, SumTree, Task
-from overlay.execution import Execution, Post
-from overlay.message import Kind
+from controlplane.planner.plan.task import Edge, Op, SumTree, Task
+from overlay.core.execution import Execution, Post
+from overlay.core.message import Kind
 
 
 def random_tree(rng: random.Random, nodes: Sequence[str], first: int, count: int, members: Sequence[str]) -> SumTree:

@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controlplane.plan.task import Edge, SumTree, Task
-from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds
-from controlplane.wan_networks import netstorm_draw, overlay
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds
+from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
-from overlay.message import Header, Kind
-from overlay.transport import Inbound
+from overlay.core.message import Header, Kind
+from overlay.net.transport import Inbound
 from tests.overlay.networks import random_task
 
 SECONDS = 60.0
@@ -230,7 +230,7 @@ def test_a_policy_that_begins_tasks_out_of_order_is_an_error_for_everyone():
 
 
 def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
-    monkeypatch.setattr("overlay.transport.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("overlay.net.transport.CONNECT_SECONDS", 0.3)
     tree = SumTree("a", 0, 4, (Edge("b", "a"),), (Edge("a", "b"),), ("a", "b"), ("a", "b"))
 
     class One(Rounds):

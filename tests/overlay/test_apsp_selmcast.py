@@ -8,9 +8,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from controlplane.strategies.wan.apsp import algorithm as apsp
-from controlplane.strategies.wan.apsp.policy import Apsp
-from controlplane.strategies.wan.policy import (
+from controlplane.planner.strategies.wan.apsp import algorithm as apsp
+from controlplane.planner.strategies.wan.apsp.policy import Apsp
+from controlplane.planner.strategies.wan.policy import (
     Abort,
     Alone,
     Back,
@@ -24,10 +24,10 @@ from controlplane.strategies.wan.policy import (
     Ready,
     Start,
 )
-from controlplane.strategies.wan.selmcast.network import Network
-from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
-from controlplane.wan_networks import by_distance, overlay
-from overlay.simulation import Simulation, seconds_of
+from controlplane.planner.strategies.wan.selmcast.network import Network
+from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
+from controlplane.planner.wan_networks import by_distance, overlay
+from overlay.sim.simulation import Simulation, seconds_of
 from tests.overlay.test_agents import SECONDS, running, until
 from tests.overlay.test_policies import mesh, named
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.job import Job
-from controlplane.strategies.wan.policy import FollowNetwork, Lost, Ready, Start
-from controlplane.topology import Topology
+from controlplane.planner.job import Job
+from controlplane.planner.strategies.wan.policy import FollowNetwork, Lost, Ready, Start
+from controlplane.planner.topology import Topology
 from overlay import Agent, OverlayError
 from overlay.__main__ import main, policy_of
-from overlay.systems import BY_HAND, between_sites, make
+from overlay.core.systems import BY_HAND, between_sites, make
 from tests.overlay.test_agents import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from controlplane.plan.task import SumTree, Task
-from controlplane.strategies.wan.policy import Event, Lost, Order, Rounds
+from controlplane.planner.plan.task import SumTree, Task
+from controlplane.planner.strategies.wan.policy import Event, Lost, Order, Rounds
 from overlay import Agent, Coordinator
-from overlay.transport import KEPT_CONNECTIONS, Peer, kept_open
+from overlay.net.transport import KEPT_CONNECTIONS, Peer, kept_open
 from tests.overlay.test_agents import Drawn, edges, running, synchronise, until
 
 NODES = ("a", "b", "c")
@@ -94,8 +94,8 @@ def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_noth
 
 
 def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(monkeypatch):
-    monkeypatch.setattr("overlay.transport.CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr("overlay.neighbours.REOPEN_SECONDS", 0.05)
+    monkeypatch.setattr("overlay.net.transport.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("overlay.net.neighbours.REOPEN_SECONDS", 0.05)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nowhere = free.getsockname()
@@ -126,7 +126,7 @@ def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(m
 def test_a_large_job_opens_only_what_tasks_need(monkeypatch):
     assert kept_open(KEPT_CONNECTIONS + 1, 1) and not kept_open(KEPT_CONNECTIONS + 2, 1)
     assert kept_open(KEPT_CONNECTIONS // 4 + 1, 4) and not kept_open(KEPT_CONNECTIONS // 4 + 2, 4)
-    monkeypatch.setattr("overlay.transport.KEPT_CONNECTIONS", 1)
+    monkeypatch.setattr("overlay.net.transport.KEPT_CONNECTIONS", 1)
     with running(Star(NODES)) as (_, agents):
         synchronise(agents, 1000, 0)
         opened = {name: set(agent._neighbours.peers) for name, agent in agents.items()}

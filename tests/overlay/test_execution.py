@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.plan.task import Edge, SumTree, Task, TaskError
-from overlay.execution import Execution, Post
-from overlay.message import Kind
+from controlplane.planner.plan.task import Edge, SumTree, Task, TaskError
+from overlay.core.execution import Execution, Post
+from overlay.core.message import Kind
 from tests.overlay.networks import Hub, random_task
 
 

@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from controlplane.plan.task import Edge, SumTree, Task
-from controlplane.strategies.wan.policy import Rounds
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import OverlayError
-from overlay.ways import Ways
+from overlay.core.ways import Ways
 from tests.overlay.test_agents import SECONDS, running, until
 
 NODES = ("a", "b", "c")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from overlay import loop
+from overlay.net import loop
 from tests.overlay.test_agents import Drawn, running, synchronise
 
 

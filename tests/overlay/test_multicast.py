@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.plan.limits import Limits
-from controlplane.plan.task import Edge, SumTree, Task, TaskError
-from overlay.coordinator import Coordinator
-from overlay.errors import OverlayError
-from overlay.execution import Execution, Post
-from overlay.message import Kind
-from overlay.multicast import TAG_BYTES, Assembly, Carrier, Seal
-from overlay.replication import Replication
-from overlay.simulation import Simulation
-from overlay.systems import make
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.plan.task import Edge, SumTree, Task, TaskError
+from overlay.core.errors import OverlayError
+from overlay.core.execution import Execution, Post
+from overlay.core.message import Kind
+from overlay.core.systems import make
+from overlay.net.coordinator import Coordinator
+from overlay.net.multicast import TAG_BYTES, Assembly, Carrier, Seal
+from overlay.net.replication import Replication
+from overlay.sim.simulation import Simulation
 from topologies.wan.networks import emulated
 
 CARRIER = Carrier(1, 8)

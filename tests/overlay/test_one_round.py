@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.certificates import Wanted, make
-from controlplane.plan.task import Task
-from controlplane.rpc.tls import credentials
-from controlplane.strategies.wan.policy import Ready
-from overlay import Agent, Coordinator, Late, OverlayError, coordinator, liveness
-from overlay.tls import Security
+from controlplane.cli.certificates import Wanted, make
+from controlplane.common.rpc.tls import credentials
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import Ready
+from overlay import Agent, Coordinator, Late, OverlayError
+from overlay.net import coordinator, liveness
+from overlay.net.tls import Security
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
 from tests.overlay.test_succession import SlowCrew, SlowRounds
 
@@ -243,9 +244,9 @@ def test_a_process_that_stands_for_long_is_lost_in_the_end(monkeypatch):
 TRAINER = """
 import sys, numpy as np
 from pathlib import Path
-from controlplane.rpc.tls import credentials
+from controlplane.common.rpc.tls import credentials
 from overlay import Agent, OverlayError
-from overlay.tls import Security
+from overlay.net.tls import Security
 port, node, connections, folder = sys.argv[1:]
 security = Security.of(credentials(Path(folder))) if folder else None
 agent = Agent(("127.0.0.1", int(port)), node, listen=("127.0.0.1", 0), connections=int(connections), security=security)

@@ -11,9 +11,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from controlplane.strategies.wan.crew.policy import Crew
-from overlay import Agent, Coordinator, coordinator, liveness, membership
-from overlay.fence import Fence
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from overlay import Agent, Coordinator
+from overlay.core.fence import Fence
+from overlay.net import coordinator, liveness, membership
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
 
 NODES = ("a", "b", "c", "d")

@@ -6,13 +6,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from controlplane.plan.task import Task
-from controlplane.strategies.wan.crew import algorithm as crew
-from controlplane.strategies.wan.crew.policy import Crew
-from controlplane.strategies.wan.netstorm.policy import NetStorm
-from controlplane.strategies.wan.policy import Abort, Back, Finished, Lost, Measured, Mend, Ready, Start
-from controlplane.wan_networks import netstorm_draw, overlay
-from overlay.simulation import Simulation, seconds_of
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.crew import algorithm as crew
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
+from controlplane.planner.strategies.wan.policy import Abort, Back, Finished, Lost, Measured, Mend, Ready, Start
+from controlplane.planner.wan_networks import netstorm_draw, overlay
+from overlay.sim.simulation import Simulation, seconds_of
 from tests.overlay.test_agents import SECONDS, running, until
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.plan.limits import DoesNotFit, Limits
-from controlplane.plan.task import Task
-from controlplane.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, Taken
-from controlplane.strategies.wan.policy import (
+from controlplane.planner.plan.limits import DoesNotFit, Limits
+from controlplane.planner.plan.task import Task
+from controlplane.planner.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, Taken
+from controlplane.planner.strategies.wan.policy import (
     Abort,
     Back,
     Changed,
@@ -29,8 +29,8 @@ from controlplane.strategies.wan.policy import (
     Start,
 )
 from controlplane.targets.base import Operation, difference, empty
-from overlay.replication import Replication
-from overlay.systems import make
+from overlay.core.systems import make
+from overlay.net.replication import Replication
 from tests.overlay.test_multicast import ring
 from topologies.wan.networks import emulated
 
@@ -39,7 +39,7 @@ TOPOLOGY = emulated(ring(), 1.0)
 
 
 class Switches:
-    """As controlplane.runtime.switches has it, in memory; entries change one by one, on all switches in any order, and
+    """As controlplane.service.switches has it, in memory; entries change one by one, on all switches in any order, and
     after each change every packet of `sent` must still reach all of its receivers."""
 
     def __init__(self, rng: random.Random) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controlplane.strategies.wan.crew.policy import Crew
-from controlplane.topology import Topology
-from overlay.scatter import OVER, TURNS, Scatter
-from overlay.simulation import Simulation
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.topology import Topology
+from overlay.core.scatter import OVER, TURNS, Scatter
+from overlay.sim.simulation import Simulation
 from tests.overlay.test_agents import SECONDS, running
 
 NODES = tuple(f"h{k}" for k in range(6))

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.certificates import Wanted, make
-from controlplane.plan.task import Edge, SumTree, Task
-from controlplane.rpc.tls import Tls, credentials
-from controlplane.strategies.wan.policy import Rounds
+from controlplane.cli.certificates import Wanted, make
+from controlplane.common.rpc.tls import Tls, credentials
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, OverlayError, PeerLost
 from overlay.__main__ import main
-from overlay.tls import Security
+from overlay.net.tls import Security
 from tests.overlay.test_agents import until
 from tests.overlay.test_connections import met
 

@@ -6,17 +6,17 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from controlplane.plan.task import Edge, SumTree, Task
-from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Start
-from controlplane.topology import Topology
-from controlplane.wan_networks import netstorm_draw, overlay
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Start
+from controlplane.planner.topology import Topology
+from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
-from overlay.awareness import ClockOffset, Throughput
-from overlay.framing import FRAME_HEADERS
-from overlay.message import HEADER_BYTES
-from overlay.simulation import SEGMENT_BYTES, Simulation, seconds_of
-from overlay.tcp import mathis_mbps
+from overlay.core.awareness import ClockOffset, Throughput
+from overlay.core.framing import FRAME_HEADERS
+from overlay.core.message import HEADER_BYTES
+from overlay.core.tcp import mathis_mbps
+from overlay.sim.simulation import SEGMENT_BYTES, Simulation, seconds_of
 from topologies.wan.networks import emulated
 
 NODES = ("h0", "h1")
@@ -120,7 +120,7 @@ def test_a_connection_is_open_or_is_after_a_round_trip(monkeypatch):
     frame = (SEGMENT_BYTES + FRAME_HEADERS) * 8e-6  # which each of the two switches between has whole before it goes on
     there = 3 * 0.02 + wire_seconds(values, 1, 1.0) + 2 * frame
     assert copied(values, values, topology, "h3") == pytest.approx(there, rel=1e-3)
-    monkeypatch.setattr("overlay.transport.KEPT_CONNECTIONS", -1)
+    monkeypatch.setattr("overlay.net.transport.KEPT_CONNECTIONS", -1)
     assert copied(values, values, topology, "h3") == pytest.approx(2 * 3 * 0.02 + there, rel=1e-3)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.plan.task import Edge, SumTree, Task
-from controlplane.strategies.wan.crew.policy import Crew
-from controlplane.strategies.wan.policy import Rounds
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, PeerLost
-from overlay.succession import TERM, State, inherit
+from overlay.net.succession import TERM, State, inherit
 from tests.overlay.test_agents import SECONDS, Drawn, edges, running, until
 
 NODES = ("a", "b", "c", "d")

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import unit_loads
-from controlplane.simulate import Simulator
-from controlplane.wan_networks import netstorm_draw, overlay
+from controlplane.planner.evaluate import unit_loads
+from controlplane.planner.simulate import Simulator
+from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
-from overlay.framing import FRAME_HEADERS
-from overlay.message import HEADER_BYTES, Header, Kind
-from overlay.systems import planned
-from overlay.tcp import BITS, Connections, Window, carried, connections_for, left_by, mathis_mbps, windows
-from overlay.tcp_info import Seen, connections_by, seen
-from overlay.transport import Peer
+from overlay.core.framing import FRAME_HEADERS
+from overlay.core.message import HEADER_BYTES, Header, Kind
+from overlay.core.systems import planned
+from overlay.core.tcp import BITS, Connections, Window, carried, connections_for, left_by, mathis_mbps, windows
+from overlay.net.tcp_info import Seen, connections_by, seen
+from overlay.net.transport import Peer
 
 FRAME = (1448 + FRAME_HEADERS) * BITS
 losses = st.floats(1e-4, 0.1)
@@ -197,7 +197,7 @@ def test_messages_go_over_the_connection_that_does_not_stand() -> None:
 def test_where_packets_are_lost_a_peer_gets_more_connections(
     monkeypatch: pytest.MonkeyPatch, again: int, expected: int
 ) -> None:
-    monkeypatch.setattr("overlay.transport.seen", lambda connection: Seen(10_000, again, 0.06, 6.0))
+    monkeypatch.setattr("overlay.net.transport.seen", lambda connection: Seen(10_000, again, 0.06, 6.0))
     lost: list[str] = []
 
     async def run() -> int:

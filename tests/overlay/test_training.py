@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.crew.policy import Crew
-from controlplane.strategies.wan.policy import FollowPlan
-from controlplane.wan_networks import netstorm_draw, overlay
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.policy import FollowPlan
+from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Coordinator
-from overlay.hook import average
+from overlay.net.hook import average
 from tests.overlay.test_agents import SECONDS, running
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from overlay import unannounced
-from overlay.message import Header, Kind
-from overlay.unannounced import Unannounced
+from overlay.core.message import Header, Kind
+from overlay.net import unannounced
+from overlay.net.unannounced import Unannounced
 
 
 def message(epoch: int, task: int, values: int = 100) -> tuple[Header, np.ndarray]:

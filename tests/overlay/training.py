@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from overlay.agent import Agent
-from overlay.hook import HookState, overlay_hook
+from overlay.net.agent import Agent
+from overlay.net.hook import HookState, overlay_hook
 
 
 def losses(rank: int, world: int, hook: HookState | None) -> list[float]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from controlplane.plan import Plan
-from controlplane.plan.model import Tree
-from controlplane.topology import Topology
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.model import Tree
+from controlplane.planner.topology import Topology
 
 HEADER_WORDS = 17  # Ethernet, IPv4, UDP and ours: 66 bytes, which is a little more; and the check word
 

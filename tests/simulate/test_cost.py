@@ -9,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree, leaf_spine, random_topology, testbed
-from controlplane.job import Job, JobError, parse_job, place_job
-from controlplane.plan.cost import cost_of, data_packets, exponent_packets, packets, windows
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.pacing import bucket_packets
-from controlplane.plan.slots import under_way, with_host_ms
-from controlplane.simulate.plans import run_plan, synchronisation_seconds
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree, leaf_spine, random_topology, testbed
+from controlplane.planner.job import Job, JobError, parse_job, place_job
+from controlplane.planner.plan.cost import cost_of, data_packets, exponent_packets, packets, windows
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.pacing import bucket_packets
+from controlplane.planner.plan.slots import under_way, with_host_ms
+from controlplane.planner.simulate.plans import run_plan, synchronisation_seconds
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 from p4src.protocol import data_values, frame_bytes
 from tests.controlplane.instances import examples, random_plan
 from tests.controlplane.test_strategies import REFUSALS
@@ -196,7 +196,7 @@ def test_buckets_are_those_of_the_engine():
     """Agents send ahead of their pace what the model lets them."""
     import ctypes
 
-    from controlplane.native_build import load
+    from controlplane.common.native_build import load
     from worker_agent.native_engine import NATIVE
 
     bucket = load(NATIVE / "worker.c", include=[NATIVE]).inart_worker_bucket

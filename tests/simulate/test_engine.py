@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import random_topology
-from controlplane.simulate import BigSwitch, LinkNetwork, Overlay, SimulationError, Simulator, follow, outage
+from controlplane.planner.generators import random_topology
+from controlplane.planner.simulate import BigSwitch, LinkNetwork, Overlay, SimulationError, Simulator, follow, outage
 from tests.controlplane.instances import examples
 
 
@@ -408,7 +408,7 @@ def test_the_same_seed_gives_the_same_events() -> None:
 
 TWO_THREADS = """
 import threading
-from controlplane.simulate import Simulator
+from controlplane.planner.simulate import Simulator
 
 def simulate(seed, ends):
     for _ in range(150):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.generators import parse_topology
-from controlplane.job import Job, parse_job
-from controlplane.plan import Plan
-from controlplane.simulate import SimulationError, Simulator, follow, outage
-from controlplane.simulate.__main__ import main
-from controlplane.simulate.plans import PlanNetwork, run_plan, synchronisation_seconds
-from controlplane.strategies import get_strategy
-from controlplane.topology import Topology
+from controlplane.cli.simulate import main
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, parse_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.simulate import SimulationError, Simulator, follow, outage
+from controlplane.planner.simulate.plans import PlanNetwork, run_plan, synchronisation_seconds
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 
 STEPS = {"a": 1.0, "b": 3.0}
 

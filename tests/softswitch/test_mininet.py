@@ -32,7 +32,7 @@ def test_a_frame_crosses_the_switch(capfd):
     pytest.importorskip("mininet")
     from mininet.net import Mininet
 
-    from softswitch.mininet_switch import SoftSwitch
+    from softswitch.app.mininet_switch import SoftSwitch
 
     net = Mininet(switch=SoftSwitch, controller=None)
     h1, h2 = net.addHost(f"h1x{os.getpid()}"), net.addHost(f"h2x{os.getpid()}")
@@ -56,7 +56,7 @@ def test_a_frame_crosses_the_switch(capfd):
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
     pytest.importorskip("mininet")
-    from softswitch.mininet_switch import SoftSwitch
+    from softswitch.app.mininet_switch import SoftSwitch
 
     switch = SoftSwitch("s9999", json=str(tmp_path / "none.json"))
     with pytest.raises(RuntimeError, match=r"s9999 did not start: .*none\.json"):

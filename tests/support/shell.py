@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.shell import ENVIRONMENT
+from controlplane.cli.shell import ENVIRONMENT
 
 PYTHON = ENVIRONMENT / "bin" / "python"
 

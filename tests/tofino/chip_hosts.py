@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from p4src.tofino_install import GENERATIONS
 from tests.tofino.chip import missing
 from tests.tofino.standin import add_program, program_of

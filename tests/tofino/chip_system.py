@@ -12,7 +12,7 @@ import argparse
 import sys
 from dataclasses import replace
 
-from controlplane.inputs import parse_bytes
+from controlplane.common.inputs import parse_bytes
 from p4src.artifacts import Artifact
 from tests.model.simulation import BELOW, Harm, Simulation
 from tests.model.switch import Aggregate, Forward, Replicate, Switch

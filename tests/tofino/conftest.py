@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from controlplane.generators import parse_topology
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.topology import Topology
 from controlplane.targets.bri import session
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.sde import load_client
 from controlplane.targets.bri.target import BriTarget
-from controlplane.topology import Topology
 from p4src.artifacts import find
 from tests.deploy.conftest import until
 from tests.tofino.switch import TofinoSwitch

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from controlplane import rules
-from controlplane.frontpanel import FrontPanelPort
+from controlplane.planner import rules
+from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from controlplane.job import parse_job
-from controlplane.plan.limits import limited
-from controlplane.rules import Deployment, build
-from controlplane.strategies import get_strategy
+from controlplane.planner.job import parse_job
+from controlplane.planner.plan.limits import limited
+from controlplane.planner.rules import Deployment, build
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 from controlplane.targets.base import difference
 from controlplane.targets.bri.entries import Entry, problems
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
 from controlplane.targets.kinds import TofinoKind
-from controlplane.topology import Topology
 from p4src.artifacts import find
 
 

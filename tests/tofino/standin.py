@@ -18,7 +18,7 @@ import socket
 import sys
 from pathlib import Path
 
-from controlplane.frontpanel import FrontPanelPort
+from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.targets.bri.entries import Entry, KeyValue, Masked, Prefix
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local

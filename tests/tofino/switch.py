@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc
 from google.rpc import code_pb2, status_pb2
 
-from controlplane.rpc.tls import Tls
+from controlplane.common.rpc.tls import Tls
 from controlplane.targets.bri.program import FIXED
 from controlplane.targets.bri.schema import Field, Schema, Table
 from tests.tofino.wire import bri_wire_pb2 as pb

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.certificates import Wanted, make
-from controlplane.rpc.tls import credentials
+from controlplane.cli.certificates import Wanted, make
+from controlplane.common.rpc.tls import credentials
 from controlplane.targets import fabric
 from controlplane.targets.base import TargetError, difference
 from controlplane.targets.bri.ledger import Ledger

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.generators import parse_topology
+from controlplane.planner.generators import parse_topology
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import PortMap
 from controlplane.targets.bri.program import Program

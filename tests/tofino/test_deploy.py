@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import doctor
-from controlplane.deploy import main
-from controlplane.runtime import keeper as keeper_module
-from controlplane.runtime.keeper import Keeper
+from controlplane.cli import doctor
+from controlplane.cli.deploy import main
+from controlplane.service import keeper as keeper_module
+from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric, kinds
 from controlplane.targets.base import difference
 from controlplane.targets.bri import sde, session

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.deploy import main
-from controlplane.generators import parse_topology
-from controlplane.job import parse_job
-from controlplane.plan.limits import DoesNotFit
-from controlplane.strategies import get_strategy
+from controlplane.cli.deploy import main
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import parse_job
+from controlplane.planner.plan.limits import DoesNotFit
+from controlplane.planner.strategies import get_strategy
 from controlplane.targets.bri.chip import TOFINO_1_FOLDED, TOFINO_2_FOLDED
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local

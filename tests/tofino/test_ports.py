@@ -6,17 +6,17 @@ from itertools import pairwise
 
 import pytest
 
-from controlplane.job import Job
-from controlplane.runtime import ports
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.failures import Watch
-from controlplane.runtime.network import Network
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
+from controlplane.service import ports
+from controlplane.service.epochs import EpochStore
+from controlplane.service.failures import Watch
+from controlplane.service.network import Network
 from controlplane.targets import fabric
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kinds import TofinoKind
-from controlplane.topology import Topology
 from p4src.artifacts import find
 from tests.tofino.conftest import BFRT
 from tests.tofino.switch import TofinoSwitch

@@ -14,8 +14,8 @@ from typing import IO
 
 import pytest
 
-from controlplane.frontpanel import FrontPanelPort
-from controlplane.generators import parse_topology
+from controlplane.planner.frontpanel import FrontPanelPort
+from controlplane.planner.generators import parse_topology
 from tests.tofino.conftest import TESTBED
 from topologies import tofino_model
 from topologies.tofino_model import ModelError, Wiring, device_port
@@ -101,7 +101,7 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
         ports = str(tmp_path / switch / "ports.json")
         models[switch] = start(f"{switch}.log", *wiring.enter(switch).split(), *python, "tests.tofino.standin", ports)
     switches = "--switches", str(tmp_path / "switches.json")
-    deploy = *python, "controlplane.deploy", "--tofino"
+    deploy = *python, "controlplane.cli.deploy", "--tofino"
     for switch in models:
         says(tmp_path / f"{switch}.log", "BRI on port")
     served = "--serve", f"unix:{tmp_path}/controller", "--topology", str(tmp_path / "topology.json")

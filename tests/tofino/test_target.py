@@ -8,8 +8,8 @@ import socket
 import grpc
 import pytest
 
-from controlplane.bridging import bridged
-from controlplane.rules import Aggregate, Forward, LabelEntry, Taken
+from controlplane.planner.bridging import bridged
+from controlplane.planner.rules import Aggregate, Forward, LabelEntry, Taken
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference, empty
 from controlplane.targets.bri import session, target

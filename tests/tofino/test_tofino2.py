@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.deploy import main
-from controlplane.generators import parse_topology
+from controlplane.cli.deploy import main
+from controlplane.planner.generators import parse_topology
 from controlplane.targets import fabric, kinds
 from controlplane.targets.base import difference
 from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2

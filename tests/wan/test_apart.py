@@ -2,10 +2,10 @@
 
 import pytest
 
-from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.planner.plan.task import Edge, SumTree, Task
 from evaluation.wan.apart import payload_bytes, taken_apart
-from overlay.framing import FRAME_HEADERS, segment_bytes, tcp_framing
-from overlay.message import HEADER_BYTES
+from overlay.core.framing import FRAME_HEADERS, segment_bytes, tcp_framing
+from overlay.core.message import HEADER_BYTES
 from topologies.switches import InterfaceCounters
 
 VALUES, CHUNK = 100_000, 10_000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.strategies.wan.apsp import algorithm as apsp
-from controlplane.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.apsp import algorithm as apsp
+from controlplane.planner.strategies.wan.errors import WanError
 from evaluation.wan.networks import aws, by_distance, netstorm_draw
 from tests.controlplane.instances import examples
 

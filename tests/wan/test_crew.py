@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controlplane.job import Job
-from controlplane.plan.task import Task
-from controlplane.simulate.plans import synchronisation_seconds
-from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.crew import algorithm as crew
-from controlplane.strategies.wan.crew import all_reduce as allreduce
-from controlplane.strategies.wan.crew.links import Links
-from controlplane.strategies.wan.crew.policy import Crew
-from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.policy import Back, Changed
+from controlplane.planner.job import Job
+from controlplane.planner.plan.task import Task
+from controlplane.planner.simulate.plans import synchronisation_seconds
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.wan.crew import algorithm as crew
+from controlplane.planner.strategies.wan.crew import all_reduce as allreduce
+from controlplane.planner.strategies.wan.crew.links import Links
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.policy import Back, Changed
 from evaluation.crew.figures import faulty, rounds, tree_seconds
 from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
 from evaluation.wan.networks import overlay

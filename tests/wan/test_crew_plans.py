@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import evaluate
-from controlplane.job import Job
-from controlplane.plan import Plan
-from controlplane.plan.__main__ import main
-from controlplane.plan.replan import replan
-from controlplane.simulate.plans import synchronisation_seconds
-from controlplane.strategies import Infeasible, get_strategy
-from controlplane.topology import Topology
+from controlplane.cli.plan.command import main
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.replan import replan
+from controlplane.planner.simulate.plans import synchronisation_seconds
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.topology import Topology
 from evaluation.wan.networks import overlay
 from tests.controlplane.instances import examples, instances
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.netstorm import algorithm as netstorm
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
 from evaluation.netstorm.figures import speed
 from evaluation.netstorm.training import Setup, Training, tcp_mbps
 from evaluation.wan.networks import random_network

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controlplane.evaluate import evaluate
-from controlplane.job import Job
-from controlplane.plan.framing import PAYLOAD, Framing, payload_mbps
-from controlplane.plan.model import Plan
-from controlplane.simulate.plans import synchronisation_seconds
-from controlplane.strategies import STRATEGIES, Infeasible
-from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.tree_packing.algorithm import PackedTree, Packing, pack
-from controlplane.strategies.wan.tree_packing.arborescence import arborescence
-from controlplane.strategies.wan.tree_packing.steiner import Exact, cleaned, dual_ascent, short_tree
-from controlplane.strategies.wan.tree_packing.strategy import wan
-from controlplane.topology import Topology
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan.framing import PAYLOAD, Framing, payload_mbps
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.simulate.plans import synchronisation_seconds
+from controlplane.planner.strategies import STRATEGIES, Infeasible
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.tree_packing.algorithm import PackedTree, Packing, pack
+from controlplane.planner.strategies.wan.tree_packing.arborescence import arborescence
+from controlplane.planner.strategies.wan.tree_packing.steiner import Exact, cleaned, dual_ascent, short_tree
+from controlplane.planner.strategies.wan.tree_packing.strategy import wan
+from controlplane.planner.topology import Topology
 from evaluation.wan.networks import by_distance, overlay, whole_job
 from tests.controlplane.instances import examples, instances, troubled_instances
 from tests.wan.test_apsp import networks
@@ -201,7 +201,7 @@ def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataOb
     assert packing.gap <= 2e-3
     assert packing.rate >= pack(graph, roots).rate * (1 - 2e-3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("controlplane.strategies.wan.tree_packing.problem.MOST_TERMINALS", 0)
+        patch.setattr("controlplane.planner.strategies.wan.tree_packing.problem.MOST_TERMINALS", 0)
         rough = pack(graph, roots, terminals=terminals)
     assert rough.bound >= packing.rate * (1 - 1e-6)
     assert rough.rate <= packing.bound * (1 + 1e-6)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import parse_topology
-from controlplane.job import parse_job
-from controlplane.plan.__main__ import main
-from controlplane.plan.model import Plan, PlanError
-from controlplane.strategies import STRATEGIES, Infeasible
-from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.tree_packing.algorithm import pack
-from controlplane.topology import TopologyError
+from controlplane.cli.plan.command import main
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import parse_job
+from controlplane.planner.plan.model import Plan, PlanError
+from controlplane.planner.strategies import STRATEGIES, Infeasible
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.tree_packing.algorithm import pack
+from controlplane.planner.topology import TopologyError
 from evaluation.wan.compare import promised
 from evaluation.wan.networks import overlay, whole_job
 from tests.controlplane.instances import examples

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.strategies.solver import Program, Solution
-from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.links import Links
-from controlplane.strategies.wan.selmcast import algorithm as selmcast
-from controlplane.strategies.wan.selmcast import shared
+from controlplane.planner.strategies.solver import Program, Solution
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.links import Links
+from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.planner.strategies.wan.selmcast import shared
 from evaluation.selmcast.figures import simulated
 from evaluation.selmcast.ssp import Setup, Training
 from tests.controlplane.instances import examples

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.evaluate import evaluate
-from controlplane.generators import fattree
-from controlplane.job import Job, place_job
-from controlplane.plan import Multicast, Plan, PlanError
-from controlplane.plan.__main__ import main
-from controlplane.plan.limits import DoesNotFit, Limits
-from controlplane.plan.replan import replan
-from controlplane.rules import Replicate, build
-from controlplane.simulate.plans import synchronisation_seconds
-from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast
-from controlplane.topology import Topology
+from controlplane.cli.plan.command import main
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job, place_job
+from controlplane.planner.plan import Multicast, Plan, PlanError
+from controlplane.planner.plan.limits import DoesNotFit, Limits
+from controlplane.planner.plan.replan import replan
+from controlplane.planner.rules import Replicate, build
+from controlplane.planner.simulate.plans import synchronisation_seconds
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.wan.selmcast.strategy import orpheus, selmcast
+from controlplane.planner.topology import Topology
 from tests.controlplane.instances import examples, instances
 
 NAMES = ("selmcast", "selmcast-l7", "orpheus")

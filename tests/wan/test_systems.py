@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from controlplane.strategies.wan.policy import Changed, FollowNetwork, Ready, Start
-from controlplane.wan_networks import netstorm_draw
+from controlplane.planner.strategies.wan.policy import Changed, FollowNetwork, Ready, Start
+from controlplane.planner.wan_networks import netstorm_draw
 from evaluation.selmcast.rounds import one as one_bsp
 from evaluation.wan.learning import Lesson, learn, shares
 from evaluation.wan.through import measure as through
 from evaluation.wan.train import changes, link_bytes, mean_accuracy, simulate
 from examples.train_digits import digits
-from overlay.systems import PAPERS, make
+from overlay.core.systems import PAPERS, make
 from tests.overlay.test_agents import running
 from topologies.wan.networks import emulated, scaled
 

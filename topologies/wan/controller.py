@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from controlplane.deploy import SwitchAddress
-from controlplane.plan.task import Task
-from controlplane.rpc.tls import credentials
-from controlplane.strategies.wan.policy import Changed
-from overlay.coordinator import Coordinator
-from overlay.replication import p4runtime
-from overlay.systems import make
-from overlay.tls import Security
+from controlplane.cli.deploy import SwitchAddress
+from controlplane.common.rpc.tls import credentials
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import Changed
+from overlay.core.systems import make
+from overlay.net.coordinator import Coordinator
+from overlay.net.replication import p4runtime
+from overlay.net.tls import Security
 from topologies.wan.networks import NETWORKS, emulated, scaled
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.rpc.tls import credentials as tls_of
-from overlay.agent import Agent
-from overlay.errors import OverlayError, PeerLost
-from overlay.tls import Security
+from controlplane.common.rpc.tls import credentials as tls_of
+from overlay.core.errors import OverlayError, PeerLost
+from overlay.net.agent import Agent
+from overlay.net.tls import Security
 from topologies.zygote import Channel
 
 PAUSE_SECONDS = 0.05

@@ -9,13 +9,13 @@ from typing import Any, Self
 import networkx as nx
 import numpy as np
 
-from controlplane.deploy import SwitchAddress
-from controlplane.plan.framing import MTU
-from controlplane.routing import ways
-from controlplane.topology import Topology
-from controlplane.wan_networks import aws, by_distance, netstorm_draw
-from overlay.framing import segment_bytes
-from overlay.replication import Replication, p4runtime
+from controlplane.cli.deploy import SwitchAddress
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.routing import ways
+from controlplane.planner.topology import Topology
+from controlplane.planner.wan_networks import aws, by_distance, netstorm_draw
+from overlay.core.framing import segment_bytes
+from overlay.net.replication import Replication, p4runtime
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from controlplane.topology import Topology
+from controlplane.planner.topology import Topology
 from topologies.emulation import EmulationError
 from topologies.zygote import HostProcess, Zygote
 

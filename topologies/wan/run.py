@@ -21,11 +21,11 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from controlplane import command_line
-from controlplane.certificates import Wanted
-from controlplane.certificates import make as make_certificates
+from controlplane.cli.certificates import Wanted
+from controlplane.cli.certificates import make as make_certificates
+from controlplane.common import command_line
 from overlay.__main__ import amount
-from overlay.systems import PAPERS
+from overlay.core.systems import PAPERS
 from topologies.command import Say, guarded, stopwatch
 from topologies.emulation import EmulationError
 from topologies.faults import parse_fault
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         if arguments.tls:
             keys = Path(stack.enter_context(TemporaryDirectory()))
             make_certificates(keys, Wanted(nodes=tuple(topology.servers)))
-        zygote = stack.enter_context(Zygote(wan.emulation, ["overlay.agent", "topologies.wan.hosts"]))
+        zygote = stack.enter_context(Zygote(wan.emulation, ["overlay.net.agent", "topologies.wan.hosts"]))
         controllers = Controllers(
             wan.emulation.controller_host,
             {"network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,

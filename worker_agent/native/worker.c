@@ -58,7 +58,7 @@ uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int 
     return numbering_place(&n, kind, index);
 }
 
-/* Packets of a tree that may leave at a time (controlplane/plan/pacing.py has the same; a test compares). `total_mbps`: of all
+/* Packets of a tree that may leave at a time (controlplane/planner/plan/pacing.py has the same; a test compares). `total_mbps`: of all
  * trees of the worker. */
 double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, uint32_t values)
 {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.frontpanel import SPEEDS_GBPS, FrontPanelPort
+from controlplane.planner.frontpanel import SPEEDS_GBPS, FrontPanelPort
+from controlplane.planner.topology import Topology
 from controlplane.targets.base import TargetError
 from controlplane.targets.bri.entries import Entry, Port, PortName
-from controlplane.topology import Topology
 
 FIRST_UNKNOWN = 1 << 16
 """Numbers from here stand for device ports that the topology does not have: can be read and removed, not planned."""

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from google.rpc import code_pb2
 
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.tls import Tls, switch_name
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Prefix, Step
 from controlplane.targets.bri.schema import Schema, Table

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.rules import RuleSet
+from controlplane.planner.rules import RuleSet
+from controlplane.planner.topology import Topology
 from controlplane.targets.bri.entries import Entry, check
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
-from controlplane.topology import Topology
 
 
 def planned_entries(program: Program, topology: Topology, rules: RuleSet) -> list[Entry]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.frontpanel import FrontPanelPort
-from controlplane.rpc.tls import Tls
-from controlplane.rules import Bridge, LabelEntry, MulticastGroup, RuleSet
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.frontpanel import FrontPanelPort
+from controlplane.planner.rules import Bridge, LabelEntry, MulticastGroup, RuleSet
 from controlplane.targets.base import (
     RPC_SECONDS,
     Change,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from controlplane.frontpanel import FrontPanelPort
-from controlplane.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.planner.frontpanel import FrontPanelPort
+from controlplane.planner.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.targets.base import Change, Item, Operation, TargetError, describe
 from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 from google.rpc import code_pb2, status_pb2
 
-from controlplane.rpc.channels import open_channel
-from controlplane.rpc.tls import Tls, switch_name
+from controlplane.common.rpc.channels import open_channel
+from controlplane.common.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
 from controlplane.targets.connecting import WriteRejected
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from controlplane.rpc.tls import Tls
-from controlplane.rules import RuleSet
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.rules import RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError
 from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from softswitch import Device, Fabric, InvalidValue, Match, NotFound, pcap
+from softswitch import Device, Fabric, InvalidValue, Match, NotFound
+from softswitch.dataplane import pcap
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
 from tests.softswitch.dataplane.waiting import until

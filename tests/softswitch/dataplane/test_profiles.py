@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NotFound, Program
+from softswitch.dataplane.links import HEADER, IFINFO, IFLA_IFNAME, RTM_DELLINK, RTM_NEWLINK, Change, changes
+from softswitch.dataplane.profiles import ActionProfile, Group, GroupMember, Member
 from softswitch.errors import StillInUse
-from softswitch.links import HEADER, IFINFO, IFLA_IFNAME, RTM_DELLINK, RTM_NEWLINK, Change, changes
-from softswitch.profiles import ActionProfile, Group, GroupMember, Member
 from tests.softswitch.dataplane.waiting import until
 from tests.support.switches import run
 

@@ -168,7 +168,7 @@ def test_a_callback_that_fails_stops_nothing(fabric: Fabric, caplog: pytest.LogC
 
 def test_log_messages_reach_the_log(fabric: Fabric, caplog: pytest.LogCaptureFixture) -> None:
     device = loaded(fabric, "features")
-    with caplog.at_level(logging.INFO, "softswitch.device"):
+    with caplog.at_level(logging.INFO, "softswitch.dataplane.device"):
         device.process(1, struct.pack(">BBH", 0x30, 7, 1500) + bytes(20))
         until(lambda: "index 8 value 500" in caplog.text)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from softswitch import Fabric
-from softswitch.codec import Match
-from softswitch.device import Device
+from softswitch.dataplane.codec import Match
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.program import Program
+from softswitch.dataplane.trace import Step, Trace, as_json, lines
 from softswitch.errors import AlreadyExists
-from softswitch.program import Program
-from softswitch.trace import Step, Trace, as_json, lines
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenario import Recording, answers_of, configure
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from softswitch.codec import Entry, Match
-from softswitch.device import Device
+from softswitch.dataplane.codec import Entry, Match
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.program import ActionInfo, CounterInfo, KeyInfo, Program, RegisterInfo, TableInfo
 from softswitch.errors import AlreadyExists, BadProgram, CapacityExceeded, InvalidValue, NotFound, UnsupportedConstruct
-from softswitch.program import ActionInfo, CounterInfo, KeyInfo, Program, RegisterInfo, TableInfo
 
 PROGRAM_JSON = (Path(__file__).parent / "demo.json").read_bytes()
 

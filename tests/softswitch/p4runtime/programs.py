@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from softswitch.fabric import Fabric
+from softswitch.dataplane.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
 from softswitch.p4runtime.stubs import p4info_pb2
 from tests.softswitch.p4runtime.client import Client

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from softswitch.device import Device
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime.status import BatchError, P4RuntimeError, batch_status
 from softswitch.p4runtime.stubs import p4data_pb2, p4runtime_pb2_grpc
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt

@@ -17,7 +17,8 @@ import grpc
 import pytest
 
 import softswitch
-from softswitch import control, options, pcap
+from softswitch.app import control, options
+from softswitch.dataplane import pcap
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.stubs import p4runtime_pb2_grpc
 from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, Client, action, demo_p4info, insert

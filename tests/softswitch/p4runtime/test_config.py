@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.config import ConfigError, check_shape, load, parse
+from softswitch.app.config import ConfigError, check_shape, load, parse
 
 GOOD: dict = {
     "grpc": ["127.0.0.1:0", "unix:/tmp/x"],

@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
-from softswitch import config, control, switches
-from softswitch.ports import PortStats
-from softswitch.program import RegisterInfo
+from softswitch.app import config, control, switches
+from softswitch.dataplane.ports import PortStats
+from softswitch.dataplane.program import RegisterInfo
 from tests.softswitch.p4runtime.client import Client, exact_entry, insert
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from softswitch.device import Device
-from softswitch.fabric import Fabric
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (

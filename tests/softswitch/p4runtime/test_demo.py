@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from softswitch.dataplane.program import Program
 from softswitch.p4runtime.stubs import p4info_pb2
-from softswitch.program import Program
 from tests.softswitch.p4runtime.client import demo_p4info
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeProgram
 

@@ -10,13 +10,13 @@ from google.rpc import code_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softswitch.fabric import Fabric
+from softswitch.dataplane.fabric import Fabric
+from softswitch.dataplane.program import Program
 from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
-from softswitch.program import Program
 from tests.softswitch.p4runtime.client import (
     ACL,
     DROP,

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from softswitch.device import Device
+from softswitch.dataplane.device import Device
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.dataplane.waiting import until
 from tests.softswitch.p4runtime.client import Client, action, exact, group, insert

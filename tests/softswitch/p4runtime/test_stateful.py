@@ -15,13 +15,13 @@ from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from softswitch.device import Device
-from softswitch.fabric import Fabric
+from softswitch.dataplane.device import Device
+from softswitch.dataplane.fabric import Fabric
+from softswitch.dataplane.program import Program
 from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from softswitch.program import Program
 from tests.conformance.control import named
 from tests.softswitch.p4runtime.client import Client
 from tests.support.p4runtime import DELETE, INSERT, MODIFY, Stream, update

@@ -1,0 +1,1 @@
+"""The command lines, thin: each reads options, calls what it is for, and prints."""

@@ -1,0 +1,416 @@
+"""Makes a private authority and certificates for everybody of a network, to try it with.
+
+    inart certificates --folder DIR --controller 10.0.0.1 --topology net.json --operators alice --switches switches.json
+    inart serve ... --credentials DIR/controller --switches DIR/switches.json
+    inart ps --controller 10.0.0.1:9600 --credentials DIR/nodes/S1
+    inart status --controller 10.0.0.1:9600 --credentials DIR/operators/alice
+
+What is there already stays; run it again for nodes that come, and to make some anew before they end:
+
+    inart certificates --folder DIR --renew S1 alice controller        (or: --renew all)
+
+Who runs takes the new files without a restart. See docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import ipaddress
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from controlplane.common import command_line
+from controlplane.common.access import Caller
+from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, switch_name
+
+DAYS = 90
+AUTHORITY_DAYS = 3650
+"""An authority holds for so long, or ten times as long as what it signs at first."""
+BROWSER_FILE = "browser.p12"
+"""Of operators and viewers."""
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+class CertificatesError(Exception):
+    """It cannot be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A private certificate authority in a folder."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    days: int = DAYS
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @classmethod
+    def of(cls, folder: Path, name: str, days: int) -> Authority:
+        """That of the folder; made where there is none. Raises CertificatesError."""
+        files = folder / FOLDER_FILES["certificate"], folder / FOLDER_FILES["key"]
+        if all(file.is_file() for file in files):
+            try:
+                certificate = x509.load_pem_x509_certificate(files[0].read_bytes())
+                key = serialization.load_pem_private_key(files[1].read_bytes(), password=None)
+            except ValueError as error:
+                raise CertificatesError(f"{folder} does not hold an authority: {error}") from None
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise CertificatesError(f"{folder}: its key is not one that this command made")
+            if certificate.not_valid_after_utc <= now():
+                raise CertificatesError(f"the authority in {folder} has expired: begin with a new folder")
+            return cls(certificate, key, days)
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANISATION),
+                x509.NameAttribute(NameOID.COMMON_NAME, name),
+            ]
+        )
+        usage = x509.KeyUsage(
+            **dict.fromkeys(
+                ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+                False,
+            ),
+            key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+        )  # fmt: skip
+        builder = (
+            _builder(subject, subject, key, now() + datetime.timedelta(days=max(AUTHORITY_DAYS, 10 * days)))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        made = cls(builder.sign(key, hashes.SHA256()), key, days)
+        _write(files[0], made.pem, 0o644)
+        _write(files[1], _pem(key), 0o600)
+        return made
+
+    def issue(
+        self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
+    ) -> bool:
+        """certificate.pem, key.pem, and this authority's authority.pem; False: they were there."""
+        if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
+            return False
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
+        others = [_general_name(name) for name in names]
+        self._write(
+            folder,
+            subject,
+            x509.ExtendedKeyUsage(uses),
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri), *others]),
+        )
+        return True
+
+    def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
+        """A new key and certificate for whom the folder's is, with the same names and those. Raises
+        CertificatesError."""
+        file = folder / FOLDER_FILES["certificate"]
+        try:
+            before = x509.load_pem_x509_certificate(file.read_bytes())
+            uses = before.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            there = list(before.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise CertificatesError(f"{file} is not one that this command made: {error}") from None
+        if before.issuer != self.certificate.subject:
+            raise CertificatesError(f"{file} is another authority's: delete its folder, and it is made anew")
+        there += [name for name in map(_general_name, names) if name not in there]
+        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there))
+
+    def _write(
+        self, folder: Path, subject: x509.Name, uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName
+    ) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        end = min(now() + datetime.timedelta(days=self.days), self.certificate.not_valid_after_utc)
+        builder = (
+            _builder(subject, self.certificate.subject, key, end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(uses, critical=False)
+            .add_extension(names, critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+        )
+        pem = builder.sign(self.key, hashes.SHA256()).public_bytes(_PEM)
+        _write(folder / FOLDER_FILES["authority"], self.pem, 0o644)
+        _write(folder / FOLDER_FILES["certificate"], pem, 0o644)
+        _write(folder / FOLDER_FILES["key"], _pem(key), 0o600)
+
+
+_PEM = serialization.Encoding.PEM
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime.datetime
+) -> x509.CertificateBuilder:
+    begin = now() - datetime.timedelta(hours=1)  # clocks differ
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError:
+        raise CertificatesError(f"{name!r} cannot be a name in a certificate: letters, digits, - and . only") from None
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """Never readable by others before it has its mode; whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
+        out.write(content)
+    temporary.replace(file)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Who gets certificates. controller: addresses and host names that it is reached at, for browsers and the like.
+    switches: per address ("host:port") the names of those that listen there."""
+
+    controller: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    operators: Sequence[str] = ()
+    viewers: Sequence[str] = ()
+    switches: Sequence[tuple[str, Sequence[str]]] = ()
+
+
+def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False) -> list[Path]:
+    """Make what is missing; which folders are new. tokens: nodes, operators and viewers get tokens instead.
+
+    Two authorities: agents and operators cannot pass for the controller at a switch, nor a switch for the controller.
+    Raises CertificatesError, OSError."""
+    _check_names(wanted)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o700)
+    authority = Authority.of(folder / "authority", "agents, operators, controller", days)
+    made = []
+    own = folder / "controller"
+    names = (CONTROLLER_NAME, "localhost", "127.0.0.1", *wanted.controller)
+    if authority.issue(own, Caller("controller", "controller"), (SERVER, CLIENT), list(dict.fromkeys(names))):
+        made.append(own)
+    given = {}
+    for role, people in (("node", wanted.nodes), ("operator", wanted.operators), ("viewer", wanted.viewers)):
+        for name in people:
+            where, caller = folder / f"{role}s" / name, Caller(role, name)
+            if tokens:
+                if not (where / "token").is_file():
+                    given[secrets.token_urlsafe(24)] = caller
+                    made.append(where)
+            elif authority.issue(where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,)):
+                made.append(where)  # nodes serve each other across a WAN (overlay/); clients check whom they reach
+            if role != "node" and not tokens:
+                _write_browser_file(where, authority)
+    _write_tokens(folder, given, authority)
+    if wanted.switches:
+        made += _make_switches(folder, wanted, days)
+    return made
+
+
+def _make_switches(folder: Path, wanted: Wanted, days: int) -> list[Path]:
+    authority = Authority.of(folder / "switch-authority", "switches and their controller", days)
+    made = []
+    own = folder / "controller-of-switches"
+    if authority.issue(own, Caller("controller", "controller"), (CLIENT,)):
+        made.append(own)
+    for address, switches in wanted.switches:
+        where = folder / "switches" / switches[0]
+        host = address.rpartition(":")[0].strip("[]")
+        names = [*(switch_name(switch) for switch in switches), host]
+        if authority.issue(where, Caller("switch", switches[0]), (SERVER,), names):
+            made.append(where)
+    return made
+
+
+OF_SWITCHES = ("controller-of-switches", "switches")
+PLACES = ("nodes", "operators", "viewers", "switches")
+
+
+def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), days: int = DAYS) -> list[Path]:
+    """Make certificates anew that are there; their folders. names: S1, nodes/S1, controller, or "all". controller: what
+    it is reached at now, too. All or none. Raises CertificatesError, OSError."""
+    places = ["controller", "controller-of-switches", *(f"{place}/*" for place in PLACES)]
+    there = [file.parent for place in places for file in sorted(folder.glob(f"{place}/{FOLDER_FILES['certificate']}"))]
+    chosen: dict[Path, Authority] = {}
+    for name in names:
+        found = [one for one in there if name in ("all", one.name, one.relative_to(folder).as_posix())]
+        if not found:
+            known = ", ".join(one.relative_to(folder).as_posix() for one in there) or "none"
+            raise CertificatesError(f"there is no certificate of {name!r} in {folder} (there are: {known})")
+        if len(found) > 1 and name != "all":
+            several = ", ".join(one.relative_to(folder).as_posix() for one in found)
+            raise CertificatesError(f"{name!r} could be {several}: say which")
+        for one in found:
+            own = "switch-authority" if one.relative_to(folder).parts[0] in OF_SWITCHES else "authority"
+            if not (folder / own / FOLDER_FILES["key"]).is_file():
+                raise CertificatesError(f"{folder / own} has no key: only where the authority is can it sign")
+            chosen[one] = Authority.of(folder / own, "", days)
+    for one, authority in chosen.items():
+        authority.renew(one, controller if one == folder / "controller" else ())
+        if (one / BROWSER_FILE).is_file():
+            (one / BROWSER_FILE).unlink()
+            _write_browser_file(one, authority)
+    return list(chosen)
+
+
+def _write_browser_file(where: Path, authority: Authority) -> None:
+    """Certificate and key as a browser imports them, for the controller's page. The key is in no way safer beside it,
+    so it has no password."""
+    file = where / BROWSER_FILE
+    if file.is_file():
+        return
+    certificate = x509.load_pem_x509_certificate((where / FOLDER_FILES["certificate"]).read_bytes())
+    key = serialization.load_pem_private_key((where / FOLDER_FILES["key"]).read_bytes(), password=None)
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        name = f"inart {where.name}".encode()
+        bundle = pkcs12.serialize_key_and_certificates(
+            name, key, certificate, [authority.certificate], serialization.NoEncryption()
+        )
+        _write(file, bundle, 0o600)
+
+
+def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) -> None:
+    if not given:
+        return
+    file = folder / "tokens"
+    before = file.read_text() if file.is_file() else "# TOKEN ROLE NAME; for the controller: --tokens\n"
+    lines = [f"{token} {caller.role} {caller.name}" for token, caller in given.items()]
+    for token, caller in given.items():
+        where = folder / f"{caller.role}s" / caller.name
+        _write(where / FOLDER_FILES["authority"], authority.pem, 0o644)
+        _write(where / FOLDER_FILES["token"], f"{token}\n".encode(), 0o600)
+    _write(file, (before + "\n".join(lines) + "\n").encode(), 0o600)
+
+
+def _check_names(wanted: Wanted) -> None:
+    switches = [name for _, names in wanted.switches for name in names]
+    for name in (*wanted.nodes, *wanted.operators, *wanted.viewers, *switches):
+        if not name or name in (".", "..") or any(letter in name for letter in "/\0") or len(name.split()) != 1:
+            raise CertificatesError(f"{name!r} cannot be a name here: no /, no blanks")
+    if len({name.lower() for name in switches}) < len(switches):
+        raise CertificatesError("two switches differ in upper and lower case only: their certificates could not")
+
+
+def write_switches(folder: Path, source: Path) -> Path:
+    """The switches file with how the controller reaches each over TLS, in the folder; its path."""
+    data = json.loads(source.read_text())
+    own = folder / "controller-of-switches"
+    tls = {part: os.path.relpath(own / FOLDER_FILES[part], folder) for part in ("authority", "certificate", "key")}
+    file = folder / "switches.json"
+    _write(file, json.dumps({name: {**entry, "tls": tls} for name, entry in data.items()}, indent=2).encode(), 0o644)
+    return file
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.make("controlplane.cli.certificates", __doc__)
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where they go; keep it to yourself")
+    parser.add_argument(
+        "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses it is reached at"
+    )
+    parser.add_argument("--nodes", type=_names, default=(), metavar="NAME,...", help="servers that get one")
+    parser.add_argument("--topology", metavar="T", help="one for every server of it (file, or fattree:k=4)")
+    parser.add_argument("--operators", type=_names, default=("operator",), metavar="NAME,...", help="default: operator")
+    parser.add_argument("--viewers", type=_names, default=(), metavar="NAME,...", help="who may look only")
+    parser.add_argument("--switches", type=Path, metavar="FILE", help="switches file: one for each address in it")
+    parser.add_argument(
+        "--renew", nargs="+", metavar="NAME",
+        help="make these anew that are there (S1, nodes/S1, controller, or all), and nothing else",
+    )  # fmt: skip
+    parser.add_argument("--tokens", action="store_true", help="tokens for nodes and operators, not certificates")
+    parser.add_argument("--days", type=int, default=DAYS, metavar="N", help="how long they hold (%(default)s)")
+    return parser
+
+
+def _until(folder: Path) -> str:
+    certificate = x509.load_pem_x509_certificate((folder / FOLDER_FILES["certificate"]).read_bytes())
+    return f"until {certificate.not_valid_after_utc:%Y-%m-%d}"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (word.strip() for word in text.split(",")))))
+
+
+def run(arguments: argparse.Namespace) -> Iterable[str]:
+    """What the command prints. Raises CertificatesError, ValueError, OSError."""
+    if arguments.days < 1:
+        raise CertificatesError("--days must be at least 1")
+    if arguments.renew is not None:
+        if arguments.tokens or arguments.nodes or arguments.topology or arguments.switches or arguments.viewers:
+            raise CertificatesError("--renew makes anew what is there: no --nodes, --topology, --switches or --tokens")
+        for one in renew(arguments.folder, arguments.renew, arguments.controller, arguments.days):
+            yield f"{one}: renewed, {_until(one)}"
+        yield "copy them to where they are used; who runs takes them at his next connection, without a restart"
+        return
+    nodes = list(arguments.nodes)
+    if arguments.topology is not None:
+        from controlplane.planner.generators import parse_topology
+
+        nodes += [server for server in parse_topology(arguments.topology).servers if server not in nodes]
+    by_address: dict[str, list[str]] = {}
+    if arguments.switches is not None:
+        from controlplane.cli.deploy import DeployError, load_switches
+
+        try:
+            for switch in load_switches(arguments.switches).values():
+                by_address.setdefault(switch.address, []).append(switch.name)
+        except DeployError as error:
+            raise CertificatesError(str(error)) from None
+    wanted = Wanted(arguments.controller, nodes, arguments.operators, arguments.viewers, list(by_address.items()))
+    made = make(arguments.folder, wanted, arguments.days, tokens=arguments.tokens)
+    yield f"{len(made)} made in {arguments.folder}, for {arguments.days} days; what was there stays"
+    yield f"controller:  --credentials {arguments.folder / 'controller'}" + (
+        f" --tokens {arguments.folder / 'tokens'} (with certificates too: --tokens-listen)" if arguments.tokens else ""
+    )
+    if by_address:
+        yield f"its switches: --switches {write_switches(arguments.folder, arguments.switches)}"
+        yield f"a switch:    the files of {arguments.folder / 'switches'}/NAME (docs/deploy.md)"
+    yield f"an agent:    --credentials {arguments.folder / 'nodes'}/NAME"
+    yield f"an operator: --credentials {arguments.folder / 'operators'}/NAME"
+    if not arguments.tokens:
+        yield f"a browser:   import {BROWSER_FILE} of an operator or a viewer (no password), for the page (--web)"
+    yield f"keep {arguments.folder / 'authority'}/key.pem: who has it can make more"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        print("\n".join(run(arguments)))
+    except (CertificatesError, ValueError, OSError) as error:
+        print(f"certificates: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

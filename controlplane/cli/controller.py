@@ -1,0 +1,374 @@
+"""What an operator does with a controller that runs.
+
+python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--watch]
+python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
+python -m controlplane.controller job add|list|show|remove --controller HOST:PORT ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import google.protobuf
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from controlplane.common import command_line
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import controller_address
+from controlplane.common.rpc.client import REPLAN_SECONDS, ControllerError, ask, fetch_status
+from controlplane.common.rpc.tls import add_tls_arguments, tls_from
+
+STATUS_SECONDS = 10.0
+WATCH_SECONDS = 1.0
+EVENTS_SHOWN = 8
+AGENT_COLUMNS = ("agent", "role", "joined", "from", "last report", "host", "statistics")
+"""host: what it adds to a round trip, where agents have measured that."""
+
+
+def format_replan(reply: pb.ReplanReply) -> str:
+    """The answer as the command prints it: of one job, also where what is kept off holds for several."""
+    job = f"job {json.loads(reply.plan)['job']['name']}: " if reply.plan else ""
+    lines = [
+        f"{job}the running plan, in this state of the network: {reply.rate_before_mbps:.4g} Mbit/s per worker",
+        f"version {reply.version}: {reply.rate_mbps:.4g} Mbit/s; {reply.trees_kept} trees stay, "
+        f"{reply.trees_removed} go, {reply.trees_added} come",
+    ]
+    if reply.outcome == "unchanged":
+        return lines[0] + "; it stays, nothing is better"
+    if reply.outcome == "drained":
+        return lines[0] + "; what is taken out is empty: no job uses it any more"
+    if reply.outcome == "planned":
+        return "\n".join([*lines, "nothing was changed (--dry-run)"])
+    where = (
+        f"the job changed over at operation {reply.first_operation} (epoch {reply.epoch}); operations were held back "
+        f"for at most {1e3 * reply.held_seconds:.0f} ms"
+        if reply.epoch
+        else "the job was not running; it starts with the new plan"
+    )
+    entries = f"{reply.entries_added} entries added, {reply.entries_removed} removed, in {reply.seconds:.1f} s"
+    return "\n".join([*lines, where, entries])
+
+
+# -- status in words ------------------------------------------------------------------------------------------------
+
+
+def format_status(status: pb.StatusReply) -> str:
+    """The status as the command prints it."""
+    lines = [*(format_jobs(status.jobs) if len(status.jobs) != 1 else []), *(_job_lines(status) if status.job else [])]
+    if status.switches:
+        rows = map(_switch_row, status.switches)
+        lines += ["", *_table(("switch", "address", "state", "labels/groups/routes", "refills", "verdicts"), rows)]
+    if status.without:
+        lines += ["", f"kept off: {', '.join(status.without)}"]
+    if len(status.jobs) != 1 and not status.job and status.jobs:
+        lines += ["", "more of one job: --job NAME"]
+    if status.events:
+        lines += ["", *map(_event_line, status.events[-EVENTS_SHOWN:])]
+    return "\n".join(lines)
+
+
+def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
+    """The jobs in a table."""
+    if not jobs:
+        return ["no job: add one with `job add`"]
+    header = ("job", "number", "strategy", "version", "planned", "state", "epoch", "agents", "promised")
+    return _table(header, map(_job_row, jobs))
+
+
+def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
+    missing = f", missing {', '.join(job.missing)}" if job.missing and len(job.missing) <= 4 else ""
+    return (
+        job.name,
+        str(job.job_id),
+        job.strategy,
+        str(job.plan_version),
+        f"{job.planned_rate_mbps:.4g} Mbit/s",
+        job.state,
+        str(job.epoch or "-"),
+        f"{job.joined}/{job.agents}{missing}",
+        job.terms or "-",
+    )
+
+
+def _event_line(event: pb.LogEvent) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(event.time))}  {event.text}"
+
+
+def _job_lines(status: pb.StatusReply) -> list[str]:
+    missing = [agent.node for agent in status.agents if not agent.joined]
+    lines = [
+        f"job {status.job}, strategy {status.strategy}, version {status.plan_version} of the plan, "
+        f"planned rate {status.planned_rate_mbps:.4g} Mbit/s per worker",
+        f"running, epoch {status.epoch}" if status.state == "running" else f"waiting for {', '.join(missing)}",
+        *([status.update] if status.update else []),
+        "",
+        *_table(AGENT_COLUMNS, map(_agent_row, status.agents)),
+    ]
+    stuck = [tree for tree in status.trees if tree.HasField("oldest_chunk")]
+    if status.trees:
+        lines.append("")
+    for tree in stuck:
+        lines.append(
+            f"tree {tree.tree} (root {tree.root}): oldest chunk {tree.oldest_chunk} has lacked "
+            f"{', '.join(tree.missing)} for {tree.waiting_seconds:.1f} s"
+        )
+    if status.trees and not stuck:
+        lines.append(f"{len(status.trees)} trees, none has an incomplete chunk")
+    return lines
+
+
+def format_added(reply: pb.AddJobReply) -> str:
+    """What `job add` prints."""
+    lines = [
+        f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
+        f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
+    ]
+    lines += _rate_lines(reply.others)
+    if reply.job_id:
+        lines.append(f"installed as job {reply.job_id}: {reply.entries} changes on the switches; its agents can join")
+    else:
+        lines.append("nothing was installed (--dry-run)")
+    return "\n".join(lines)
+
+
+def _rate_lines(rates: Sequence[pb.JobRate]) -> list[str]:
+    lines = []
+    for other in rates:
+        stays = abs(other.before_mbps - other.after_mbps) < 1e-6 * other.before_mbps
+        after = "stays" if stays else f"then {other.after_mbps:.4g}"
+        lines.append(f"job {other.name}: {other.before_mbps:.4g} Mbit/s, {after}")
+    return lines
+
+
+def message_dict(message: Message) -> dict[str, Any]:
+    """A message as `--json` prints it: every field."""
+    old = google.protobuf.__version__.startswith("4.")  # protobuf 5 gave the option another name
+    every_field = "including_default_value_fields" if old else "always_print_fields_with_no_presence"
+    options: dict[str, Any] = {every_field: True, "preserving_proto_field_name": True}
+    return json_format.MessageToDict(message, **options)
+
+
+def _agent_row(agent: pb.AgentStatus) -> tuple[str, ...]:
+    statistics = ", ".join(f"{name} {value:g}" for name, value in sorted(agent.statistics.items()))
+    return (
+        agent.node,
+        agent.role.replace("_", " "),
+        f"{agent.joined_seconds:.0f} s ago" if agent.joined else "MISSING",
+        agent.peer,
+        f"{agent.reported_seconds:.0f} s ago" if agent.reported_seconds >= 0 else "-",
+        f"{agent.host_ms:.3g} ms" if agent.HasField("host_ms") else "-",
+        statistics or "-",
+    )
+
+
+def _switch_row(switch: pb.SwitchStatus) -> tuple[str, ...]:
+    verdicts = ", ".join(f"{name} {count}" for name, count in sorted(switch.verdicts.items()) if count)
+    return (
+        switch.name,
+        switch.address,
+        switch.state,
+        f"{switch.labels}/{switch.groups}/{switch.routes}",
+        str(switch.refills),
+        switch.problem or verdicts or "-",
+    )
+
+
+def _table(header: tuple[str, ...], rows: Any) -> list[str]:
+    cells = [header, *rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.make("controlplane.cli.controller", __doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
+    status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")
+    status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    plan = commands.add_parser(
+        "replan",
+        help="plan again for the network's present state, and change over while the job runs",
+        epilog="example: replan --controller HOST:PORT --set V1.aggregation_mbps=10 --set V1-V2.used_bandwidth_mbps=40",
+    )
+    plan.add_argument("--job", default="", metavar="NAME", help="default: the only one")
+    plan.add_argument("--topology", metavar="T", help="the present state (default: that of the last plan)")
+    plan.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="NODE.X_mbps=N or NODE-NODE.X_mbps=N",
+    )
+    plan.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="keep a switch, link (V1-V2) or PS off",
+    )
+    plan.add_argument(
+        "--with", dest="restored", action="append", default=[], metavar="NAME", help="use it again (status: kept off)"
+    )
+    plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
+    plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
+    plan.add_argument("--output", type=Path, metavar="FILE", help="write the new plan; deploy takes it with --plan")
+    job = commands.add_parser("job", help="jobs that come and go beside each other")
+    orders = job.add_subparsers(dest="order", required=True)
+    add = orders.add_parser("add", help="plan a job on what the others leave, and install it")
+    add.add_argument("--job", default="", metavar="J", help="job file, or workers=8,ps=2,seed=1,name=x")
+    add.add_argument("--strategy", default="inart", help="how it is planned (default: %(default)s)")
+    add.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    add.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
+    add.add_argument("--share", action="store_true", help="plan all jobs together, fairly (default: what they leave)")
+    add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its rate over this is what is made fair")
+    add.add_argument("--guarantee", type=float, default=0.0, metavar="MBPS", help="a worker may send at least so much")
+    add.add_argument("--priority", type=int, default=0, metavar="N", help="the highest first, others share the rest")
+    add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
+    show = orders.add_parser("show", help="everything about one job")
+    remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
+    remove.add_argument("--share", action="store_true", help="plan those that stay together, with what it leaves")
+    for order in (show, remove):
+        order.add_argument("job", metavar="NAME", help="the job's name")
+    listed = orders.add_parser("list", help="the jobs in a table")
+    for command, seconds in (
+        (status, STATUS_SECONDS),
+        (plan, REPLAN_SECONDS),
+        (add, REPLAN_SECONDS),
+        (remove, REPLAN_SECONDS),
+        (show, STATUS_SECONDS),
+        (listed, STATUS_SECONDS),
+    ):
+        command.add_argument(
+            "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
+        )
+        command.add_argument("--json", action="store_true", help="print JSON")
+        command.add_argument(
+            "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
+        )
+        add_tls_arguments(command)
+    return parser
+
+
+def run_replan(arguments: argparse.Namespace) -> None:
+    """The command `replan`. Raises ControllerError, ValueError, OSError."""
+    topology = ""
+    if arguments.topology:
+        from controlplane.planner.generators import parse_topology  # here: an agent's machine has no networkx
+
+        topology = json.dumps(parse_topology(arguments.topology).to_json())
+    request = pb.ReplanRequest(
+        topology=topology,
+        changes=arguments.changes,
+        without=arguments.without,
+        restored=arguments.restored,
+        strategy=arguments.strategy or "",
+        dry_run=arguments.dry_run,
+        job=arguments.job,
+    )
+    if arguments.output is not None and not arguments.dry_run:
+        arguments.output.open("a").close()  # a plan that the job has changed over to must not get lost
+    reply = _ask(arguments, "replan", request)
+    if arguments.output is not None:
+        arguments.output.write_text(reply.plan + "\n")
+    words = format_replan(reply)
+    if (arguments.without or arguments.restored) and not arguments.dry_run:
+        words += "\nwhat is kept off is so for all jobs: job list shows what each has now"
+    _print(arguments, reply, words)
+
+
+def run_job(arguments: argparse.Namespace) -> None:
+    """The command `job`. Raises ControllerError, OSError."""
+    if arguments.order == "add":
+        given = arguments.job
+        if given and "=" not in given:
+            try:
+                given = Path(given).read_text()
+            except OSError as error:
+                raise ControllerError(
+                    f"cannot read job file {given}: {error.strerror}; a job is a file or workers=8,ps=2,seed=1"
+                ) from None
+        plan = arguments.plan.read_text() if arguments.plan else ""
+        request = pb.AddJobRequest(
+            job=given,
+            strategy=arguments.strategy,
+            seed=arguments.seed,
+            plan=plan,
+            dry_run=arguments.dry_run,
+            share=arguments.share,
+            weight=arguments.weight,
+            guarantee_mbps=arguments.guarantee,
+            priority=arguments.priority,
+        )
+        reply = _ask(arguments, "add_job", request)
+        _print(arguments, reply, format_added(reply))
+    elif arguments.order == "remove":
+        gone = _ask(arguments, "remove_job", pb.RemoveJobRequest(name=arguments.job, share=arguments.share))
+        later = f"; {', '.join(gone.later)} when it answers again" if gone.later else ""
+        lines = [f"job {arguments.job} removed: {gone.entries} entries{later}", *_rate_lines(gone.others)]
+        _print(arguments, gone, "\n".join(lines))
+    else:
+        name = arguments.job if arguments.order == "show" else ""
+        status = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=name)
+        _print(arguments, status, "\n".join(_job_lines(status) if name else format_jobs(status.jobs)))
+
+
+def _ask(arguments: argparse.Namespace, method: str, request: Message) -> Any:
+    return ask(arguments.controller, method, request, tls_from(arguments), arguments.timeout)
+
+
+def _print(arguments: argparse.Namespace, reply: Message, words: str) -> None:
+    print(json.dumps(message_dict(reply), indent=2) if arguments.json else words)
+
+
+def show_status(arguments: argparse.Namespace) -> None:
+    """The command `status`. Raises ControllerError; who watches goes on through a controller's restart."""
+    seen = False
+    while True:
+        try:
+            reply = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=arguments.job)
+        except ControllerError as error:
+            if not seen:
+                raise
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(WATCH_SECONDS)
+            continue
+        if arguments.watch and sys.stdout.isatty():
+            print("\x1b[H\x1b[2J", end="")
+        _print(arguments, reply, format_status(reply))
+        if not arguments.watch:
+            return
+        seen = True
+        sys.stdout.flush()
+        time.sleep(WATCH_SECONDS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.controller = controller_address(arguments.controller)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        {"replan": run_replan, "job": run_job, "status": show_status}[arguments.command](arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        command_line.end_output()
+    except (ControllerError, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

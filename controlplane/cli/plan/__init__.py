@@ -1,0 +1,1 @@
+"""`inart plan` and `inart compare`."""

@@ -1,0 +1,181 @@
+"""What the planner's command line takes: its options, what it refuses before it plans, and its inputs."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+from dataclasses import replace
+
+from controlplane.common import command_line
+from controlplane.common.inputs import parse_part
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import Job, parse_job
+from controlplane.planner.plan.host_ways import HOST_WAYS
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.measured import load_measured, with_measured
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.slots import with_host_ms
+from controlplane.planner.strategies import STRATEGIES
+from controlplane.planner.topology import Topology
+from p4src.protocol import PROTOCOL
+
+COMMANDS = {"plan": "single", "compare": "compare", "pareto": "pareto", "place": "placement"}
+"""Modules of this package whose `command(arguments, topology, job)` prints what is asked for. They bring solvers along:
+each is imported when it is."""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Of all commands."""
+    result = command_line.make("controlplane.planner.plan", description)
+    result.add_argument(
+        "command",
+        nargs="?",
+        choices=tuple(COMMANDS),
+        default="plan",
+        help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
+        "parameter servers (--output: the job file)",
+    )
+    result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
+    result.add_argument(
+        "--job",
+        default="",
+        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any)",
+    )
+    result.add_argument(
+        "--target",
+        metavar="NAME",
+        help=f"plan for switches with this program's slots, tables and packets ({', '.join(PROTOCOL.targets)})",
+    )
+    result.add_argument(
+        "--host-ms",
+        type=float,
+        metavar="MS",
+        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2)",
+    )
+    result.add_argument(
+        "--measured",
+        metavar="FILE",
+        help="what agents of a running job measured of that: of `python -m controlplane.controller status --json`",
+    )
+    result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
+    result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    result.add_argument(
+        "--strategies", nargs="+", metavar="NAME", help="with compare: these, or all (default: the in-network ones)"
+    )
+    result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    result.add_argument(
+        "--frozen-split",
+        metavar="PLAN",
+        help="replan: keep each parameter server's share of this plan (and its job unless --job says otherwise), and "
+        "of its trees what still serves; show what changes",
+    )
+    result.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="end with the best plan so far (as Ctrl-C does), so long after the command began; with compare: of the "
+        "search of each strategy (60)",
+    )
+    result.add_argument(
+        "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
+    )
+    result.add_argument(
+        "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
+    )
+    result.add_argument(
+        "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
+    )
+    result.add_argument(
+        "--survive",
+        choices=("one",),
+        help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
+    )
+    result.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
+    result.add_argument("--plot", metavar="PNG", help="with pareto: draw it")
+    result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
+    result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
+    result.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
+    return result
+
+
+ONLY = {
+    "strategies": ("compare",),
+    "plot": ("pareto",),
+    "output": ("plan", "place"),
+    "draw": ("plan",),
+    "prove": ("plan", "compare"),
+    "rate_at_least": ("plan",),
+    "losses": ("plan",),
+    "survive": ("plan",),
+    "frozen_split": ("plan", "compare"),
+}
+"""Options that only some commands have a use for."""
+
+
+def refuse_useless(arguments: argparse.Namespace) -> None:
+    """What would be passed over in silence. Raises ValueError."""
+    command = arguments.command
+    for name, commands in ONLY.items():
+        if getattr(arguments, name) and command not in commands:
+            option, others = f"--{name.replace('_', '-')}", " and ".join(commands)
+            raise ValueError(f"{option} is for {others}: {command} has no use for it")
+    if arguments.keep is not None and not arguments.survive:
+        raise ValueError("--keep says how much is to be left: give --survive one, too")
+    for name in ("rate_at_least", "keep"):
+        if getattr(arguments, name) is not None:
+            parse_part(getattr(arguments, name), f"--{name.replace('_', '-')}")
+    named = arguments.strategies if command == "compare" else [arguments.strategy]
+    for name in [] if named in (None, ["all"]) else named:
+        if name in HOST_WAYS and command == "compare":
+            continue
+        if name not in tuple(STRATEGIES):  # asking the registry itself would import it
+            raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
+    if arguments.time_limit is not None and not arguments.time_limit > 0:
+        raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")
+
+
+def refuse_unwritable(arguments: argparse.Namespace) -> None:
+    """Before anything is computed that could not be kept. Raises OSError, ValueError."""
+    for option, path in (("--draw", arguments.draw), ("--plot", arguments.plot)):
+        if path:
+            _refuse_unknown_format(option, path)
+    for path in filter(None, (arguments.output, arguments.draw, arguments.plot)):
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def _refuse_unknown_format(option: str, path: str) -> None:
+    """A picture's format is its file's ending. Raises ValueError for one that matplotlib does not write."""
+    from matplotlib.backend_bases import FigureCanvasBase  # takes a while, and few commands draw
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = os.path.splitext(path)[1].removeprefix(".").lower()
+    if ending and ending not in known:
+        raise ValueError(f"{option} {path}: no picture has the format {ending!r}; known: {', '.join(sorted(known))}")
+
+
+def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
+    """What is there, under the limits that are asked for, and the job. Raises planning.ERRORS."""
+    topology = parse_topology(arguments.topology)
+    if arguments.frozen_split and not arguments.job:
+        job = Plan.load(arguments.frozen_split).job
+    else:
+        job = parse_job(arguments.job, topology)
+    for node in (*job.workers, *job.parameter_servers):
+        if topology.graph.degree(node):  # one without links has no route, as the strategy says
+            topology.access_switch(node)  # strategies can do more, agents and switches cannot
+    if arguments.measured is not None:
+        topology = with_measured(topology, load_measured(arguments.measured))
+    if arguments.host_ms is not None:
+        topology = with_host_ms(topology, arguments.host_ms)
+    if arguments.target is not None:
+        topology = limited(topology, Limits.of_target(arguments.target))
+    if arguments.max_trees is not None:
+        job = replace(job, max_trees=arguments.max_trees)
+    return topology, job

@@ -1,0 +1,157 @@
+"""All strategies on one instance, each printed as it comes; those that cannot run there say why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import Any
+
+from controlplane.cli.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
+from controlplane.planner.job import Job
+from controlplane.planner.plan.host_collectives import (
+    HOST_WAYS,
+    MORE_SERVERS,
+    NOTABLY,
+    all_reduce_bound,
+    host_rows,
+    row_json,
+)
+from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.planning import ERRORS, solve, timed
+from controlplane.planner.strategies import STRATEGIES
+from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.topology import Topology
+from p4src.protocol import PROTOCOL
+
+COMPARED = STRATEGIES.below("fabric")
+WIDTH = 27  # of a name
+LIMIT_EACH_S = 60.0  # of compare, where no limit is given
+
+ONE_TREE_EACH = ("exact",)
+"""What these prove holds for one tree per parameter server only."""
+
+
+def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+    """Print all strategies side by side, in Mbit/s and seconds of planning. Raises ValueError: no such strategy."""
+    names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
+    among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
+    names = tuple(name for name in names if name not in HOST_WAYS)
+    bound: Bound | None = None
+    if arguments.prove:
+        from controlplane.planner.strategies.fabric.prove import proven_bound
+
+        with timed(arguments.time_limit):
+            bound = proven_bound(topology, job)
+    counted = held(topology).values_per_packet is not None
+    if not arguments.json:
+        print(_head(counted), flush=True)
+    rows = []
+    for name in names:
+        row = _row(arguments, name, topology, job, bound)
+        rows.append(row)
+        if not arguments.json:
+            print(_line(row, counted), flush=True)
+    any_kind = all_reduce_bound(topology, job)
+    host_part: list[dict[str, Any]] = []
+    if among_hosts:
+        with timed(arguments.time_limit or LIMIT_EACH_S):
+            made = [row for row in host_rows(topology, job) if row.strategy in among_hosts]
+        host_part = [row_json(row, job, any_kind) for row in made]
+        if not arguments.json:
+            for row in host_part:
+                print(_host_line(row, counted), flush=True)
+    proven = {
+        row["strategy"]: row["proven_mbps"]
+        for row in rows
+        if "proven_mbps" in row and row["strategy"] not in ONE_TREE_EACH
+    }
+    for row in rows:  # what one strategy proves holds for the trees of all
+        if proven and row.get("trees"):
+            row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
+    if arguments.json:
+        everything = {
+            "topology": topology.name,
+            "job": job.to_json(),
+            "all_reduce_bound_mbps": any_kind.mbps,
+            "all_reduce_bound": any_kind.what,
+            "strategies": [*rows, *host_part],
+        }
+        print(json.dumps(everything, indent=2))
+        return
+    if any(row.get("trees") for row in rows):
+        best = cheap_bound(topology, job)
+        best = bound if bound is not None and bound.mbps < best.mbps else best
+        print(f"bound for any trees of these parameter servers: {best.mbps:.4f} Mbit/s ({best.what})")
+    print(f"bound for any all-reduce: {any_kind.mbps:.4f} Mbit/s ({any_kind.what})")
+    ours = max((row["rate_mbps"] for row in rows if "rate_mbps" in row), default=math.inf)
+    if topology.results_on_links and host_part and max(row["rate_mbps"] for row in host_part) > ours * NOTABLY:
+        winner = max(host_part, key=lambda row: row["rate_mbps"])
+        print(
+            f"note: {winner['strategy']}, without switches that add, is faster than all plans for these parameter "
+            f"servers: {winner['rate_mbps']:.4f} Mbit/s; {MORE_SERVERS}"
+        )
+    for target in PROTOCOL.targets:
+        no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
+        if no:
+            print(f"cannot be deployed on {target}: {', '.join(no)} (the plan of one says why)")
+    for name, mbps in proven.items():
+        print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
+
+
+def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job, bound: Bound | None) -> dict[str, Any]:
+    try:
+        with timed(arguments.time_limit or LIMIT_EACH_S) as limit:
+            plan, seconds = solve(arguments, name, topology, job)
+        found: Planned = planned(plan, topology, seconds, limit.cut_short, bound)
+    except ERRORS as error:
+        return {"strategy": name, "refused": str(error)}
+    rate = found.evaluation.rate_mbps
+    return {
+        "strategy": name,
+        "rate_mbps": rate,
+        "bound_mbps": found.bound.mbps,
+        "bound": found.bound.what,
+        "gap": found.gap,
+        **({} if plan.proven_mbps is None else {"proven_mbps": plan.proven_mbps}),
+        "bottleneck": found.evaluation.bottleneck.to_json(),
+        "trees": len(plan.trees),
+        "communication_seconds": communication_seconds(plan, rate),
+        "seconds": communication_seconds(plan, rate) if found.cost is None else found.cost.job_seconds(),
+        **packet_report(found.cost),
+        **({} if found.windows is None else {"window_mbps": found.windows.rate_mbps}),
+        "ps_ingress_bytes": ps_ingress_bytes(plan),
+        "solve_seconds": seconds,
+        "cut_short": found.cut_short,
+        **({"cannot_be_deployed_on": found.unfit} if found.unfit else {}),
+    }
+
+
+def _head(counted: bool) -> str:
+    heads = f"{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}"
+    heads += f"{'in packets s':>14}" * counted + f"{'PS bytes':>12}{'solve s':>9}"
+    return f"{'strategy':<{WIDTH}}{heads}  bottleneck"
+
+
+def _host_line(row: dict[str, Any], counted: bool) -> str:
+    """As `_line`; the gap is to what no all-reduce can beat."""
+    full = row["bottleneck"]["name"] if "bottleneck" in row else "links"
+    return (
+        f"{row['strategy']:<{WIDTH}}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{'-':>7}{row['seconds']:>10.4f}"
+        + f"{'-':>14}" * counted
+        + f"{'-':>12}{'-':>9}  {full}"
+    )
+
+
+def _line(row: dict[str, Any], counted: bool) -> str:
+    if "refused" in row:
+        return f"{row['strategy']:<{WIDTH}}  {row['refused']}"
+    return (
+        f"{row['strategy']:<{WIDTH}}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{row['trees']:>7}"
+        f"{row['communication_seconds']:>10.4f}"
+        + (f"{row.get('packet_seconds', math.nan):>14.4f}" if counted else "")
+        + f"{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"
+        f"  {row['bottleneck']['kind'].replace('_', ' ')} {row['bottleneck']['name']}"
+        + " (best so far: time was over)"
+        * row["cut_short"]
+    )

@@ -1,0 +1,165 @@
+"""Where to put parameter servers in a fabric: `plan place`.
+
+Workers stay where the job has them. Servers of a rack that have the same links and ingress are alike, so what is chosen
+is how many parameter servers each rack gets: first one after the other where the cheap bound of the rate grows most,
+then moved one by one as long as it grows. The bound is a good guess of what the planner reaches; the best few
+placements and the job's own are planned, and the fastest plan is the answer.
+
+The bound over all placements lets the roots be anywhere at once: the racks' program (rack_bound.py) with as much
+ingress in every rack as its free servers have, and in all no more than that of the fastest ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import Job, JobError
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.planning import ERRORS, searching, timed
+from controlplane.planner.strategies import Strategy, get_strategy
+from controlplane.planner.strategies.deadline import deadline
+from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.rack_bound import rack_bound
+from controlplane.planner.topology import Topology
+
+PLANNED = 3  # placements that are planned, beside the job's own
+BETTER = 1 + 1e-6
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The job as it is placed best, its plan, and what no placement can beat."""
+
+    job: Job
+    plan: Plan
+    bound: Bound
+
+
+def free_servers(topology: Topology, job: Job) -> dict[tuple[object, ...], list[str]]:
+    """Servers that no worker is on, by what makes them alike: where they hang and what they carry."""
+    workers = set(job.workers)
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for server in topology.servers:
+        if server not in workers and topology.neighbours(server):
+            near = topology.neighbours(server)
+            mbps = tuple(
+                topology.residual_bandwidth_mbps(u, v) if topology.has_link(u, v) else 0.0
+                for other in near
+                for u, v in ((server, other), (other, server))
+            )
+            alike.setdefault((near, mbps, topology.residual_ingress_mbps(server)), []).append(server)
+    return alike
+
+
+def placement_bound(topology: Topology, job: Job) -> Bound:
+    """Mbit/s that no placement of so many parameter servers can beat, the workers being where they are."""
+    free = [server for servers in free_servers(topology, job).values() for server in servers]
+    everywhere = replace(job, parameter_servers=tuple(free))
+    fastest = sorted((topology.residual_ingress_mbps(s) for s in free), reverse=True)[: len(job.parameter_servers)]
+    workers = len(job.workers)
+    added = min(sum(topology.residual_aggregation_mbps(v) for v in topology.switches) / workers, sum(fastest))
+    simple = min(cheap_bound(topology, everywhere).mbps, added * (1 - 1 / workers) + sum(fastest) / workers)
+    found = Bound(simple, "switches, the fastest servers and workers' links, wherever the parameter servers are")
+    together = rack_bound(topology, everywhere, simple, ingress_mbps=sum(fastest)) if simple > 0 else None
+    if together is not None and together < simple * (1 - 1e-6):
+        found = Bound(together, "links and switches of all racks together, wherever the parameter servers are")
+    return found
+
+
+def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0) -> Placement:
+    """The job's parameter servers moved to where the rate is highest. Raises JobError, Infeasible, .."""
+    alike = list(free_servers(topology, job).values())
+    count = len(job.parameter_servers)
+    if sum(map(len, alike)) < count:
+        raise JobError(f"the job needs {count} servers for parameter servers, {sum(map(len, alike))} have no worker")
+
+    def at(chosen: list[int]) -> Job:
+        """chosen: groups of servers that are alike, as often as they get a parameter server."""
+        roots = [alike[group][chosen[:i].count(group)] for i, group in enumerate(chosen)]
+        return replace(job, parameter_servers=tuple(roots))
+
+    def worth(chosen: list[int]) -> float:
+        return cheap_bound(topology, at(chosen)).mbps
+
+    tried: dict[tuple[int, ...], float] = {}
+
+    def options(chosen: list[int]) -> list[tuple[float, int]]:
+        """What one more would be worth, by group; where that is the same, the rack with the fewest comes first."""
+        found = []
+        for group, servers in enumerate(alike):
+            if chosen.count(group) < len(servers):
+                key = tuple(sorted([*chosen, group]))
+                if key not in tried:
+                    tried[key] = worth(list(key))
+                found.append((tried[key], -chosen.count(group), -group))
+        return [(mbps, -group) for mbps, _, group in sorted(found, reverse=True)]
+
+    chosen: list[int] = []
+    for _ in range(count):
+        chosen.append(options(chosen)[0][1])
+    best = tried[tuple(sorted(chosen))]
+    moved = True
+    while moved and not deadline().passed():
+        moved = False
+        for i in range(count):
+            rest = [*chosen[:i], *chosen[i + 1 :]]
+            mbps, group = options(rest)[0]
+            if mbps > best * BETTER:
+                chosen, best, moved = [*rest, group], mbps, True
+    least = placement_bound(topology, job)
+    full = sorted((key for key in tried if len(key) == count), key=lambda key: -tried[key])[:PLANNED]
+    first = tuple(sorted(chosen))
+    candidates = [at(list(key)) for key in dict.fromkeys([first, *full])]
+    plans: list[Plan] = []
+    for candidate in [*candidates, job]:
+        try:
+            plans.append(strategy(topology, candidate, seed=seed))
+        except ERRORS:
+            if candidate is job and not plans:
+                raise
+            continue
+        if deadline().passed() or plans[-1].rate_mbps * BETTER >= least.mbps:
+            break
+    plan = max(plans, key=lambda p: p.rate_mbps)
+    return Placement(plan.job, plan, least)
+
+
+def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+    """Prints where the parameter servers go, and what that is worth."""
+    strategy = get_strategy(arguments.strategy)
+    with timed(searching(arguments)) as limit:
+        before: float | None
+        try:
+            before = strategy(topology, job, seed=arguments.seed).rate_mbps
+        except ERRORS:
+            before = None
+        found = place(topology, job, strategy, seed=arguments.seed)
+    rate, bound = found.plan.rate_mbps, found.bound
+    gap = max(0.0, 1 - rate / bound.mbps) if bound.mbps > 0 else 0.0
+    content = {
+        "topology": topology.name,
+        "job": found.job.to_json(),
+        "rate_mbps": rate,
+        "rate_before_mbps": before,
+        "bound_mbps": bound.mbps,
+        "bound": bound.what,
+        "gap": gap,
+        "bottleneck": evaluate(found.plan, topology).bottleneck.to_json(),
+        "cut_short": limit.cut_short,
+    }
+    if arguments.output:
+        with open(arguments.output, "w") as file:
+            json.dump(found.job.to_json(), file, indent=2)
+            file.write("\n")
+    if arguments.json:
+        print(json.dumps(content, indent=2))
+        return
+    print(f"parameter servers  {', '.join(found.job.parameter_servers)}")
+    where = "" if before is None else f" (at {', '.join(job.parameter_servers)}: {before:.6g})"
+    print(f"rate        {rate:.6g} Mbit/s per worker{where}")
+    print(f"bound       {bound.mbps:.6g} Mbit/s (gap {100 * gap:.2f} %): {bound.what}")
+    if arguments.output:
+        print(f"job file    {arguments.output}")

@@ -1,0 +1,186 @@
+"""What a command says of a plan: as JSON (schema: docs/planner.md) and as text. All rates come from the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.planner.evaluate import Evaluation, Load, evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan.cost import Cost, Windows, cost_of, packets
+from controlplane.planner.plan.host_collectives import MORE_SERVERS, HostRow, all_reduce_bound, row_json
+from controlplane.planner.plan.limits import held, unfit_for
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.topology import Topology
+from p4src.protocol import MAX_WORKERS
+
+EXAMPLES = (10**4, 10**6, 10**8)
+"""Bytes of all-reduces that are shown where the job's tensors are of any size."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with what is known of it. bound: the best that is cheap, or was asked for; seconds: from loaded inputs to
+    the routed plan; cut_short: the time limit or Ctrl-C ended the search. windows, cost: None where no target is known.
+    unfit: by target, why its switches cannot hold the plan, where none is given. any_kind: what no all-reduce among the
+    workers can beat, whoever adds. faster: ways of hosts alone that are (host_collectives.py), where these were looked
+    at.
+    """
+
+    plan: Plan
+    evaluation: Evaluation
+    bound: Bound
+    seconds: float
+    cut_short: bool
+    windows: Windows | None
+    cost: Cost | None
+    unfit: dict[str, str]
+    any_kind: Bound
+    faster: tuple[HostRow, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, 1 - self.evaluation.rate_mbps / self.bound.mbps) if self.bound.mbps > 0 else 0.0
+
+
+def bound_of(plan: Plan, evaluation: Evaluation, topology: Topology, job: Job) -> Bound:
+    """The best that is cheap; multicasts have one of their own, for as many receivers."""
+    if plan.multicasts:
+        return Bound(evaluation.bound_mbps, "workers' and sites' links")
+    return cheap_bound(topology, job)
+
+
+def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bound: Bound | None = None) -> Planned:
+    """Evaluates. bound: a better one than the cheap ones."""
+    evaluation = evaluate(plan, topology)
+    least = bound_of(plan, evaluation, topology, plan.job)
+    if bound is not None and bound.mbps < least.mbps:
+        least = bound
+    rate = evaluation.rate_mbps
+    cost = cost_of(plan, topology, rate)
+    unfit = {} if plan.multicasts or held(topology).anything else unfit_for(plan, topology)
+    windows = None if cost is None else cost.windows
+    any_kind = all_reduce_bound(topology, plan.job)
+    return Planned(plan, evaluation, least, seconds, cut_short, windows, cost, unfit, any_kind)
+
+
+def report(found: Planned, topology: Topology) -> dict[str, Any]:
+    """The JSON of one planned instance."""
+    plan, evaluation = found.plan, found.evaluation
+    return {
+        "strategy": plan.strategy,
+        "topology": topology.name,
+        "job": plan.job.to_json(),
+        "seed": plan.seed,
+        "version": plan.version,
+        "rate_mbps": evaluation.rate_mbps,
+        "bound_mbps": found.bound.mbps,
+        "bound": found.bound.what,
+        "gap": found.gap,
+        "bottleneck": evaluation.bottleneck.to_json(),
+        "solve_seconds": found.seconds,
+        "cut_short": found.cut_short,
+        "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
+        **({"faster": [row_json(row, plan.job, found.any_kind) for row in found.faster]} if found.faster else {}),
+        "all_reduce_bound_mbps": found.any_kind.mbps,
+        "all_reduce_bound": found.any_kind.what,
+        **packet_report(found.cost),
+        **({} if found.cost is None else {"cost": found.cost.to_json(plan.job.sizes or EXAMPLES)}),
+        "ps_ingress_bytes": ps_ingress_bytes(plan),
+        **({} if found.windows is None else {"windows": found.windows.to_json()}),
+        **({"cannot_be_deployed_on": found.unfit} if found.unfit else {}),
+        "split": plan.split,
+        "trees": [tree.to_json() for tree in plan.trees],
+        **({"multicasts": [each.to_json() for each in plan.multicasts]} if plan.multicasts else {}),
+        **({} if plan.proven_mbps is None else {"proven_mbps": plan.proven_mbps}),
+        **({"detours": [list(route) for route in plan.detours]} if plan.detours else {}),
+        "loads": [load.to_json() for load in evaluation.loads],
+    }
+
+
+def communication_seconds(plan: Plan, rate_mbps: float) -> float:
+    """Time in which a worker sends its gradient at the rate (headers not counted)."""
+    return plan.job.model_bytes * 8 / (rate_mbps * 1e6)
+
+
+def packet_report(cost: Cost | None) -> dict[str, Any]:
+    """Packets of a worker and time of one gradient's all-reduces, where the packets' size is known (plan/cost.py)."""
+    if cost is None:
+        return {}
+    sizes = cost.plan.job.sizes or (cost.plan.job.model_bytes,)
+    return {
+        "values_per_packet": cost.values_per_packet,
+        "packets": sum(sum(packets(cost.plan, cost.values_per_packet, size)) for size in sizes),
+        "packet_seconds": cost.job_seconds(),
+    }
+
+
+def ps_ingress_bytes(plan: Plan) -> float:
+    """Bytes that reach all parameter servers per iteration (headers not counted)."""
+    flows = sum(
+        tree.share
+        * (sum(a.point == tree.root for a in tree.assignments) + sum(r.next == tree.root for r in tree.relays))
+        for tree in plan.trees
+    )
+    return flows * plan.job.model_bytes
+
+
+def bottleneck_text(load: Load) -> str:
+    return f"{load.kind.replace('_', ' ')} {load.name} ({load.load_mbps:.4g} of {load.capacity_mbps:.4g} Mbit/s)"
+
+
+def cost_lines(cost: Cost) -> Iterator[str]:
+    """Seconds of an all-reduce, and what the first round trip is made of."""
+    job = cost.plan.job
+    counted = packet_report(cost)
+    if job.sizes:
+        many = f" in {len(job.sizes)} tensors" if len(job.sizes) > 1 else ""
+        yield (
+            f"            {counted['packet_seconds']:.4g} s in {counted['packets']} packets of "
+            f"{counted['values_per_packet']} values{many}, with headers, padding, exponents and latency"
+        )
+    for size in () if job.sizes else EXAMPLES:
+        yield f"all-reduce  {cost.seconds(size):.4g} s of {bytes_text(size)}"
+    levels = [level for level in cost.latency(max(job.sizes or EXAMPLES)) if level.ms]
+    yield f"latency     {sum(level.ms for level in levels):.3g} ms: " + ", ".join(map(str, levels))
+
+
+def bytes_text(size: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size} bytes"
+
+
+def print_plan(found: Planned, topology: Topology) -> None:
+    """The plan and what it is worth, for people."""
+    plan, evaluation = found.plan, found.evaluation
+    print(plan)
+    print(f"rate        {evaluation.rate_mbps:.6g} Mbit/s per worker")
+    print(f"bound       {found.bound.mbps:.6g} Mbit/s (gap {100 * found.gap:.2f} %): {found.bound.what}")
+    if not plan.multicasts:
+        print(f"any kind    {found.any_kind.mbps:.6g} Mbit/s ({found.any_kind.what})")
+    for row in found.faster[:1]:
+        print(
+            f"note        {row.strategy}, without switches that add, is faster: {row.rate_mbps:.6g} Mbit/s; "
+            f"{MORE_SERVERS}"
+        )
+    if plan.proven_mbps is not None:
+        gap = 100 * (1 - evaluation.rate_mbps / plan.proven_mbps)
+        print(f"proven      {plan.proven_mbps:.6g} Mbit/s at most for any trees over these links (gap {gap:.2f} %)")
+    print(f"bottleneck  {bottleneck_text(evaluation.bottleneck)}")
+    if plan.job.sizes or found.cost is None:
+        print(f"iteration   {communication_seconds(plan, evaluation.rate_mbps):.4g} s of gradients")
+    if found.cost is not None:
+        print("\n".join(cost_lines(found.cost)))
+    if found.windows is not None:
+        for line in found.windows.lines(evaluation.rate_mbps):
+            print(line)
+    workers = len(plan.job.workers)
+    if workers > MAX_WORKERS and not plan.multicasts:
+        print(f"note        no switch program carries it: {workers} workers, a job has at most {MAX_WORKERS}")
+    for target, why in found.unfit.items() if workers <= MAX_WORKERS else ():
+        print(f"note        cannot be deployed on {target}: {why}")
+    print(f"solved in   {found.seconds:.3f} s{' (time was over: the best so far)' * found.cut_short}")

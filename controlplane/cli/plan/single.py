@@ -1,0 +1,99 @@
+"""The command that makes one plan: what it adds to it, what it shows of it, and where it writes that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from controlplane.cli.plan.pareto import fewest
+from controlplane.cli.plan.report import Planned, planned, print_plan, report
+from controlplane.common.inputs import parse_part
+from controlplane.planner.job import Job
+from controlplane.planner.plan.host_collectives import MOST_WORKERS, NOTABLY, HostRow, faster_rows, host_rows
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.planning import searching, solve, timed
+from controlplane.planner.plan.survive import Hardened, Loss, hardened, lines, losses
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
+
+
+def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+    """Prints the plan, and writes and draws it where that is asked for. Raises planning.ERRORS, OSError."""
+    found, hard = _made(arguments, topology, job)
+    after = losses(found.plan, topology) if arguments.losses or arguments.survive else []
+    content = report(found, topology)
+    if after:
+        content["losses"] = [loss.to_json() for loss in after]
+    if hard is not None:
+        content.update(backups=hard.backups, unmet=[loss.what for loss in hard.unmet])
+    if arguments.frozen_split:
+        from controlplane.planner.plan.replan import difference
+
+        previous = Plan.load(arguments.frozen_split)
+        content["difference"] = difference(previous, found.plan).to_json(previous, found.plan)
+    if arguments.json:
+        print(json.dumps(content))
+    else:
+        _print(found, topology, after, hard, content.get("difference"))
+    if arguments.output:
+        Path(arguments.output).write_text(json.dumps(content) + "\n")
+    if arguments.draw:
+        _draw(found, topology, arguments.draw)
+
+
+def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[Planned, Hardened | None]:
+    with timed(searching(arguments)) as limit:
+        plan, seconds = solve(arguments, arguments.strategy, topology, job)
+        if arguments.rate_at_least is not None:
+            plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))
+        hard = None
+        if arguments.survive:
+            part = parse_part(arguments.keep or "50%", "--keep")
+            hard = hardened(plan, topology, part, get_strategy(arguments.strategy))
+            plan = hard.plan
+        bound = None
+        if arguments.prove:
+            from controlplane.planner.strategies.fabric.prove import proven_bound
+
+            bound = proven_bound(topology, job)
+    found = planned(plan, topology, seconds, limit.cut_short, bound)
+    return replace(found, faster=_faster(found, topology)), hard
+
+
+def _faster(found: Planned, topology: Topology) -> tuple[HostRow, ...]:
+    """Ways of hosts alone that are faster than the plan. They are not looked at where nothing can be faster, where
+    results do not count on links (a plan is then of another model), and where time is over."""
+    job, rate = found.plan.job, found.evaluation.rate_mbps
+    if found.cut_short or found.plan.multicasts or not topology.results_on_links or len(job.workers) > MOST_WORKERS:
+        return ()
+    if rate * NOTABLY >= found.any_kind.mbps:
+        return ()
+    return tuple(faster_rows(host_rows(topology, job), rate))
+
+
+def _print(
+    found: Planned, topology: Topology, after: list[Loss], hard: Hardened | None, changes: dict[str, Any] | None
+) -> None:
+    print_plan(found, topology)
+    if after:
+        print("\n".join(lines(after, found.evaluation.rate_mbps)))
+    if hard is not None:
+        print(f"backup      {hard.backups} trees beside {len(found.plan.trees) - hard.backups}")
+        for loss in hard.unmet:
+            print(f"note        after the loss of {loss.what} only {loss.rate_mbps:.4g} Mbit/s are left")
+    if changes is not None:
+        print(
+            f"difference  {len(changes['kept_trees'])} trees kept, {len(changes['labels_to_add'])} labels to add, "
+            f"{len(changes['labels_to_remove'])} to remove"
+        )
+
+
+def _draw(found: Planned, topology: Topology, path: str) -> None:
+    from controlplane.planner.plan.draw import draw  # matplotlib takes a while
+
+    draw(found.plan, found.evaluation, topology, path)
+    print(f"drawn: {path}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""What an agent's node needs: agent configuration, RPC, TLS, building of the C engines. No topology, no solver."""

@@ -1,0 +1,177 @@
+"""How every client of ours opens a gRPC channel, and how a server binds its port."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+# gRPC's own lines have raw bytes of whoever connects, and flood a log; what matters of them comes as an error to us.
+# Before grpc is used for the first time. GRPC_VERBOSITY=INFO brings them back.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from controlplane.common.rpc.tls import CONTROLLER_NAME, Tls, is_local
+
+Options = Sequence[tuple[str, int]]
+
+COMMON: Options = (
+    ("grpc.enable_http_proxy", 0),
+    # Its own TCP connection: a failed attempt's back-off must not delay the next channel to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+# A machine that vanishes (no FIN, no RST) is noticed within about 10 s on both sides.
+KEEPALIVE: Options = (
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+SERVER: Options = (
+    *KEEPALIVE,
+    ("grpc.http2.min_ping_interval_without_data_ms", 2000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # Two controllers on one port would each see some of the agents.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class Threads(ThreadPoolExecutor):
+    """A thread for every call, that does not keep the process from ending: an agent's stream waits for as long as the
+    agent lives, and a pool's threads are joined when Python ends."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="rpc", daemon=True).start()
+        return future
+
+
+class NotFree(OSError):
+    """The address cannot be listened on."""
+
+
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Sends a token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def _with(self, details: Any) -> Any:
+        metadata = [*(details.metadata or ()), ("authorization", f"Bearer {self._token}")]
+        return _Details(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready, None)
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with(details), request)
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with(details), request)
+
+
+class _Details(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+def controller_address(given: str | None) -> str:
+    """The controller's address: the one that was given, else $INART_CONTROLLER. Raises ValueError."""
+    address = given or os.environ.get("INART_CONTROLLER")
+    if not address:
+        raise ValueError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
+    return check_address(address)
+
+
+def check_address(address: str) -> str:
+    """The address, where it is HOST:PORT or unix:PATH; gRPC takes any other for something else, without a word. Raises
+    ValueError."""
+    if not _is_address(address, least=1):
+        raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
+    return address
+
+
+def check_listen(address: str, option: str) -> None:
+    """Likewise for where to listen: port 0 is any free one. Raises ValueError that names the option."""
+    if not _is_address(address, least=0):
+        raise ValueError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
+
+
+def check_server(address: str) -> None:
+    """Likewise for a server on the network. Raises ValueError."""
+    if not _is_address(address, least=1):
+        raise ValueError(f"an address is host:port, got {address!r}{_hint(address)}")
+
+
+def _is_address(address: str, least: int) -> bool:
+    """unix:PATH, or HOST:PORT with a port from `least` on."""
+    if address.startswith("unix:"):
+        return True
+    host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and least <= int(port) < 1 << 16):
+        return False
+    if host.startswith("[") and host.endswith("]"):
+        return ":" in host
+    return bool(host) and not any(letter in host for letter in ":[] ")
+
+
+def _hint(address: str) -> str:
+    return " (an IPv6 address goes in brackets: [::1]:9600)" if address.count(":") > 1 else ""
+
+
+def open_channel(
+    address: str, tls: Tls | None = None, options: Options = KEEPALIVE, *, name: str = CONTROLLER_NAME
+) -> grpc.Channel:
+    """A channel to "host:port"; connects lazily. tls None: plaintext.
+
+    name: what the other side's certificate is made out to, where `inart certificates` made it: a certificate of another
+    role does not do. Others must be made out to the address. Raises ValueError: files that cannot be used.
+    """
+    both: list[tuple[str, Any]] = [*COMMON, *options]
+    token = tls.read_token() if tls is not None else ""
+    if tls is None or not tls.encrypted:
+        if token and not is_local(address):
+            raise ValueError(
+                f"a token would be read on the way to {address}: give --tls-ca, the controller's authority"
+            )
+        channel = grpc.insecure_channel(address, options=both)
+    else:
+        if tls.names_roles():
+            both.append(("grpc.ssl_target_name_override", name))
+        channel = grpc.secure_channel(address, tls.channel_credentials(), options=both)
+    return grpc.intercept_channel(channel, _Token(token)) if token else channel
+
+
+def bind(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> tuple[grpc.Server, int]:
+    """A server that has its port, "host:port" (port 0: any free one) or "unix:PATH", but answers nobody before it is
+    started. more: further addresses. Returns the first one's port. Raises NotFree, ValueError."""
+    server = grpc.server(Threads(), options=SERVER)
+    ports = [_add_port(server, *one) for one in ((address, tls), *more)]
+    return server, ports[0]
+
+
+def _add_port(server: grpc.Server, address: str, tls: Tls | None) -> int:
+    try:
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, tls.server_credentials())
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise NotFree(
+            f"cannot listen on {address}: is the port free, the address one of this machine"
+            + ("?" if tls is None else ", are certificate and key a pair?")
+        )
+    return port

@@ -1,0 +1,314 @@
+"""An agent's side of the controller's service: stays joined, over reconnects, and passes events on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import Message
+
+from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import check_address, open_channel
+from controlplane.common.rpc.stubs import ControllerStub
+from controlplane.common.rpc.tls import Tls, credentials
+
+REPORT_SECONDS = 5.0
+LEAVE_SECONDS = 5.0
+STATUS_SECONDS = 10.0
+REPLAN_SECONDS = 300.0
+FIRST_PAUSE_SECONDS = 0.1
+LAST_PAUSE_SECONDS = 2.0
+SAID_AGAIN_SECONDS = 60.0
+"""How often it is said again that a controller does not answer for the same reason."""
+MOST_DETAILS = 100
+"""Letters of what gRPC says of an error."""
+
+DENIALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, *DENIALS)
+"""Codes whose words say all."""
+
+
+class ControllerError(Exception):
+    """The controller cannot be reached or refuses; the message names it and says what to do."""
+
+
+class Listener(Protocol):
+    """What happens to an agent. Called from the membership's thread, one call at a time; must not block for long."""
+
+    def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
+        """The job waits for these nodes; or, with a reason, goes on without this agent for now."""
+
+    def on_configuration(self, config: AgentConfig) -> None:
+        """Run with this from now on. The same configuration and epoch as before: carry on."""
+
+    def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
+        """Stop: these nodes are gone."""
+
+    def on_refused(self, reason: str) -> None:
+        """The controller does not take this agent. Nothing follows."""
+
+    def on_prepare(self, config: AgentConfig, again: bool) -> None:
+        """A new version is to follow what runs: make ready beside it, hold new operations back, and report it.
+
+        again: what is under way is stopped, and started again under that version."""
+
+    def on_switch_over(self, epoch: int, first_operation: int, given: Mapping[int, int]) -> None:
+        """From this operation of the running epoch on, what was prepared holds. given: operations whose results come
+        from the worker with this number."""
+
+    def on_withdraw(self, epoch: int, reason: str) -> None:
+        """What was prepared is not needed."""
+
+    def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
+        """These were led around something that failed."""
+
+    def on_retire(self, epoch: int) -> None:
+        """Nobody needs what ran before `epoch` any more."""
+
+    def on_unreachable(self, reason: str) -> None:
+        """The controller does not answer; it is tried again until `close`. What runs may go on."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process.
+
+    job: its name (default: $INART_JOB); "": the only one that the node is in. take_over: from another process that has
+    joined as this node; else this one is refused.
+    """
+
+    node: str
+    addresses: tuple[str, ...]
+    role: Role
+    version: int
+    agent: str = field(default_factory=lambda: secrets.token_hex(8))
+    job: str = field(default_factory=lambda: os.environ.get("INART_JOB", ""))
+    take_over: bool = False
+    process: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
+
+
+class Membership:
+    """Keeps an agent joined from `start` to `close`."""
+
+    def __init__(self, controller: str, identity: Identity, listener: Listener, tls: Tls | None = None) -> None:
+        self.controller = controller
+        self.identity = identity
+        self.listener = listener
+        self._tls = tls
+        self._running: AgentConfig | None = None
+        self._prepared: AgentConfig | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._unreachable = ("", 0.0)  # what was said last, and when
+        self._call: grpc.Call | None = None
+        self._stub: ControllerStub | None = None
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+
+    def start(self) -> None:
+        """Join; events go to the listener from now on."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._closed.is_set():
+            # A new channel each time: an old one would sit out its own, longer back-off.
+            try:
+                channel = open_channel(self.controller, self._tls)
+            except ValueError as error:
+                self.listener.on_refused(str(error))
+                return
+            try:
+                if self._follow(channel):
+                    pause = FIRST_PAUSE_SECONDS
+            except grpc.RpcError as error:
+                if error.code() in DENIALS:
+                    self.listener.on_refused(error.details() or "refused without a reason")
+                    return
+                if not self._closed.is_set():
+                    self._say_unreachable(explain(self.controller, error, self._tls))
+            except _Refused:
+                return
+            finally:
+                channel.close()
+            self._closed.wait(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    def _say_unreachable(self, reason: str) -> None:
+        """Once, and from time to time: it is tried again every two seconds."""
+        said, when = self._unreachable
+        now = time.monotonic()
+        if reason != said or now - when >= SAID_AGAIN_SECONDS:
+            self._unreachable = reason, now
+            self.listener.on_unreachable(reason)
+
+    def _follow(self, channel: grpc.Channel) -> bool:
+        """Follow one stream to its end. True when at least one event came."""
+        stub = ControllerStub(channel)
+        request = pb.JoinRequest(
+            node=self.identity.node,
+            addresses=self.identity.addresses,
+            role=self.identity.role,
+            version=self.identity.version,
+            agent=self.identity.agent,
+            job=self.identity.job,
+            take_over=self.identity.take_over,
+            process=self.identity.process,
+        )
+        if self._running is not None:
+            request.running_epoch = self._running.epoch
+            request.running_digest = self._running.digest
+        call = stub.join(request)
+        with self._lock:
+            if self._closed.is_set():
+                call.cancel()
+                return False
+            self._call, self._stub = call, stub
+        heard = False
+        try:
+            for event in call:
+                heard, self._unreachable = True, ("", 0.0)
+                self._dispatch(event)
+        except grpc.RpcError:
+            if not heard:
+                raise
+        finally:
+            with self._lock:
+                self._call = self._stub = None
+        if not self._closed.is_set():
+            self._say_unreachable(f"the controller at {self.controller} closed the connection")
+        return heard
+
+    def _dispatch(self, event: pb.Event) -> None:
+        kind = event.WhichOneof("kind")
+        if kind == "waiting":
+            self.listener.on_waiting(tuple(event.waiting.missing), event.waiting.reason)
+        elif kind == "configuration":
+            config = AgentConfig.from_json(event.configuration.agent_config)
+            self._running, self._prepared = config, None
+            self.listener.on_configuration(config)
+        elif kind == "abort":
+            self._running = self._prepared = None
+            self.listener.on_abort(event.abort.reason, tuple(event.abort.nodes))
+        elif kind == "prepare":
+            self._prepared = AgentConfig.from_json(event.prepare.agent_config)
+            self.listener.on_prepare(self._prepared, event.prepare.again)
+        elif kind == "switch_over":
+            if self._prepared is None or self._prepared.epoch != event.switch_over.epoch:
+                return  # a stop came in between
+            self._running, self._prepared = self._prepared, None
+            order = event.switch_over
+            self.listener.on_switch_over(order.epoch, order.first_operation, dict(order.given))
+        elif kind == "withdraw":
+            self._prepared = None
+            self.listener.on_withdraw(event.withdraw.epoch, event.withdraw.reason)
+        elif kind == "repaired":
+            found = event.repaired.trees
+            trees = [RepairedTree(one.label, one.rate_mbps, one.contributions, one.results) for one in found]
+            self.listener.on_repaired(trees)
+        elif kind == "retire":
+            self.listener.on_retire(event.retire.epoch)
+        elif kind == "refused":
+            self.listener.on_refused(event.refused.reason)
+            raise _Refused
+
+    def report(self, statistics: Mapping[str, float], trees: Sequence[pb.TreeReport] = ()) -> bool:
+        """Send statistics. False when the controller cannot be reached now; the next report makes up for it."""
+        with self._lock:
+            stub, config = self._stub, self._running
+        if stub is None or config is None:
+            return False
+        request = pb.ReportRequest(node=config.node, epoch=config.epoch, statistics=statistics, trees=trees)
+        with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+            stub.report(request, timeout=REPORT_SECONDS)
+            return True
+        return False
+
+    def report_update(self, report: pb.UpdateReport) -> None:
+        """How far this agent is with an update. Not delivered: the controller gives the update up after a while."""
+        report.agent = self.identity.agent
+        with self._lock:
+            stub = self._stub
+        if stub is not None:
+            with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+                stub.report_update(report, timeout=REPORT_SECONDS)
+
+    def rejoin(self, failure: str) -> None:
+        """Give up the running epoch, for everybody, and ask for a new one. failure: what the others are told."""
+        self._announce(failure)
+        self._running = None
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+
+    def _announce(self, failure: str) -> None:
+        with self._lock:
+            stub = self._stub
+        if stub is not None:
+            with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+                stub.leave(pb.LeaveRequest(agent=self.identity.agent, failure=failure), timeout=LEAVE_SECONDS)
+
+    def close(self, announce: bool = True) -> None:
+        """Leave the job. announce: in good order, so that the other agents may finish what is under way; else they are
+        told to stop at once."""
+        if announce and not self._closed.is_set():
+            self._announce("")
+        with self._lock:
+            self._closed.set()
+            if self._call is not None:
+                self._call.cancel()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+
+class _Refused(Exception):
+    """The controller refused; stop trying."""
+
+
+def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> str:
+    """A gRPC error in words, with what to check."""
+    code, details = error.code(), (error.details() or "").strip()
+    if tls is not None and code == grpc.StatusCode.UNAVAILABLE and (expired := tls.expired()):
+        return f"controller at {controller}: {code.name}: {expired}"
+    # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
+    # connect: Connection refused (111)": its end says what there is to know.
+    if code == grpc.StatusCode.UNAVAILABLE and "last error:" in details:
+        details = ": ".join(details.rsplit(": ", 2)[-2:])
+    details = details if len(details) <= MOST_DETAILS else f"{details[:MOST_DETAILS]} ..."
+    hint = {
+        grpc.StatusCode.UNAVAILABLE: "does `inart serve` run there, and have both ends TLS (--credentials) or none?",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer",
+        grpc.StatusCode.UNIMPLEMENTED: "something else is listening there",
+    }.get(code, "")
+    return f"controller at {controller}: {code.name}: {details}" + (f" ({hint})" if hint else "")
+
+
+def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
+    """What the controller answers to one request of an operator. Raises ControllerError."""
+    try:
+        tls = tls if tls is not None else credentials()
+        channel = open_channel(check_address(controller), tls)
+    except ValueError as error:
+        raise ControllerError(str(error)) from None
+    with channel:
+        try:
+            return getattr(ControllerStub(channel), method)(request, timeout=timeout)
+        except grpc.RpcError as error:
+            if error.code() in REFUSALS:
+                raise ControllerError(error.details() or "refused without a reason") from None
+            raise ControllerError(explain(controller, error, tls)) from None
+
+
+def fetch_status(
+    controller: str, tls: Tls | None = None, timeout: float = STATUS_SECONDS, *, job: str = ""
+) -> pb.StatusReply:
+    """What the controller knows of agents, switches and trees. job: everything of this one. Raises ControllerError."""
+    return ask(controller, "status", pb.StatusRequest(job=job), tls, timeout)

@@ -1,0 +1,105 @@
+"""Stub and handler of `inart.v1.Controller`.
+
+Written by hand, so that nobody needs the gRPC plug-in of protoc: a table of methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from controlplane.common.rpc import inart_pb2 as pb
+
+SERVICE = "inart.v1.Controller"
+METHODS: dict[str, tuple[str, Any, Any]] = {
+    "join": ("Join", pb.JoinRequest, pb.Event),  # answers with a stream
+    "leave": ("Leave", pb.LeaveRequest, pb.LeaveReply),
+    "report": ("Report", pb.ReportRequest, pb.ReportReply),
+    "status": ("Status", pb.StatusRequest, pb.StatusReply),
+    "report_update": ("ReportUpdate", pb.UpdateReport, pb.UpdateReportReply),
+    "replan": ("Replan", pb.ReplanRequest, pb.ReplanReply),
+    "add_job": ("AddJob", pb.AddJobRequest, pb.AddJobReply),
+    "remove_job": ("RemoveJob", pb.RemoveJobRequest, pb.RemoveJobReply),
+}
+
+
+class ControllerService(Protocol):
+    """What a server of the service implements; see inart.proto."""
+
+    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]: ...
+
+    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply: ...
+
+    def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply: ...
+
+    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply: ...
+
+    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply: ...
+
+    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply: ...
+
+    def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply: ...
+
+    def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply: ...
+
+
+class ControllerStub:
+    """The client side of the service on a channel."""
+
+    join: Callable[..., Any]
+    leave: Callable[..., pb.LeaveReply]
+    report: Callable[..., pb.ReportReply]
+    status: Callable[..., pb.StatusReply]
+    report_update: Callable[..., pb.UpdateReportReply]
+    replan: Callable[..., pb.ReplanReply]
+    add_job: Callable[..., pb.AddJobReply]
+    remove_job: Callable[..., pb.RemoveJobReply]
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        for name, (method, request, reply) in METHODS.items():
+            kind = channel.unary_stream if name == "join" else channel.unary_unary
+            setattr(self, name, kind(f"/{SERVICE}/{method}", request.SerializeToString, reply.FromString))
+
+
+Guard = Callable[[str, grpc.ServicerContext], object]
+
+
+def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard = lambda method, context: None) -> None:
+    """Register an implementation of the service. guard: called with every call's method ("Join") before it is answered;
+    ends the call (context.abort) when the caller may not make it."""
+    handlers = {}
+    for name, (method, request, reply) in METHODS.items():
+        kind = grpc.unary_stream_rpc_method_handler if name == "join" else grpc.unary_unary_rpc_method_handler
+        handlers[method] = kind(
+            _guarded(getattr(service, name), method, guard), _reader(request), reply.SerializeToString
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+class _NoRequest:
+    """What came for a request, and is none."""
+
+
+def _guarded(answer: Callable[..., Any], method: str, guard: Guard) -> Callable[..., Any]:
+    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+        guard(method, context)
+        if isinstance(request, _NoRequest):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"these bytes are no request of {method} (inart.proto)")
+        return answer(request, context)
+
+    return guarded
+
+
+def _reader(message: Any) -> Callable[[bytes], Any]:
+    """Parses a request. An exception here would be a fault of the server's, to gRPC."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError:
+            return _NoRequest()
+
+    return read

@@ -1,5 +1,0 @@
-"""Plans: weighted aggregation trees. `python -m controlplane.plan` is the planner's command line."""
-
-from controlplane.plan.model import Assignment, Multicast, Plan, PlanError, Relay, Tree
-
-__all__ = ["Assignment", "Multicast", "Plan", "PlanError", "Relay", "Tree"]

@@ -1,0 +1,206 @@
+"""The independent computation of what a plan loads and how fast it can run: the only source of any printed rate.
+
+Looks at the plan's trees alone, not at how a strategy came to them. Every resource's load is (load per unit of f) * f,
+so the feasible sending rate is the least of residual capacity / load per unit. Counted per tree with share x:
+
+- x on every link of every worker's route and of every relay's route, and on every link of the return tree (the latter
+  only where the topology counts results on links);
+- x of aggregation capacity at a switch for every flow that is added there (input; partial sums too);
+- x of ingress at the root for every flow that ends there (direct ones and partial sums).
+
+Where switches' slots and the packets' size are known (planner/plan/limits.py), a tree has no more packets under
+way than slots (plan/cost.py): an `aggregation_memory` binds where a tree needs all the slots that a switch has left for
+it, a `window` where it has the most that there are for one.
+
+A plan of multicasts loads every link of theirs with 1 per unit of f, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.cost import windows
+from controlplane.planner.plan.model import Multicast, Plan
+from controlplane.planner.topology import Topology
+
+KINDS = ("parameter_server", "switch", "nic", "link", "aggregation_memory", "window")
+"""In the order in which ties are reported."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One resource. kind: switch, parameter_server, link, nic (a link that a worker hangs on), aggregation_memory (of a
+    switch), or window (of a tree).
+
+    name: the node, "u->v", or "tree i". load_mbps: at the plan's rate; capacity_mbps: residual, i.e. without background
+    load.
+    """
+
+    kind: str
+    name: str
+    load_mbps: float
+    capacity_mbps: float
+
+    @property
+    def utilisation(self) -> float:
+        if self.load_mbps == 0:
+            return 0.0
+        return self.load_mbps / self.capacity_mbps if self.capacity_mbps > 0 else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        capacity = None if math.isinf(self.capacity_mbps) else self.capacity_mbps
+        return {"kind": self.kind, "name": self.name, "load_mbps": self.load_mbps, "capacity_mbps": capacity}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """rate_mbps: the highest sending rate f at which no capacity is violated. gap: 1 - rate / bound.
+
+    bottleneck: the resource that is full at that rate. loads: every resource that the plan uses, fullest first.
+    """
+
+    rate_mbps: float
+    bound_mbps: float
+    gap: float
+    bottleneck: Load
+    loads: tuple[Load, ...]
+
+    def load(self, kind: str, name: str) -> float:
+        """Load in Mbit/s of one resource; 0 where the plan does not use it."""
+        return next((item.load_mbps for item in self.loads if (item.kind, item.name) == (kind, name)), 0.0)
+
+    def total(self, kind: str) -> float:
+        """Sum of the loads of one kind, in Mbit/s (parameter_server: the ingress traffic of all of them)."""
+        return sum(item.load_mbps for item in self.loads if item.kind == kind)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rate_mbps": self.rate_mbps,
+            "bound_mbps": self.bound_mbps,
+            "gap": self.gap,
+            "bottleneck": self.bottleneck.to_json(),
+            "loads": [item.to_json() for item in self.loads],
+        }
+
+
+def bound(topology: Topology, job: Job) -> float:
+    """Upper bound of f in Mbit/s for any scheme, single- or multi-level.
+
+    Of W streams per unit of f, a switch that aggregates n inputs takes away n - 1 <= n (1 - 1/W), and at least one
+    stream per tree reaches a root: f <= A (1 - 1/W) + sum_s B_s' / W with A = min(sum_v C_v / W, sum_s B_s').
+    f is also at most every worker's link, in both directions (results come back), and at most what the parameter
+    servers' links can send.
+    """
+    workers = len(job.workers)
+    ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
+    aggregation = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
+    added = min(aggregation / workers, ingress)
+    limits = [added * (1 - 1 / workers) + ingress / workers]
+    for worker in job.workers:
+        limits.append(sum(topology.residual_bandwidth_mbps(worker, v) for v in topology.graph.successors(worker)))
+        if topology.results_on_links:
+            limits.append(sum(topology.residual_bandwidth_mbps(u, worker) for u in topology.graph.predecessors(worker)))
+    roots = job.parameter_servers
+    if topology.results_on_links:
+        limits.append(sum(topology.residual_bandwidth_mbps(s, v) for s in roots for v in topology.graph.successors(s)))
+    return min(limits)
+
+
+def multicast_bound(topology: Topology, job: Job, multicasts: Sequence[Multicast]) -> float:
+    """Upper bound of f in Mbit/s for these senders, with as many receivers each, whichever they are.
+
+    A sender's links carry its model once (L3) or once per receiver (L7), and the workers receive as often as there are
+    deliveries. A site is a switch with its workers: what its own workers cannot take leaves it, and all that leaves a
+    site comes into another (in L3 one copy may serve all of its workers).
+    """
+    sites: dict[str, list[str]] = {}
+    for worker in job.workers:
+        sites.setdefault(topology.access_switch(worker), []).append(worker)
+    site = {worker: switch for switch, members in sites.items() for worker in members}
+    crowd = max(len(members) for members in sites.values())
+
+    def capacity(pairs: Iterable[tuple[str, str]]) -> float:
+        return sum(topology.residual_bandwidth_mbps(u, v) for u, v in pairs)
+
+    def beyond(pairs: Iterable[tuple[str, str]]) -> float:
+        return capacity((u, v) for u, v in pairs if topology.kind(u) == topology.kind(v) == "switch")
+
+    down = capacity((site[worker], worker) for worker in job.workers)
+    limits = [down / sum(len(each.routes) for each in multicasts)]
+    leaves: dict[str, int] = {}
+    enters = 0.0
+    for each in multicasts:
+        up = capacity([(each.sender, site[each.sender])])
+        limits.append(up if each.layer == "L3" else up / len(each.routes))
+        away = max(0, len(each.routes) - len(sites[site[each.sender]]) + 1)
+        leaves[site[each.sender]] = leaves.get(site[each.sender], 0) + (min(away, 1) if each.layer == "L3" else away)
+        enters += away / crowd if each.layer == "L3" else away
+    limits += [beyond(topology.graph.out_edges(s)) / count for s, count in leaves.items() if count]
+    if enters:
+        limits.append(sum(beyond(topology.graph.in_edges(s)) for s in sites) / enters)
+    return min(limits)
+
+
+def unit_loads(
+    plan: Plan, results_on_links: bool = True
+) -> tuple[dict[tuple[str, str], float], dict[str, float], dict[str, float]]:
+    """Load per unit of f of every link, of every switch that adds and of every root that the plan uses."""
+    links: dict[tuple[str, str], float] = {}
+    switches: dict[str, float] = {}
+    roots: dict[str, float] = {}
+    for tree in plan.trees:
+        share, root = tree.share, tree.root
+        for node, count in tree.ends().items():
+            loaded = roots if node == root else switches
+            loaded[node] = loaded.get(node, 0.0) + count * share
+        crossed = tree.crossed()
+        if results_on_links:
+            crossed.update(tree.return_edges)
+        for pair, count in crossed.items():
+            links[pair] = links.get(pair, 0.0) + count * share
+    for each in plan.multicasts:
+        for pair in each.links:
+            links[pair] = links.get(pair, 0.0) + 1
+    return links, switches, roots
+
+
+def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluation:
+    """Loads, feasible rate, bottleneck, bound and gap of a plan on a topology (in its present state).
+
+    check: also hold the plan's structure against the topology (PlanError). plan.rate_mbps is not looked at.
+    """
+    if check:
+        plan.check(topology)
+    links, switches, roots = unit_loads(plan, topology.results_on_links)
+    workers = set(plan.job.workers)
+    items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
+    items += [("parameter_server", s, load, topology.residual_ingress_mbps(s)) for s, load in roots.items()]
+    items += [
+        (
+            "nic" if u in workers or v in workers else "link",
+            f"{u}->{v}",
+            load,
+            topology.residual_bandwidth_mbps(u, v),
+        )
+        for (u, v), load in links.items()
+    ]
+    rate = min(capacity / load for _, _, load, capacity in items if load > 0)
+    limited = windows(plan, topology, rate, assumed_ms=0.0)
+    if limited is not None and limited.rate_mbps < rate:
+        rate = limited.rate_mbps
+        first = plan.trees[limited.tree].share, limited.carries_mbps[limited.tree]
+        name = ("window", f"tree {limited.tree}") if limited.switch is None else ("aggregation_memory", limited.switch)
+        items.append((*name, *first))
+    loads = sorted(
+        (Load(kind, name, load * rate, capacity) for kind, name, load, capacity in items),
+        key=lambda item: (-round(item.utilisation, 9), KINDS.index(item.kind), item.name),
+    )
+    # At rate 0 no utilisation says anything: name the resource that stops it.
+    stopped = [Load(kind, name, 0.0, 0.0) for kind, name, load, capacity in items if load > 0 and capacity == 0]
+    limit = multicast_bound(topology, plan.job, plan.multicasts) if plan.multicasts else bound(topology, plan.job)
+    gap = 1 - rate / limit if limit > 0 else 0.0
+    return Evaluation(rate, limit, gap, stopped[0] if stopped else loads[0], tuple(loads))

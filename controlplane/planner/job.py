@@ -1,0 +1,317 @@
+"""A training job: which servers work, which are parameter servers, how large the model is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from controlplane.common import inputs
+from controlplane.common.inputs import parse_json, unknown_name
+from controlplane.planner.topology import Topology, natural_key
+
+DEFAULT_MODEL_BYTES = 1_000_000
+ANY = "any"
+MOST_TENSORS = 100_000
+FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers")
+WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "gathers", "name")
+
+
+class JobError(ValueError):
+    """The job is wrong, or does not fit the topology; names the node."""
+
+
+LONGEST_NAME = 64
+"""Letters of a job's name: it stands in commands, in tables, in metrics and in environment variables."""
+
+
+def is_job_name(name: str) -> bool:
+    """Whether a job may be called so: a word of 1 to 64 letters that can be printed, without spaces."""
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable() and not any(letter.isspace() for letter in name)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32).
+
+    max_trees: how many aggregation trees a plan may have at most (None: any number). buckets: bytes of the tensors that
+    make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
+    counts and model_bytes is an example). at_least: when workers are lost for good, the job goes on with the rest as
+    long as there are so many (None: it waits for each). gathers: it gathers (fully sharded training): plans make
+    all-gathers fast, too (controlplane/planner/gathers.py).
+    """
+
+    name: str
+    workers: tuple[str, ...]
+    parameter_servers: tuple[str, ...]
+    model_bytes: int
+    max_trees: int | None = None
+    buckets: tuple[int, ...] | None = None
+    at_least: int | None = None
+    gathers: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the tensors that are reduced; none where they are of any size."""
+        return (self.model_bytes,) if self.buckets is None else self.buckets
+
+    @property
+    def may_lose_workers(self) -> bool:
+        """Whether it may go on with fewer workers than it has."""
+        return self.at_least is not None and self.at_least < len(self.workers)
+
+    def among(self, nodes: Container[str]) -> Job:
+        """The job with those of its parameter servers that are there, and, where it may lose workers, those workers.
+
+        Raises JobError: no parameter server is left, or too few workers.
+        """
+        roots = tuple(node for node in self.parameter_servers if node in nodes)
+        workers = tuple(node for node in self.workers if node in nodes) if self.may_lose_workers else self.workers
+        if not roots:
+            raise JobError(f"job {self.name!r} has no parameter server left: {', '.join(self.parameter_servers)}")
+        if self.at_least is not None and len(workers) < self.at_least:
+            raise JobError(f"job {self.name!r} has {len(workers)} workers left and wants at least {self.at_least}")
+        if (workers, roots) == (self.workers, self.parameter_servers):
+            return self
+        return replace(self, workers=workers, parameter_servers=roots)
+
+    def __post_init__(self) -> None:
+        if not is_job_name(self.name):
+            raise JobError(
+                f"a job's name is a word of 1 to {LONGEST_NAME} letters that can be printed, without spaces, got "
+                f"{self.name[:LONGEST_NAME]!r}"
+                + (f" and {len(self.name) - LONGEST_NAME} more letters" if len(self.name) > LONGEST_NAME else "")
+            )
+        if not self.workers:
+            raise JobError(f"job {self.name!r} has no workers")
+        if not self.parameter_servers:
+            raise JobError(f"job {self.name!r} has no parameter servers")
+        seen: set[str] = set()
+        for node in (*self.workers, *self.parameter_servers):
+            if node in seen:
+                raise JobError(f"job {self.name!r}: node {node!r} is given twice (a server has one role)")
+            seen.add(node)
+        if isinstance(self.model_bytes, bool) or not isinstance(self.model_bytes, int) or self.model_bytes <= 0:
+            raise JobError(
+                f"job {self.name!r}: model_bytes must be a whole number of bytes above 0, like 1000000, a list "
+                f"of buckets' bytes, or {ANY!r}, got {self.model_bytes!r}"
+            )
+        if any(isinstance(b, bool) or not isinstance(b, int) or b <= 0 for b in self.buckets or ()):
+            raise JobError(f"job {self.name!r}: buckets must be whole numbers above 0, got {list(self.buckets or ())}")
+        if self.buckets and sum(self.buckets) != self.model_bytes:
+            raise JobError(f"job {self.name!r}: its buckets have {sum(self.buckets)} bytes, not {self.model_bytes}")
+        most = self.max_trees
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise JobError(f"job {self.name!r}: max_trees must be a whole number above 0, got {most!r}")
+        if not isinstance(self.gathers, bool):
+            raise JobError(f"job {self.name!r}: gathers must be true or false, got {self.gathers!r}")
+        least = self.at_least
+        if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 1):
+            raise JobError(f"job {self.name!r}: at_least must be a whole number above 0, got {least!r}")
+        if least is not None and least > len(self.workers):
+            raise JobError(f"job {self.name!r}: at_least={least}, and it has {len(self.workers)} workers")
+
+    def check(self, topology: Topology) -> None:
+        """Raises JobError when a node does not exist or is a switch."""
+        for role, nodes in (("worker", self.workers), ("parameter server", self.parameter_servers)):
+            for node in nodes:
+                if node not in topology:
+                    raise JobError(f"job {self.name!r}: {role} {node!r} does not exist in the topology")
+                if topology.kind(node) != "server":
+                    raise JobError(f"job {self.name!r}: {role} {node!r} is a switch, it must be a server")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "workers": list(self.workers),
+            "parameter_servers": list(self.parameter_servers),
+            "model_bytes": self.model_bytes if self.buckets is None else list(self.buckets) or ANY,
+            **({} if self.max_trees is None else {"max_trees": self.max_trees}),
+            **({} if self.at_least is None else {"at_least": self.at_least}),
+            **({"gathers": True} if self.gathers else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Raises JobError, naming the missing or wrong field."""
+        if not isinstance(data, Mapping):
+            raise JobError(f"a job is a JSON object, got {data!r}")
+        if unknown := unknown_name(data, FIELDS):
+            raise JobError(f"job: {unknown}")
+        for key in ("workers", "parameter_servers"):
+            value = data.get(key)
+            if (
+                isinstance(value, str)
+                or not isinstance(value, Sequence)
+                or not all(isinstance(n, str | int) for n in value)
+            ):
+                raise JobError(f"job: {key} must be a list of node ids, got {value!r}")
+        if "model_bytes" not in data:
+            raise JobError(f'job: model_bytes is missing: a number, a list of tensors\' sizes, or "{ANY}"')
+        size: Any = data["model_bytes"]
+        buckets: tuple[int, ...] | None = None
+        if size == ANY:
+            size, buckets = DEFAULT_MODEL_BYTES, ()
+        elif isinstance(size, list):
+            if not size or not all(isinstance(b, int) for b in size):
+                raise JobError(f"job: model_bytes must be a number, a list of numbers or {ANY!r}, got {size!r}")
+            size, buckets = sum(size), tuple(size)
+        return cls(
+            str(data.get("name", "job")),
+            tuple(str(n) for n in data["workers"]),
+            tuple(str(n) for n in data["parameter_servers"]),
+            size,
+            data.get("max_trees"),
+            buckets,
+            data.get("at_least"),
+            data.get("gathers", False),
+        )
+
+
+def parse_bytes(text: str) -> int:
+    """As `inputs.parse_bytes`. Raises JobError."""
+    try:
+        return inputs.parse_bytes(text)
+    except ValueError as error:
+        raise JobError(str(error)) from None
+
+
+def parse_sizes(text: str) -> tuple[int, tuple[int, ...] | None]:
+    """(bytes of a gradient, its tensors) of "25M", "25M+25M+7M", "25M*40" or "any". Raises JobError."""
+    if text.strip() == ANY:
+        return DEFAULT_MODEL_BYTES, ()
+    sizes: list[int] = []
+    for part in text.split("+"):
+        size, star, times = part.partition("*")
+        if star and not times.strip().isdigit():
+            raise JobError(f"a size may be given several times, like 25M*40, got {part!r}")
+        count = int(times) if star else 1
+        if len(sizes) + count > MOST_TENSORS:
+            raise JobError(f"a gradient has at most {MOST_TENSORS} tensors, got {part!r}")
+        sizes += [parse_bytes(size)] * count
+    return sum(sizes), None if len(sizes) == 1 else tuple(sizes)
+
+
+def place_job(
+    topology: Topology,
+    workers: int | None = None,
+    parameter_servers: int = 1,
+    *,
+    seed: int = 0,
+    model_bytes: int = DEFAULT_MODEL_BYTES,
+    name: str = "job",
+    max_trees: int | None = None,
+    buckets: tuple[int, ...] | None = None,
+    at_least: int | None = None,
+    gathers: bool = False,
+) -> Job:
+    """Parameter servers and workers on random servers (workers None: on all that are left).
+
+    Servers whose `role` says so are taken first. Same seed, same job. Raises JobError when there are too few servers.
+    """
+    generator = random.Random(seed)
+    order = list(topology.servers)
+    generator.shuffle(order)
+
+    def take(count: int, role: str, other: str) -> list[str]:
+        preference = {role: 0, None: 1, other: 2}
+        chosen = sorted(order, key=lambda node: preference[topology.role(node)])[:count]
+        for node in chosen:
+            order.remove(node)
+        return sorted(chosen, key=natural_key)
+
+    if parameter_servers < 1 or (workers is not None and workers < 1):
+        raise JobError(f"a job needs a worker and a parameter server, got workers={workers}, ps={parameter_servers}")
+    needed = parameter_servers + (workers if workers is not None else 1)
+    if needed > len(order):
+        raise JobError(f"the job needs {needed} servers, the topology has {len(order)}")
+    roots = take(parameter_servers, "parameter_server", "worker")
+    return Job(
+        name,
+        tuple(take(workers if workers is not None else len(order), "worker", "parameter_server")),
+        tuple(roots),
+        model_bytes,
+        max_trees,
+        buckets,
+        at_least,
+        gathers,
+    )
+
+
+def parse_job(spec: str, topology: Topology) -> Job:
+    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,gathers=1,name=x" (every part optional).
+
+    Without workers: all servers left; without ps: as many as the topology has of that role, else 1. model: bytes of the
+    gradient, of its tensors (25M+7M, 25M*40), or any (also without it). Raises JobError.
+    """
+    if spec and "=" not in spec:
+        path = Path(spec)
+        try:
+            data = parse_json(path.read_text())
+        except OSError as error:
+            raise JobError(
+                f"cannot read job file {path}: {error.strerror}; a job is a file or workers=8,ps=2,seed=1"
+            ) from None
+        except ValueError as error:
+            raise JobError(f"job file {path} is not JSON: {error}") from None
+        try:
+            job = Job.from_json(data)
+            job.check(topology)
+        except JobError as error:
+            raise JobError(f"job file {path}: {error}") from None
+        return job
+    values: dict[str, str] = {}
+    for part in filter(None, spec.split(",")):
+        key, _, value = part.partition("=")
+        if key not in WORDS:
+            raise JobError(f"job: unknown part {part!r}; known are {', '.join(f'{word}=' for word in WORDS)}")
+        if key in values:
+            raise JobError(f"job: {key}= is given twice")
+        values[key] = value
+
+    def integer(key: str, default: int | None) -> int | None:
+        try:
+            return int(values[key]) if key in values else default
+        except ValueError:
+            raise JobError(f"job: {key} must be a whole number, got {values[key]!r}") from None
+
+    if (gathers := values.get("gathers", "0")) not in ("0", "1"):
+        raise JobError(f"job: gathers must be 0 or 1, got {gathers!r}")
+    size, buckets = parse_sizes(values.get("model", ANY))
+    hinted = sum(topology.role(s) == "parameter_server" for s in topology.servers)
+    return place_job(
+        topology,
+        integer("workers", None),
+        integer("ps", hinted or 1) or 0,
+        seed=integer("seed", 0) or 0,
+        model_bytes=size,
+        name=values.get("name", "job"),
+        max_trees=integer("trees", None),
+        buckets=buckets,
+        at_least=integer("at_least", None),
+        gathers=gathers == "1",
+    )
+
+
+def parse_next_job(text: str, topology: Topology, others: Mapping[str, Iterable[str]]) -> Job:
+    """A job beside others (their nodes by name): JSON, or words as `parse_job` takes them, for which servers that no
+    other job has are taken; without a name it gets one that is free. Raises JobError."""
+    if text.lstrip().startswith("["):
+        raise JobError("a job file is a JSON object of workers and parameter servers, and not a list")
+    if text.lstrip().startswith("{"):
+        job = Job.from_json(parse_json(text))
+        job.check(topology)
+        return job
+    busy = {node for nodes in others.values() for node in nodes}
+    free = topology.replace(remove_nodes=[node for node in topology.servers if node in busy])
+    if "name=" not in text:
+        name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in others)
+        text = f"{text},name={name}" if text else f"name={name}"
+    try:
+        return parse_job(text, free)
+    except JobError as error:
+        if busy and "the topology has" in str(error):
+            raise JobError(f"{error} beside those of {', '.join(others)}") from None
+        raise

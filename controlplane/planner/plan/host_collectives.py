@@ -1,0 +1,295 @@
+"""What hosts reach without switches that add: the rows that every comparison needs, over the same links.
+
+Rates are as those of plans: f, at which the gradient of each worker is reduced, wire Mbit/s over the real links; an
+all-reduce of so many bytes takes bytes x 8 / f. Links are shared by CHANNELS equal parts of the model, each routed on
+its own over least-loaded shortest paths, as collective libraries do with their channels.
+
+- `host-ring`: workers in a ring that follows the network, rack after rack; each hop carries 2 (W - 1) / W of the model.
+- `reduce-scatter+all-gather`: every worker sends each other its part, and gets the sums: 2 / W of the model per pair.
+- `host-trees`: the best that any trees can do in which only workers add and copy (ForestColl's optimum, arXiv
+  2402.06787): a reduction along trees towards roots, a broadcast along trees away from them. Workers' shares x_w of the
+  roots (sum f), b and c what broadcast and reduction may use of each link (b + c <= capacity, at each switch as much in
+  as out). By Edmonds' theorem, with switches split off, trees exist where every worker can receive f from all roots
+  over b, and send f to them over c: each set of nodes with a worker inside needs b(into it) + x(of it) >= f. The sets
+  are found as minimum cuts (`_Forest`).
+
+`all_reduce_bound` is what none of all these, and no plan with any parameter servers, can beat.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.host_ways import HOST_WAYS
+from controlplane.planner.routing import Network, Router, Unreachable
+from controlplane.planner.strategies.deadline import deadline
+from controlplane.planner.strategies.fabric.bounds import Bound, cuts
+from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
+from controlplane.planner.strategies.solver import Program
+from controlplane.planner.topology import Topology
+
+NOTABLY = 1.001
+"""How many times as fast as a plan another way has to be to be spoken of."""
+
+MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
+MOST_WORKERS = 160  # up to which the best trees of hosts are looked for: it takes a second with 120, minutes with 1,000
+CHANNELS = 16
+UNITS = 1_000_000  # of a rate, for minimum cuts: they are of whole numbers
+ROUNDS = 100
+TOLERANCE = 1e-5
+SPARE = 1e-5
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """What one way of all hosts reaches. bottleneck: the link that is full first, "" where it is no single one."""
+
+    strategy: str
+    rate_mbps: float
+    bottleneck: str = ""
+
+    def seconds(self, job: Job) -> float:
+        """Of an all-reduce of the job's gradient, headers not counted."""
+        return job.model_bytes * 8 / (self.rate_mbps * 1e6)
+
+
+__all__ = ["HOST_WAYS", "HostRow", "all_reduce_bound", "best_host_trees", "faster_rows", "host_rows", "row_json"]
+
+
+def host_rows(topology: Topology, job: Job) -> list[HostRow]:
+    """Every way of the module's text that is possible here (`host-trees` up to MOST_WORKERS); none for a job of one
+    worker."""
+    if len(job.workers) < 2:
+        return []
+    network = Network(topology)
+    rows: list[HostRow] = []
+    for make in (_ring, _exchange):
+        try:
+            rows.append(make(network, job))
+        except Unreachable:
+            continue
+    rate = best_host_trees(topology, job) if len(job.workers) <= MOST_WORKERS else None
+    if rate is not None:
+        rows.append(HostRow("host-trees", rate))
+    return [row for row in rows if row.rate_mbps > 0]
+
+
+def faster_rows(rows: list[HostRow], rate_mbps: float) -> list[HostRow]:
+    """Those that are clearly faster than a plan of this rate, the fastest first."""
+    return sorted((row for row in rows if row.rate_mbps > rate_mbps * NOTABLY), key=lambda row: -row.rate_mbps)
+
+
+def _ring(network: Network, job: Job) -> HostRow:
+    """Workers in the order in which a walk over the network meets them."""
+    workers = len(job.workers)
+    wanted = {network.index[w] for w in job.workers}
+    order = [node for node in _walk(network, network.index[job.workers[0]]) if node in wanted]
+    if len(order) < workers:
+        missing = next(iter(wanted - set(order)))
+        raise Unreachable(job.workers[0], network.names[missing])
+    router = Router(network)
+    part = 2 * (workers - 1) / workers / CHANNELS
+    for _ in range(CHANNELS):
+        for here, there in zip(order, [*order[1:], order[0]], strict=True):
+            router.route(here, there, part)
+    return _rated("host-ring", router)
+
+
+def _walk(network: Network, start: int) -> Iterator[int]:
+    """Nodes in depth-first order, servers of a switch before other switches: racks and pods stay together."""
+    seen, stack = set(), [start]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if node == start or network.forwards[node]:
+            stack += sorted((v for v, _ in network.out[node] if v not in seen), key=lambda v: not network.forwards[v])
+
+
+def _exchange(network: Network, job: Job) -> HostRow:
+    """Each pair of workers; those of a rack have the same way."""
+    workers = len(job.workers)
+    router = Router(network)
+    homes: Counter[int] = Counter()
+    for worker in job.workers:
+        node = network.index[worker]
+        access = network.access(node)
+        homes[node if access is None else access.switch] += 1
+        if access is not None:
+            for link in (access.up, access.down):
+                router.load[link] += 2 * (workers - 1) / workers
+    for target, many in homes.items():
+        for source, count in homes.items():
+            if source != target:
+                for _ in range(CHANNELS):
+                    router.route(source, target, 2 * many * count / workers / CHANNELS)
+    return _rated("reduce-scatter+all-gather", router)
+
+
+def _rated(name: str, router: Router) -> HostRow:
+    network = router.network
+    rate, link = min(
+        (capacity / load, e)
+        for e, (capacity, load) in enumerate(zip(network.capacity, router.load, strict=True))
+        if load > 0
+    )
+    u, v = network.ends[link]
+    return HostRow(name, rate, f"{network.names[u]}->{network.names[v]}")
+
+
+def best_host_trees(topology: Topology, job: Job) -> float | None:
+    """Mbit/s that the best trees among workers reach, where switches only forward; None where time ends before it is
+    known. 0 where some worker cannot be reached."""
+    merged = merge_equivalent(topology)
+    return _Forest(Network(topology if merged is None else merged.topology), job).rate()
+
+
+class _Forest:
+    """The program of the module's text. Columns: f, x of every worker, b of every link, c of every link."""
+
+    def __init__(self, network: Network, job: Job) -> None:
+        self.network = network
+        self.workers = [network.index[w] for w in job.workers]
+        mine = set(self.workers)
+        usable = [e for e, ends in enumerate(network.ends) if network.capacity[e] > 0 and self._carries(ends, mine)]
+        self.ends = [network.ends[e] for e in usable]
+        capacity = np.array([network.capacity[e] for e in usable])
+        self.scale = float(capacity.max()) if len(capacity) else 0.0
+        self.first_b = 1 + len(self.workers)
+        self.first_c = self.first_b + len(self.ends)
+        if not self.ends:
+            return
+        self.program = Program("the best trees of hosts", presolve=False)
+        columns = self.first_c + len(self.ends)
+        spare = np.full(columns, -SPARE / len(self.ends))  # what is not needed is handed out: few cuts are missing then
+        spare[: self.first_b] = 0.0
+        spare[0] = -1.0
+        self.program.add_columns(spare)
+        for e, mbps in enumerate(capacity / self.scale):
+            self.program.add_row([self.first_b + e, self.first_c + e], [1.0, 1.0], upper=float(mbps))
+        xs = list(range(1, self.first_b))
+        self.program.add_row([*xs, 0], [1.0] * len(xs) + [-1.0], 0.0, 0.0)
+        self.into: dict[int, list[int]] = {}
+        self.out: dict[int, list[int]] = {}
+        for e, (u, v) in enumerate(self.ends):
+            self.out.setdefault(u, []).append(e)
+            self.into.setdefault(v, []).append(e)
+        for node in self.into.keys() | self.out.keys():
+            if node not in mine:
+                for first in (self.first_b, self.first_c):
+                    into, out = ([first + e for e in side.get(node, [])] for side in (self.into, self.out))
+                    self.program.add_row([*into, *out], [1.0] * len(into) + [-1.0] * len(out), 0.0, 0.0)
+        for i, worker in enumerate(self.workers):
+            for edges, first in ((self.into, self.first_b), (self.out, self.first_c)):
+                self._require([1 + i], [first + e for e in edges.get(worker, [])])
+            for edges, first in ((self.out, self.first_b), (self.into, self.first_c)):  # its own part passes its link
+                members = [first + e for e in edges.get(worker, [])]
+                self.program.add_row([*members, 1 + i], [1.0] * len(members) + [-1.0], lower=0.0)
+
+    def _carries(self, ends: tuple[int, int], mine: set[int]) -> bool:
+        return all(self.network.forwards[node] or node in mine for node in ends)
+
+    def _require(self, xs: list[int], links: list[int]) -> None:
+        """What a set of nodes has itself and what can come in is f at least."""
+        self.program.add_row([*xs, *links, 0], [1.0] * (len(xs) + len(links)) + [-1.0], lower=0.0)
+
+    def rate(self) -> float | None:
+        """Mbit/s."""
+        if not self.ends:
+            return 0.0
+        limit = deadline()
+        for _ in range(ROUNDS):
+            if limit.passed():
+                return None
+            values = self.program.solve().values
+            f = float(values[0])
+            if f <= TOLERANCE:
+                return 0.0
+            missing = [self._cut(values, f, back) for back in (False, True)]
+            if not any(missing):
+                return f * self.scale
+        return None
+
+    def _cut(self, values: np.ndarray, f: float, back: bool) -> bool:
+        """Adds the sets to which too little can come; whether there were any. back: of the reduction, whose links are
+        looked at the other way round."""
+        first = self.first_c if back else self.first_b
+        links = [(v, u) if back else (u, v) for u, v in self.ends]
+        source = len(self.network.names)
+        rows = [u for u, _ in links] + [source] * len(self.workers)
+        columns = [v for _, v in links] + self.workers
+        amounts = np.concatenate([values[first : first + len(links)], values[1 : self.first_b]])
+        whole = np.round(np.maximum(amounts, 0.0) / f * UNITS).astype(np.int32)
+        graph = csr_matrix((whole, (rows, columns)), shape=(source + 1, source + 1))
+        found: set[frozenset[int]] = set()
+        for worker in self.workers:
+            result = maximum_flow(graph, source, worker)
+            if result.flow_value < UNITS * (1 - TOLERANCE) - len(whole):
+                left = graph - result.flow
+                left.data[left.data < 0] = 0
+                left.eliminate_zeros()
+                reached = set(breadth_first_order(left, source, return_predecessors=False).tolist())
+                found.add(frozenset(range(source)) - reached)
+        for nodes in found:
+            inside = [1 + i for i, worker in enumerate(self.workers) if worker in nodes]
+            entering = [first + e for e, (u, v) in enumerate(links) if v in nodes and u not in nodes]
+            self._require(inside, entering)
+        return bool(found)
+
+
+def all_reduce_bound(topology: Topology, job: Job) -> Bound:
+    """Mbit/s that no all-reduce among the job's workers can beat over these links, with the job's parameter servers and
+    the switches to help, whoever adds and wherever results are made.
+
+    Each worker and each set of nodes with workers inside and outside (racks and what bounds.py calls parts) sends at
+    least f and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of
+    its capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it:
+    2 (W - 1) f <= what all hosts take in + sum_v C_v (1 - 1/W).
+    """
+    workers = len(job.workers)
+    hosts = dict.fromkeys((*job.workers, *job.parameter_servers))
+
+    def comes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
+
+    def goes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
+
+    counted = topology.results_on_links
+    nic = min(min(goes(w), comes(w)) if counted else goes(w) for w in job.workers)
+    best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
+    if workers < 2:
+        return best
+    if counted:
+        added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
+        together = (sum(map(comes, hosts)) + added) / (2 * (workers - 1))
+        if together < best.mbps:
+            best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")
+        for cut in cuts(topology, job):
+            if 0 < cut.workers < workers and min(cut.out, cut.into) < best.mbps:
+                best = Bound(min(cut.out, cut.into), f"links of {cut.name}: no all-reduce of any kind is faster")
+    return best
+
+
+def row_json(row: HostRow, job: Job, bound: Bound) -> dict[str, Any]:
+    """As `compare --json` has it."""
+    return {
+        "strategy": row.strategy,
+        "rate_mbps": row.rate_mbps,
+        "bound_mbps": bound.mbps,
+        "bound": bound.what,
+        "gap": max(0.0, 1 - row.rate_mbps / bound.mbps),
+        "seconds": row.seconds(job),
+        "communication_seconds": row.seconds(job),
+        **({"bottleneck": {"kind": "link", "name": row.bottleneck}} if row.bottleneck else {}),
+    }

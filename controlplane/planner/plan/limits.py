@@ -1,0 +1,288 @@
+"""What switches can hold of a plan beside its rates: slots, table entries, multicast groups, flows of one sum.
+
+Attributes of a switch in the topology, all optional (absent: unlimited), whole numbers: what all jobs' plans together
+may have of it.
+
+- slots: of the aggregation memory; a tree takes at least MINIMUM_SLOTS at each of its aggregation points;
+- label_entries: of the label table; multicast_groups: ways to copy results;
+- fan_in: flows (of workers, partial sums) that are added to one sum, i.e. at one point of one tree;
+- max_workers: workers of one job; values_per_packet: of the program on the switch, the same on all switches.
+
+They make a plan discrete: which trees there are matters, not only how much each carries. What a plan needs is counted
+here from its trees alone, as `rules.build` spends it. `Limits` is what a compiled program has; `limited` puts it into a
+topology.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Protocol
+
+from controlplane.planner.plan.model import Plan, Tree
+from controlplane.planner.topology import Topology, TopologyError
+from p4src.protocol import MAX_WORKERS, PROTOCOL
+
+MINIMUM_SLOTS = 16
+
+MAXIMUM_FLOWS = {name: target.flows for name, target in PROTOCOL.targets.items()}
+"""Flows that a target adds at one point of one tree: bits of its slots' bitmaps (on Tofino a word of 32, of which the
+program uses one itself)."""
+
+
+class Resource(StrEnum):
+    """What there can be too little of on a switch."""
+
+    SLOTS = "aggregation slots"
+    LABELS = "label table entries"
+    GROUPS = "multicast groups"
+    FLOWS = "flows added at one point of one tree"
+    WORKERS = "workers of one job"
+    ROUTES = "IPv4 routes"
+    LOOPBACK = "Mbit/s of loopback ports"
+    NUMBERS = "labels of one job"
+
+
+RESOURCES = {
+    "slots": Resource.SLOTS,
+    "label_entries": Resource.LABELS,
+    "multicast_groups": Resource.GROUPS,
+    "fan_in": Resource.FLOWS,
+    "max_workers": Resource.WORKERS,
+}
+"""By attribute of a switch in the topology."""
+
+ATTRIBUTES = (*RESOURCES, "values_per_packet")
+
+
+class Sizes(Protocol):
+    """Of a compiled program."""
+
+    @property
+    def values_per_packet(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def label_table_size(self) -> int: ...
+    @property
+    def route_table_size(self) -> int: ...
+    @property
+    def multicast_groups(self) -> int: ...
+
+
+class DoesNotFit(ValueError):
+    """The plan needs more of a resource than there is."""
+
+    def __init__(self, switch: str, resource: Resource, needed: int, available: int) -> None:
+        super().__init__(f"switch {switch}: the plan needs {needed} {resource}, available are {available}")
+        self.switch, self.resource, self.needed, self.available = switch, resource, needed, available
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one switch holds with a compiled program.
+
+    fan_in: flows that can be added at one point of one tree; None: any number.
+    front_panel: the switches are hardware, whose ports are configured as the topology says.
+    """
+
+    values_per_packet: int
+    slots: int
+    label_table_size: int
+    route_table_size: int
+    multicast_groups: int = 4096
+    max_workers: int = MAX_WORKERS
+    fan_in: int | None = None
+    front_panel: bool = False
+
+    @classmethod
+    def of_target(cls, name: str = "v1model") -> Limits:
+        """The defaults of a target of p4src/protocol.json. Raises ValueError, naming the known ones."""
+        if name not in PROTOCOL.targets:
+            raise ValueError(f"unknown target {name!r}; known: {', '.join(PROTOCOL.targets)}")
+        return cls.of_program(name, PROTOCOL.targets[name])
+
+    @classmethod
+    def of_program(cls, target: str, sizes: Sizes, *, front_panel: bool = False) -> Limits:
+        """Of a program for the target with these sizes: a target's description, or an artifact's manifest."""
+        return cls(
+            sizes.values_per_packet,
+            sizes.slots,
+            sizes.label_table_size,
+            sizes.route_table_size,
+            sizes.multicast_groups,
+            fan_in=MAXIMUM_FLOWS.get(target),
+            front_panel=front_panel,
+        )
+
+
+@dataclass(frozen=True)
+class Held:
+    """Limits per switch of a topology; a switch without one is not in the dictionary."""
+
+    slots: dict[str, int]
+    label_entries: dict[str, int]
+    multicast_groups: dict[str, int]
+    fan_in: dict[str, int]
+    max_workers: dict[str, int]
+    values_per_packet: int | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether any switch limits the plan (the packets' size does not)."""
+        return any(getattr(self, name) for name in RESOURCES)
+
+    def trees_at(self, switch: str) -> float:
+        """How many trees may add at the switch."""
+        if switch in self.slots:
+            return self.slots[switch] // MINIMUM_SLOTS
+        return float("inf")
+
+
+@lru_cache(maxsize=16)
+def held(topology: Topology) -> Held:
+    """The limits that the topology's switches have. Raises TopologyError, naming switch and attribute."""
+    found: dict[str, dict[str, int]] = {name: {} for name in ATTRIBUTES}
+    for node in topology.nodes:
+        for name in ATTRIBUTES:
+            value = topology.graph.nodes[node].get(name)
+            if value is None:
+                continue
+            if topology.kind(node) != "switch":
+                raise TopologyError(f"node {node!r}: {name} does not belong on a server")
+            least = 1 if name in ("values_per_packet", "max_workers") else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise TopologyError(f"node {node!r}: {name} must be a whole number of at least {least}, got {value!r}")
+            found[name][node] = value
+    packets = sorted(set(found["values_per_packet"].values()))
+    if len(packets) > 1:
+        raise TopologyError(f"values_per_packet must be the same on all switches, got {packets[0]} and {packets[-1]}")
+    return Held(**{name: found[name] for name in RESOURCES}, values_per_packet=packets[0] if packets else None)
+
+
+def _attributes(limits: Limits) -> dict[str, int]:
+    """What a target holds, by attribute of a switch."""
+    own = {
+        "slots": limits.slots,
+        "label_entries": limits.label_table_size,
+        "multicast_groups": limits.multicast_groups,
+        "max_workers": limits.max_workers,
+        "values_per_packet": limits.values_per_packet,
+    }
+    if limits.fan_in is not None:
+        own["fan_in"] = limits.fan_in
+    return own
+
+
+def limited(topology: Topology, limits: Limits) -> Topology:
+    """The topology with every switch holding what the target does, and at most what its own attributes say."""
+    own = _attributes(limits)
+    held(topology)
+    nodes = {
+        v: {name: min(value, topology.graph.nodes[v].get(name, value)) for name, value in own.items()}
+        for v in topology.switches
+    }
+    return topology.replace(nodes=nodes)
+
+
+def label_entries(tree: Tree) -> Counter[str]:
+    """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
+    node for the results, one per worker and node for answers to it; and for what an aggregation point sends that is not
+    complete, where it sends to another one, one per node on its way to the root."""
+    entries = Counter(chain.from_iterable([a.route[1:-1] for a in tree.assignments]))
+    entries.update(chain.from_iterable([r.route[1:-1] for r in tree.relays]))
+    entries.update(fan_in(tree))
+    for relay in tree.relays:
+        if relay.next != tree.root:
+            entries.update(tree.way(relay.node)[1:-1])
+    parent = {child: above for above, child in tree.return_edges}
+    entries.update({above for above, _ in tree.return_edges if above != tree.root})
+    for above, workers in Counter([parent[a.worker] for a in tree.assignments]).items():
+        node = above
+        while node != tree.root:
+            entries[node] += workers
+            node = parent[node]
+    return entries
+
+
+def fan_in(tree: Tree) -> Counter[str]:
+    """Flows that are added per aggregation point of a tree."""
+    found = tree.ends()
+    del found[tree.root]
+    return found
+
+
+def copies(tree: Tree) -> dict[str, frozenset[str]]:
+    """Where a tree's results are copied, and to which neighbours."""
+    below: dict[str, set[str]] = {}
+    for above, child in tree.return_edges:
+        below.setdefault(above, set()).add(child)
+    return {v: frozenset(children) for v, children in below.items() if len(children) > 1 and v != tree.root}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a plan takes of each switch, by resource as in `Held`; at least, of slots."""
+
+    fan_in: dict[str, int]
+    slots: dict[str, int]
+    label_entries: dict[str, int]
+    multicast_groups: dict[str, int]
+
+    @classmethod
+    def of(cls, plan: Plan, entries: bool = True) -> Needs:
+        """entries: also of the label table, which takes longest to count."""
+        labels: Counter[str] = Counter()
+        points: Counter[str] = Counter()
+        groups: dict[str, set[frozenset[str]]] = {}
+        inputs: dict[str, int] = {}
+        for tree in plan.trees:
+            points.update(tree.points)
+            for v, count in fan_in(tree).items():
+                inputs[v] = max(inputs.get(v, 0), count)
+            if entries:
+                labels.update(label_entries(tree))
+            for v, children in copies(tree).items():
+                groups.setdefault(v, set()).add(children)
+        slots = {v: MINIMUM_SLOTS * count for v, count in points.items()}
+        return cls(inputs, slots, labels, {v: len(found) for v, found in groups.items()})
+
+
+def check_fits(plan: Plan, topology: Topology) -> None:
+    """Holds the plan against the limits of the topology's switches. Raises DoesNotFit for the first exceeded."""
+    limits = held(topology)
+    if limits.anything:
+        _check_within(plan, limits, Needs.of(plan, bool(limits.label_entries)))
+
+
+def _check_within(plan: Plan, limits: Held, needs: Needs) -> None:
+    for v, available in limits.max_workers.items():
+        if len(plan.job.workers) > available:
+            raise DoesNotFit(v, RESOURCES["max_workers"], len(plan.job.workers), available)
+    for name in ("fan_in", "slots", "label_entries", "multicast_groups"):
+        needed: dict[str, int] = getattr(needs, name)
+        available_at: dict[str, int] = getattr(limits, name)
+        for v, available in available_at.items():
+            if needed.get(v, 0) > available:
+                raise DoesNotFit(v, RESOURCES[name], needed[v], available)
+
+
+def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
+    """By target, why its programs cannot hold the plan; those that can are not in it."""
+    found = {}
+    needs, own = Needs.of(plan), held(topology)
+    for target in PROTOCOL.targets:
+        holds = _attributes(Limits.of_target(target))
+        least: dict[str, Any] = {
+            name: {v: min(value, getattr(own, name).get(v, value)) for v in topology.switches}
+            for name in RESOURCES
+            if (value := holds.get(name)) is not None
+        }
+        try:
+            _check_within(plan, replace(own, **least), needs)
+        except DoesNotFit as error:
+            found[target] = str(error)
+    return found

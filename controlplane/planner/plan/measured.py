@@ -1,0 +1,60 @@
+"""The hosts' part of round trips, from what agents measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
+from controlplane.planner.topology import Topology
+
+RoundTrips = Mapping[int, Mapping[str, float]]
+"""By tree and worker: the shortest, ms."""
+
+
+def host_times_ms(plan: Plan, topology: Topology, packet_bits: int, round_trips_ms: RoundTrips) -> dict[str, float]:
+    """What each server adds to a round trip, ms: what the links do not explain (`slots.round_trip`), 0 at least.
+
+    A worker has half of what is left in the tree where that is least; a parameter server what is left beside the worker
+    that says least of it. Only servers of which something was measured are there; trees of other numbers are left out.
+    """
+    left: dict[int, dict[str, float]] = {}
+    for index, by_worker in round_trips_ms.items():
+        if index < len(plan.trees) and by_worker:
+            levels = round_trip(plan.trees[index], topology, packet_bits)
+            links = total_ms(level for level in levels if level.source != HOSTS)
+            left[index] = {worker: max(0.0, ms - links) for worker, ms in by_worker.items()}
+    found: dict[str, float] = {}
+    for parts in left.values():
+        for worker, ms in parts.items():
+            found[worker] = min(found.get(worker, ms / 2), ms / 2)
+    roots: dict[str, float] = {}
+    for index, parts in left.items():
+        root = plan.trees[index].root
+        least = min(ms - found[worker] for worker, ms in parts.items())
+        roots[root] = min(roots.get(root, least), least)
+    for root, ms in roots.items():
+        found[root] = min(found.get(root, ms), ms)
+    return found
+
+
+def with_measured(topology: Topology, measured_ms: Mapping[str, float]) -> Topology:
+    """The topology with these times of its servers. One that it has of its own (`host_ms`) counts before them."""
+    nodes = {server: {"measured_ms": measured_ms[server]} for server in topology.servers if server in measured_ms}
+    return topology.replace(nodes=nodes) if nodes else topology
+
+
+def load_measured(path: str | Path) -> dict[str, float]:
+    """Of `python -m controlplane.controller status --json`, by server, ms. Raises ValueError."""
+    try:
+        agents = json.loads(Path(path).read_text())["agents"]
+        found = {str(agent["node"]): float(agent["host_ms"]) for agent in agents if agent.get("host_ms") is not None}
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path}: not what `python -m controlplane.controller status --json` prints") from None
+    if not found:
+        raise ValueError(f"{path}: no agent has measured a round trip yet; let the job reduce something first")
+    return found

@@ -1,0 +1,425 @@
+"""The one intermediate representation: a plan is a set of weighted aggregation trees (docs/planner.md).
+
+Or of multicasts: workers that send their whole models to each other, where nothing is added on the way (docs/wan.md).
+Immutable, comparable, JSON round trip. A route is the tuple of nodes from its first to its last, both included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from controlplane.common.inputs import parse_json
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
+
+SHARE_TOLERANCE = 1e-6
+SHOWN_TREES, SHOWN_POINTS = 40, 16
+"""How many trees, and aggregation points of one, a plan is printed with: about a screen."""
+
+
+class PlanError(ValueError):
+    """The plan is not well formed, or does not fit its topology; names tree and node."""
+
+
+class Assignment(NamedTuple):
+    """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct."""
+
+    worker: str
+    point: str
+    route: tuple[str, ...]
+
+
+class Relay(NamedTuple):
+    """An aggregation point's partial sum goes on to `next`: another aggregation point, or the root."""
+
+    node: str
+    next: str
+    route: tuple[str, ...]
+
+
+class Flow(NamedTuple):
+    """What climbs a tree over one route: a worker's gradients, or an aggregation point's partial sum, to where it is
+    added."""
+
+    source: str
+    end: str
+    route: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One aggregation tree over all workers, for `share` of the model.
+
+    return_edges: (parent, child) from the root down to every worker, the links that results take.
+    """
+
+    root: str
+    share: float
+    assignments: tuple[Assignment, ...]
+    relays: tuple[Relay, ...]
+    return_edges: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def points(self) -> tuple[str, ...]:
+        """Nodes other than the root that add, in the order of the relays."""
+        return tuple(relay.node for relay in self.relays)
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """All that climbs: the workers' flows, then the partial sums."""
+        return tuple(
+            [Flow(a.worker, a.point, a.route) for a in self.assignments]
+            + [Flow(r.node, r.next, r.route) for r in self.relays]
+        )
+
+    def ends(self) -> Counter[str]:
+        """Flows that end at each aggregation point, and at the root."""
+        found = Counter([a.point for a in self.assignments])
+        found.update([r.next for r in self.relays])
+        return found
+
+    def crossed(self) -> Counter[tuple[str, str]]:
+        """Flows over each link, upwards."""
+        routes = chain((a.route for a in self.assignments), (r.route for r in self.relays))
+        return Counter(chain.from_iterable(map(pairwise, routes)))
+
+    def way(self, point: str) -> tuple[str, ...]:
+        """Nodes from an aggregation point along the relays to the root. Routes in a row may cross a link twice: what is
+        between is left out, so that a label leads on from each link in one way."""
+        relays = {relay.node: relay for relay in self.relays}
+        nodes = [point]
+        at = point
+        while at != self.root:
+            nodes += relays[at].route[1:]
+            at = relays[at].next
+        links: list[tuple[str, str]] = []
+        for link in pairwise(nodes):
+            if link in links:
+                del links[links.index(link) + 1 :]
+            else:
+                links.append(link)
+        return (point, *(node for _, node in links))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "root": self.root,
+            "share": self.share,
+            "assignments": [{"worker": a.worker, "point": a.point, "route": list(a.route)} for a in self.assignments],
+            "relays": [{"node": r.node, "next": r.next, "route": list(r.route)} for r in self.relays],
+            "return_edges": [list(edge) for edge in self.return_edges],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Tree:
+        return cls(
+            str(data["root"]),
+            float(data["share"]),
+            tuple(Assignment(_name(a["worker"]), _name(a["point"]), _route(a["route"])) for a in data["assignments"]),
+            tuple(Relay(_name(r["node"]), _name(r["next"]), _route(r["route"])) for r in data["relays"]),
+            tuple((_name(u), _name(v)) for u, v in data["return_edges"]),
+        )
+
+
+@dataclass(frozen=True)
+class Multicast:
+    """One worker sends its whole model to some others; every receiver mixes what it gets itself.
+
+    routes: one per receiver, from the sender to it. layer: "L3": the network copies, and the routes form a tree, each
+    link of which carries the model once; "L7": the sender sends to every receiver on its own.
+    """
+
+    sender: str
+    layer: Literal["L3", "L7"]
+    routes: tuple[tuple[str, ...], ...]
+
+    @property
+    def receivers(self) -> tuple[str, ...]:
+        return tuple(route[-1] for route in self.routes)
+
+    @cached_property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """What carries the model; in L7 a link is named as often as it does."""
+        pairs = [pair for route in self.routes for pair in pairwise(route)]
+        return tuple(dict.fromkeys(pairs)) if self.layer == "L3" else tuple(pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sender": self.sender,
+            "layer": self.layer,
+            "receivers": list(self.receivers),
+            "routes": [list(route) for route in self.routes],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Multicast:
+        return cls(str(data["sender"]), data["layer"], tuple(map(_route, data["routes"])))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not the name of a node")
+    return value
+
+
+def _route(value: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(map(_name, value))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs.
+
+    rate_mbps: the sending rate f of every worker over all trees (wire Mbit/s; only the evaluator computes it); tree i
+    runs at rate_mbps * trees[i].share, and each receiver of a multicast gets the model at rate_mbps. A plan has trees
+    or multicasts, not both. version orders the plans of one job. seed: what the strategy drew with. proven_mbps: no
+    plan of the strategy's kind is faster, where it proves that. detours: other routes between two points that exchange
+    sums, fastest first, for chunks whose direct way is busy; not counted in the rate. gather_speed: so many times
+    rate_mbps all-gathers may go where no worker's own chunks come back to it (controlplane/planner/gathers.py).
+    """
+
+    job: Job
+    strategy: str
+    rate_mbps: float
+    trees: tuple[Tree, ...]
+    version: int = 1
+    seed: int | None = None
+    multicasts: tuple[Multicast, ...] = ()
+    proven_mbps: float | None = None
+    detours: tuple[tuple[str, ...], ...] = ()
+    gather_speed: float = 1.0
+
+    @cached_property
+    def split(self) -> dict[str, float]:
+        """Share of the model per parameter server; the two phases call it x_s. Sums to 1."""
+        shares = dict.fromkeys(self.job.parameter_servers, 0.0)
+        for tree in self.trees:
+            shares[tree.root] = shares.get(tree.root, 0.0) + tree.share
+        return shares
+
+    def tree_rate_mbps(self, index: int) -> float:
+        """What each worker sends on this tree, wire Mbit/s."""
+        return self.rate_mbps * self.trees[index].share
+
+    def with_version(self, version: int) -> Plan:
+        """The same plan under another version number."""
+        return replace(self, version=version)
+
+    def check(self, topology: Topology) -> None:
+        """Holds the structure against the topology; capacities are the evaluator's. Raises PlanError or JobError.
+
+        Every worker adds exactly once per tree, everything reaches the root, routes and return edges exist, nothing
+        loops, the shares sum to 1.
+        """
+        self.job.check(topology)
+        if self.multicasts:
+            if self.trees:
+                raise PlanError("the plan has aggregation trees and multicasts, it can only have one of them")
+            _check_multicasts(self.multicasts, self.job, topology)
+            return
+        if not self.trees:
+            raise PlanError("the plan has no trees")
+        total = sum(tree.share for tree in self.trees)
+        if abs(total - 1.0) > SHARE_TOLERANCE:
+            raise PlanError(f"the trees' shares sum to {total:.9f}, not to 1")
+        good: set[tuple[str, ...]] = set()
+        for index, tree in enumerate(self.trees):
+            _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology, good)
+        for route in self.detours:
+            _check_route(f"detour {' '.join(route)}", route, route[0], route[-1], topology, good=good)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "job": self.job.to_json(),
+            "strategy": self.strategy,
+            "rate_mbps": self.rate_mbps,
+            "version": self.version,
+            "seed": self.seed,
+            "trees": [tree.to_json() for tree in self.trees],
+            **({"multicasts": [each.to_json() for each in self.multicasts]} if self.multicasts else {}),
+            **({} if self.proven_mbps is None else {"proven_mbps": self.proven_mbps}),
+            **({"detours": [list(route) for route in self.detours]} if self.detours else {}),
+            **({} if self.gather_speed == 1 else {"gather_speed": self.gather_speed}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """Raises PlanError or JobError, naming the missing or wrong field."""
+        try:
+            plan = cls(
+                Job.from_json(data["job"]),
+                str(data["strategy"]),
+                float(data["rate_mbps"]),
+                tuple(Tree.from_json(tree) for tree in data["trees"]),
+                int(data.get("version", 1)),
+                data.get("seed"),
+                tuple(Multicast.from_json(each) for each in data.get("multicasts", ())),
+                None if data.get("proven_mbps") is None else float(data["proven_mbps"]),
+                tuple(tuple(str(node) for node in route) for route in data.get("detours", ())),
+                float(data.get("gather_speed", 1.0)),
+            )
+            if not (math.isfinite(plan.gather_speed) and plan.gather_speed >= 1):
+                raise PlanError(f"plan: gather_speed must be a number of at least 1, got {plan.gather_speed}")
+            for what, value in (("rate_mbps", plan.rate_mbps), *(("share", tree.share) for tree in plan.trees)):
+                if not (math.isfinite(value) and value >= 0):
+                    raise PlanError(f"plan: {what} must be a number of at least 0, got {value}")
+            return plan
+        except KeyError as error:
+            raise PlanError(f"plan: field {error} is missing") from None
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            if isinstance(error, PlanError) or type(error).__name__ == "JobError":
+                raise
+            raise PlanError(f"plan: a field is not of its type: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """From a file of to_json's. Raises PlanError that names the file, or the field."""
+        try:
+            content = parse_json(Path(path).read_text())
+        except OSError as error:
+            raise PlanError(f"cannot read plan file {path}: {error.strerror}") from None
+        except ValueError as error:  # no text, or no JSON
+            raise PlanError(f"plan file {path} is not JSON: {error}") from None
+        try:
+            return cls.from_json(content)
+        except ValueError as error:
+            raise type(error)(f"plan file {path}: {error}") from None
+
+    def __str__(self) -> str:
+        lines = [
+            f"plan of {self.strategy} for job {self.job.name}: {self.rate_mbps:.4g} Mbit/s, "
+            f"{f'{len(self.multicasts)} multicasts' if self.multicasts else f'{len(self.trees)} trees'}, "
+            f"{len(self.job.workers)} workers"
+        ]
+        lines += [f"  {each.sender} ({each.layer}): to {', '.join(each.receivers)}" for each in self.multicasts]
+        for index, tree in enumerate(self.trees[:SHOWN_TREES]):
+            counts = Counter(a.point for a in tree.assignments)
+            where = {point: counts[point] for point in (*tree.points, tree.root) if counts[point]}
+            parts = [
+                f"{count} at {point}" if point != tree.root else f"{count} direct"
+                for point, count in list(where.items())[:SHOWN_POINTS]
+            ]
+            if len(where) > SHOWN_POINTS:
+                rest = sum(list(where.values())[SHOWN_POINTS:])
+                parts.append(f"{rest} at {len(where) - SHOWN_POINTS} others")
+            lines.append(f"  {index}: root {tree.root}, share {tree.share:.4f}: {', '.join(parts)}")
+        if len(self.trees) > SHOWN_TREES:
+            rest_share = sum(tree.share for tree in self.trees[SHOWN_TREES:])
+            lines.append(f"  and {len(self.trees) - SHOWN_TREES} more trees, share {rest_share:.4f} (--json has all)")
+        return "\n".join(lines)
+
+
+def _check_route(
+    what: str, route: tuple[str, ...], first: str, last: str, topology: Topology, *, good: set[tuple[str, ...]]
+) -> None:
+    """good: what is behind the first link of routes that were found to be right, as many have it in common; grows."""
+    if len(route) < 2 or route[0] != first or route[-1] != last:
+        raise PlanError(f"{what}: the route must lead from {first} to {last}, got {' '.join(route)}")
+    behind = route[1:]
+    new = behind not in good
+    if first in behind or (new and len(set(behind)) != len(behind)):
+        raise PlanError(f"{what}: the route visits a node twice: {' '.join(route)}")
+    for u, v in pairwise(route) if new else ((first, behind[0]),):
+        if not topology.has_link(u, v):
+            raise PlanError(f"{what}: link {u} -> {v} does not exist")
+    if not new:
+        return
+    for node in behind[:-1]:
+        if topology.kind(node) != "switch":
+            raise PlanError(f"{what}: the route passes through {node}, which is a server and does not forward")
+    good.add(behind)
+
+
+def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[tuple[str, ...]]) -> None:
+    """good: as _check_route has it."""
+    if tree.root not in job.parameter_servers:
+        raise PlanError(f"{name}: the root is no parameter server of job {job.name!r}")
+    if not tree.share > 0:
+        raise PlanError(f"{name}: the share must be above 0, got {tree.share!r}")
+    workers = [a.worker for a in tree.assignments]
+    if workers != list(job.workers) and sorted(workers) != sorted(job.workers):
+        wrong = sorted(set(workers) ^ set(job.workers)) or sorted({w for w in workers if workers.count(w) > 1})
+        raise PlanError(f"{name}: every worker must be assigned exactly once; wrong: {', '.join(wrong)}")
+    onwards = {relay.node: relay.next for relay in tree.relays}
+    if len(onwards) != len(tree.relays):
+        raise PlanError(f"{name}: an aggregation point has two relays")
+    if tree.root in onwards:
+        raise PlanError(f"{name}: the root has a relay")
+    for a in tree.assignments:
+        _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=good)
+        if a.point != tree.root and a.point not in onwards:
+            raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
+    used = {a.point for a in tree.assignments} | {relay.next for relay in tree.relays}
+    for relay in tree.relays:
+        what = f"{name}, aggregation point {relay.node}"
+        _check_route(what, relay.route, relay.node, relay.next, topology, good=good)
+        if relay.node not in used:
+            raise PlanError(f"{what}: nothing is added there")
+        if topology.kind(relay.node) != "switch":
+            raise PlanError(f"{what}: it is a server, only switches aggregate")
+        seen = {relay.node}
+        node = relay.next
+        while node != tree.root:
+            if node not in onwards or node in seen:
+                raise PlanError(f"{what}: its sum never reaches the root")
+            seen.add(node)
+            node = onwards[node]
+    _check_return(name, tree, job, topology)
+
+
+def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Topology) -> None:
+    senders = [each.sender for each in multicasts]
+    if len(set(senders)) != len(senders):
+        raise PlanError("a worker sends two multicasts")
+    good: set[tuple[str, ...]] = set()
+    for each in multicasts:
+        name = f"multicast of {each.sender}"
+        if each.layer not in ("L3", "L7"):
+            raise PlanError(f"{name}: the layer must be L3 or L7, got {each.layer!r}")
+        if not all(each.routes) or not each.routes:
+            raise PlanError(f"{name}: it must have receivers, and every route nodes")
+        if len(set(each.receivers)) != len(each.receivers) or each.sender in each.receivers:
+            raise PlanError(f"{name}: the receivers must be other workers, each once, got {', '.join(each.receivers)}")
+        for node in (each.sender, *each.receivers):
+            if node not in job.workers:
+                raise PlanError(f"{name}: {node} is no worker of job {job.name!r}")
+        for route in each.routes:
+            _check_route(f"{name} to {route[-1]}", route, each.sender, route[-1], topology, good=good)
+        heads = [v for _, v in each.links]
+        if each.layer == "L3" and len(set(heads)) != len(heads):
+            twice = next(v for v in heads if heads.count(v) > 1)
+            raise PlanError(f"{name}: the routes are no tree, the model reaches {twice} twice")
+
+
+def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
+    """That the results reach every worker once, over switches only."""
+    parent: dict[str, str] = {}
+    for u, v in tree.return_edges:
+        if not topology.has_link(u, v):
+            raise PlanError(f"{name}: return link {u} -> {v} does not exist")
+        if v in parent or v == tree.root:
+            raise PlanError(f"{name}: results reach {v} twice")
+        parent[v] = u
+    below: dict[str, list[str]] = {}
+    for v, u in parent.items():
+        below.setdefault(u, []).append(v)
+    reached, last = {tree.root}, [tree.root]
+    while last:
+        last = [v for u in last for v in below.get(u, ())]
+        reached.update(last)
+    for v, u in parent.items():
+        if v not in reached:
+            raise PlanError(f"{name}: return link {u} -> {v} does not hang on the root")
+    inner, workers = set(parent.values()) - {tree.root}, set(job.workers)
+    for node in inner.difference(topology.switches):
+        raise PlanError(f"{name}: results pass through {node}, which is a server and does not forward")
+    for node in parent.keys() - inner - workers:
+        raise PlanError(f"{name}: results end at {node}, which is no worker of the job")
+    for worker in workers - parent.keys():
+        raise PlanError(f"{name}: results do not reach worker {worker}")

@@ -1,0 +1,90 @@
+"""How a command plans: with a limit of time, with progress on stderr, and Ctrl-C for the best so far."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from controlplane.planner.job import Job, JobError
+from controlplane.planner.plan.model import Plan, PlanError
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.deadline import Deadline, limited_time
+from controlplane.planner.topology import Topology, TopologyError
+
+ERRORS = (TopologyError, JobError, PlanError, Infeasible, ValueError)
+
+QUIET_S = 1.0  # before progress is shown
+EVERY_S = 5.0  # between two lines of progress that nobody watches
+
+
+def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job: Job) -> tuple[Plan, float]:
+    """The plan, and seconds from loaded inputs to it."""
+    previous = Plan.load(arguments.frozen_split) if arguments.frozen_split else None
+    make = get_strategy(strategy)
+    begin = time.perf_counter()
+    if previous:
+        from controlplane.planner.plan.replan import replan  # brings the solver along
+
+        plan = replan(previous, topology, job=job, strategy=strategy, seed=arguments.seed)
+    else:
+        plan = make(topology, job, seed=arguments.seed)
+    return plan, time.perf_counter() - begin
+
+
+class Progress:
+    """On stderr, of what takes a while: over what was said before where somebody watches, else now and then a line."""
+
+    def __init__(self) -> None:
+        self.begin = self.said = time.monotonic()
+
+    def __call__(self, what: str, rate_mbps: float, bound_mbps: float) -> None:
+        now = time.monotonic()
+        watched = sys.stderr.isatty()
+        if now - self.begin < QUIET_S or (not watched and now - self.said < EVERY_S):
+            return
+        self.said = now
+        limit = f" of at most {bound_mbps:.6g}" if 0 < bound_mbps < float("inf") else ""
+        text = f"{now - self.begin:.0f} s: {what}, {rate_mbps:.6g}{limit} Mbit/s"
+        print(f"\r\x1b[K{text}" if watched else text, end="" if watched else "\n", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+REPORTED = 0.2  # of a command's time: for evaluating the plan and saying what it is worth
+
+
+def searching(arguments: argparse.Namespace) -> float | None:
+    """Seconds that a command may search: its --time-limit counts from its start, and the plan is evaluated, printed and
+    written within it, too. None: no limit."""
+    if arguments.time_limit is None:
+        return None
+    spent = time.monotonic() - arguments.begun
+    return max(0.0, (arguments.time_limit - spent) * (1 - REPORTED))
+
+
+@contextmanager
+def timed(seconds: float | None) -> Iterator[Deadline]:
+    """Planning that ends after so many seconds, or at the first Ctrl-C, with what there is; the second one ends all."""
+    progress = Progress()
+    with limited_time(seconds, progress) as limit:
+
+        def stop(number: int, frame: object) -> None:
+            limit.stop()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        try:
+            before = signal.signal(signal.SIGINT, stop)
+        except ValueError:  # not the main thread
+            before = None
+        try:
+            yield limit
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGINT, before)
+            progress.done()

@@ -1,0 +1,191 @@
+"""Leading the trees of a running plan around what has failed, in place: the same trees, flows, shares, other ways.
+
+A tree's flows keep their names, so no worker and no parameter server has to be told, and what is under way goes on: to
+the protocol a switch that takes over from one that is gone is a switch that has forgotten what it held. The rate may be
+less than it was; planning again (replan.py) is what comes next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import networkx as nx
+
+from controlplane.planner.plan.model import Plan, PlanError, Tree
+from controlplane.planner.topology import Topology
+
+FULL = 0.02
+"""What is left of a link, as a share, from where on it counts as full."""
+
+
+SEARCHES = 64
+"""How often shortest ways are looked for again at most, with what was led over them meanwhile."""
+
+
+class CannotRepair(Exception):
+    """A tree has no way around; the message names it and why."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """plan: with the same trees in the same order. moved: (tree, switch that added, switch that adds now).
+
+    trees: the indices of those that were led another way; up, down: whose flows were, and whose results.
+    """
+
+    plan: Plan
+    moved: tuple[tuple[int, str, str], ...]
+    trees: tuple[int, ...]
+    up: frozenset[int]
+    down: frozenset[int]
+
+
+def intact(tree: Tree, topology: Topology) -> bool:
+    """Whether all links that the tree uses are there."""
+    routes = [flow.route for flow in tree.flows]
+    return all(topology.has_link(u, v) for route in [*routes, *tree.return_edges] for u, v in pairwise(route))
+
+
+def unbroken(plan: Plan, topology: Topology) -> bool:
+    """Whether all of its trees are intact."""
+    return all(intact(tree, topology) for tree in plan.trees)
+
+
+def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = lambda switch, tree: True) -> Repair:
+    """The plan led around what `topology`, the network's present state, lacks.
+
+    take: asked for aggregation memory at a switch for a tree; False: there is none. Raises CannotRepair.
+    """
+    broken = [index for index, tree in enumerate(plan.trees) if not intact(tree, topology)]
+    for node in (*plan.job.workers, *plan.job.parameter_servers):
+        if node not in topology or not topology.neighbours(node):
+            raise CannotRepair(f"{node} is cut off")
+    ways = _Ways(topology, [(plan.trees[index], plan.tree_rate_mbps(index)) for index in range(len(plan.trees))])
+    trees = list(plan.trees)
+    moved: list[tuple[int, str, str]] = []
+    # What has to find another point comes first, then what carries most: small flows fit into what is left.
+    broken.sort(key=lambda index: (all(p in topology for p in trees[index].points), -plan.tree_rate_mbps(index)))
+    for number, index in enumerate(broken):
+        if number % -(-len(broken) // SEARCHES) == 0:
+            ways.look_again()
+        trees[index], changes = _around(index, trees[index], plan.tree_rate_mbps(index), ways, take)
+        moved += [(index, before, after) for before, after in changes.items()]
+    repaired = replace(plan, trees=tuple(trees))
+    try:
+        repaired.check(topology)
+    except PlanError as error:
+        raise CannotRepair(str(error)) from None
+    up = frozenset(index for index in broken if set(plan.trees[index].flows) != set(trees[index].flows))
+    down = frozenset(index for index in broken if plan.trees[index].return_edges != trees[index].return_edges)
+    return Repair(repaired, tuple(moved), tuple(sorted(broken)), up, down)
+
+
+class _Ways:
+    """Shortest ways between switches, where links that are nearly full are long."""
+
+    def __init__(self, topology: Topology, running: list[tuple[Tree, float]]) -> None:
+        self.topology = topology
+        self.adding: defaultdict[str, float] = defaultdict(float)
+        self._loads: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._found: dict[str, tuple[dict[str, float], dict[str, list[str]]]] = {}
+        self._graph = nx.DiGraph()
+        self._graph.add_nodes_from(topology.switches)
+        for tree, rate in running:  # of trees that are broken, too: they keep most of what they use
+            self.use(tree, rate)
+
+    def use(self, tree: Tree, rate: float) -> None:
+        """A tree goes over these ways; with a negative rate no more."""
+        for flow in tree.flows:
+            for pair in pairwise(flow.route):
+                self._loads[pair] += rate
+            self.adding[flow.end] += rate
+        for pair in tree.return_edges:
+            self._loads[pair] += rate
+
+    def look_again(self) -> None:
+        """Ways as short as they are with what is led over them now."""
+        self._found = {}
+        for u, v in self.topology.links:
+            if self.topology.kind(u) == self.topology.kind(v) == "switch":
+                bandwidth = self.topology.bandwidth_mbps(u, v)
+                left = self.topology.residual_bandwidth_mbps(u, v) - self._loads[u, v]
+                self._graph.add_edge(u, v, weight=1 / max(left / bandwidth, FULL) if bandwidth else 1 / FULL)
+
+    def _from(self, switch: str) -> tuple[dict[str, float], dict[str, list[str]]]:
+        if switch not in self._found:
+            self._found[switch] = nx.single_source_dijkstra(self._graph, switch)
+        return self._found[switch]
+
+    def _switch(self, node: str) -> str:
+        return node if self.topology.kind(node) == "switch" else self.topology.access_switch(node)
+
+    def length(self, source: str, end: str) -> float:
+        """Infinite: there is no way."""
+        return self._from(self._switch(source))[0].get(self._switch(end), float("inf"))
+
+    def route(self, source: str, end: str) -> tuple[str, ...]:
+        """Raises CannotRepair."""
+        path = self._from(self._switch(source))[1].get(self._switch(end))
+        if path is None:
+            raise CannotRepair(f"there is no way from {source} to {end}")
+        route = [*([source] if source != path[0] else []), *path, *([end] if end != path[-1] else [])]
+        return tuple(route)
+
+    def full(self, switch: str, rate: float) -> bool:
+        """Whether the switch cannot add this much more."""
+        return self.adding[switch] + rate > self.topology.residual_aggregation_mbps(switch)
+
+
+def _around(
+    index: int, tree: Tree, rate: float, ways: _Ways, take: Callable[[str, int], bool]
+) -> tuple[Tree, dict[str, str]]:
+    """The tree over other ways, and what took over from which aggregation point."""
+    topology = ways.topology
+    ways.use(tree, -rate)
+    onwards = {relay.node: relay.next for relay in tree.relays}
+    inputs: dict[str, list[str]] = {}
+    for flow in tree.flows:
+        inputs.setdefault(flow.end, []).append(flow.source)
+    instead: dict[str, str] = {}
+    for point, after in onwards.items():
+        if point in topology and topology.neighbours(point):
+            continue
+        # Neighbours in the tree that are gone too are not known yet: what is near the others will do.
+        near = [node for node in (*inputs[point], after) if node in topology]
+
+        def cost(switch: str, near: list[str] = near, flows: int = len(inputs[point])) -> float:
+            length = sum(ways.length(node, switch) for node in near)
+            return length * (10 if ways.full(switch, rate * flows) else 1)
+
+        candidates = sorted((v for v in topology.switches if v not in onwards and v not in instead.values()), key=cost)
+        chosen = next((v for v in candidates if cost(v) < float("inf") and take(v, index)), None)
+        if chosen is None:
+            raise CannotRepair(f"tree {index} (root {tree.root}): no switch has room to add instead of {point}")
+        instead[point] = chosen
+
+    def now(node: str) -> str:
+        return instead.get(node, node)
+
+    def led(source: str, end: str, route: tuple[str, ...]) -> tuple[str, ...]:
+        same = (source, end) == (route[0], route[-1]) and all(topology.has_link(u, v) for u, v in pairwise(route))
+        return route if same else ways.route(source, end)
+
+    assignments = tuple(
+        a._replace(point=now(a.point), route=led(a.worker, now(a.point), a.route)) for a in tree.assignments
+    )
+    relays = tuple(
+        r._replace(node=now(r.node), next=now(r.next), route=led(now(r.node), now(r.next), r.route))
+        for r in tree.relays
+    )
+    edges = tree.return_edges
+    if not all(topology.has_link(u, v) for u, v in edges):
+        found: dict[tuple[str, str], None] = {}
+        for a in tree.assignments:
+            found.update(dict.fromkeys(pairwise(ways.route(tree.root, a.worker))))
+        edges = tuple(found)
+    led_around = replace(tree, assignments=assignments, relays=relays, return_edges=edges)
+    ways.use(led_around, rate)
+    return led_around, instead

@@ -1,0 +1,134 @@
+"""The second phase: the next plan for a changed network with every parameter server's share kept, and what changes.
+
+The difference is between plans: a tree whose structure stays (root, points, routes, return tree) needs no new labels,
+only another share and rate. A running job changes over by versions with labels of their own
+(controlplane/service/update.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from controlplane.planner.gathers import with_speed
+from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import DoesNotFit
+from controlplane.planner.plan.model import Plan, PlanError, Tree
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.common import finish
+from controlplane.planner.strategies.fabric.master import Master, to_trees
+from controlplane.planner.topology import Topology
+
+STEADY = 1e-3  # of the rate: what may be lost for keeping trees that run
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Tree indices: kept as (old, new), removed in the old plan, added in the new one."""
+
+    kept: tuple[tuple[int, int], ...]
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+
+    def to_json(self, old: Plan, new: Plan) -> dict[str, Any]:
+        """With the flows (one label each) that the removed and added trees have."""
+        return {
+            "kept_trees": [list(pair) for pair in self.kept],
+            "removed_trees": list(self.removed),
+            "added_trees": list(self.added),
+            "labels_to_remove": [flow for i in self.removed for flow in flows(old.trees[i], i)],
+            "labels_to_add": [flow for i in self.added for flow in flows(new.trees[i], i)],
+        }
+
+
+def _structure(tree: Tree) -> tuple[object, ...]:
+    return tree.root, frozenset(tree.assignments), frozenset(tree.relays), frozenset(tree.return_edges)
+
+
+def flows(tree: Tree, index: int) -> list[dict[str, Any]]:
+    """The flows of a tree, one label each: up, partial, return, answer."""
+    result: list[dict[str, Any]] = [
+        {"tree": index, "flow": "up", "from": a.worker, "to": a.point} for a in tree.assignments
+    ]
+    result += [{"tree": index, "flow": "partial", "from": r.node, "to": r.next} for r in tree.relays]
+    result.append({"tree": index, "flow": "return", "from": tree.root, "to": "all workers"})
+    result += [{"tree": index, "flow": "answer", "from": tree.root, "to": a.worker} for a in tree.assignments]
+    return result
+
+
+def replan(
+    plan: Plan, topology: Topology, *, job: Job | None = None, strategy: str | None = None, seed: int | None = None
+) -> Plan:
+    """The next version of the plan for the network's present state; x_s stays, so no key range moves.
+
+    job: the plan's with another size or number of trees. strategy, seed: the plan's own unless given. Trees that the
+    plan has and that still serve are kept where that costs at most STEADY of the rate. Raises what the strategy raises,
+    and PlanError when the job is another one.
+    """
+    job = job or plan.job
+    if (job.workers, job.parameter_servers) != (plan.job.workers, plan.job.parameter_servers):
+        raise PlanError(f"the plan to go on from is for other servers than job {job.name!r}: plan anew instead")
+    name = strategy or plan.strategy
+    number = seed if seed is not None else plan.seed or 0
+    new = get_strategy(name)(topology, job, seed=number, frozen_split=plan.split)
+    if name == plan.strategy and not new.multicasts:
+        new = _steady(plan, new, topology)
+    return with_speed(new, topology).with_version(plan.version + 1)
+
+
+def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
+    """The new plan, with as much of the old one as does nearly as well."""
+    candidates = [new]
+    served = [tree for tree in old.trees if _still_there(tree, new, topology)]
+    if len(served) == len(old.trees):
+        candidates.append(replace(new, trees=old.trees))
+    if new.strategy == "inart":  # the others' plans are not made of trees that can be mixed
+        network = Network(topology)
+        master = Master(network, new.job, max(new.rate_mbps, 1e-9), new.split)
+        for trees, penalty in ((served, 0.0), (new.trees, STEADY / 2)):
+            for tree in trees:
+                column = master.make(tree)
+                if column is not None:
+                    master.add(column, penalty)
+        rate, values, _ = master.solve()
+        if rate > 0:
+            candidates.append(replace(new, trees=tuple(to_trees(master, values))))
+    feasible = []
+    for plan in candidates:
+        try:
+            feasible.append(finish(topology, new.job, new.strategy, plan.trees, new.seed))
+        except (Infeasible, DoesNotFit):
+            continue
+    enough = max(plan.rate_mbps for plan in feasible) * (1 - STEADY)
+    return min(
+        (plan for plan in feasible if plan.rate_mbps >= enough),
+        key=lambda plan: (len(difference(old, plan).added), len(plan.trees), -plan.rate_mbps),
+    )
+
+
+def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
+    """Whether all that the tree uses exists and has something left."""
+    try:
+        replace(plan, trees=(replace(tree, share=1.0),)).check(topology)
+    except PlanError:
+        return False
+    routes = [*(flow.route for flow in tree.flows), *tree.return_edges]
+    return all(topology.residual_bandwidth_mbps(u, v) > 0 for route in routes for u, v in pairwise(route))
+
+
+def difference(old: Plan, new: Plan) -> Difference:
+    """Which trees stay, go and come."""
+    left: dict[tuple[object, ...], list[int]] = {}
+    for i, tree in enumerate(old.trees):
+        left.setdefault(_structure(tree), []).append(i)
+    kept, added = [], []
+    for i, tree in enumerate(new.trees):
+        same = left.get(_structure(tree))
+        if same:
+            kept.append((same.pop(0), i))
+        else:
+            added.append(i)
+    gone = sorted(i for indices in left.values() for i in indices)
+    return Difference(tuple(kept), tuple(gone), tuple(added))

@@ -1,0 +1,194 @@
+"""Windows of a plan's trees: how long a chunk is under way, how many slots a tree gets for that, and where they are.
+
+A chunk that all workers send at once comes back after the round trip: over every link of its way up one packet after
+the other, as many as there are flows of the tree on it (they arrive together), then each partial sum onwards, then the
+result over the links down; with each link's delay, and the hosts' time. A tree asks for as many slots as packets are
+under way at its rate, twice over.
+
+The hosts' time is the topology's `host_ms`, or what agents measured (plan/measured.py), or assumed. What they measured
+is the shortest, and a busy host takes longer: slots are given out for HOST_MS at least, as far as memory allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from controlplane.planner.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, held
+from controlplane.planner.plan.model import Plan, Tree
+from controlplane.planner.topology import HOST_TIMES, Topology
+
+DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1 << 14
+HOST_MS = 2.0
+"""Assumed of a server whose `host_ms` is not known: batching, scheduling. Slots are given out for it; rates are not
+lowered for it."""
+
+HOSTS = "hosts"
+
+Edge = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A part of a round trip: from `source` to `end` (a node, "workers" or "hosts"), ms."""
+
+    source: str
+    end: str
+    ms: float
+
+    def __str__(self) -> str:
+        return f"{self.source} to {self.end} {self.ms:.3g} ms" if self.end else f"{self.source} {self.ms:.3g} ms"
+
+
+def host_ms(topology: Topology, server: str, assumed: float = HOST_MS, least: float = 0.0) -> float:
+    """What an agent on the server adds to a round trip; assumed: where it is not known. least: of what was measured."""
+    attributes = topology.graph.nodes[server]
+    return float(attributes.get("host_ms", max(least, attributes.get("measured_ms", assumed))))
+
+
+def host_known(topology: Topology, server: str) -> bool:
+    """Whether the server's time is."""
+    return any(name in topology.graph.nodes[server] for name in HOST_TIMES)
+
+
+def hosts_known(plan: Plan, topology: Topology) -> bool:
+    """Whether the times of all the job's servers are."""
+    return all(host_known(topology, server) for server in (*plan.job.workers, *plan.job.parameter_servers))
+
+
+def with_host_ms(topology: Topology, ms: float) -> Topology:
+    """The topology with this time for every server whose time is not known. Raises TopologyError."""
+    unknown = [server for server in topology.servers if not host_known(topology, server)]
+    return topology.replace(nodes={server: {"host_ms": ms} for server in unknown})
+
+
+def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: float = 0.0) -> float:
+    """What the slowest worker and the parameter server of a tree add together; the rest as `host_ms` has it."""
+    slowest = max(host_ms(topology, a.worker, assumed, least) for a in tree.assignments)
+    return slowest + host_ms(topology, tree.root, assumed, least)
+
+
+def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
+    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed:
+    as `host_ms` has it."""
+    flows = tree.crossed()
+
+    def way(route: Sequence[str]) -> float:
+        time = wait = 0.0
+        for pair in pairwise(route):
+            packet = packet_ms(topology, pair, packet_bits)
+            time += packet + topology.delay_ms(*pair)
+            wait = max(wait, (flows[pair] - 1) * packet)  # behind the others, where that takes longest
+        return time + wait
+
+    relays = {relay.node: relay for relay in tree.relays}
+    onwards: dict[str, list[Level]] = {tree.root: []}
+
+    def from_point(point: str) -> list[Level]:
+        if point not in onwards:
+            relay = relays[point]
+            onwards[point] = [Level(point, relay.next, way(relay.route)), *from_point(relay.next)]
+        return onwards[point]
+
+    starts: dict[str, float] = {}
+    for a in tree.assignments:
+        starts[a.point] = max(starts.get(a.point, 0.0), way(a.route))
+    longest = max(starts, key=lambda point: starts[point] + total_ms(from_point(point)))
+    down = {tree.root: 0.0}
+    for u, v in tree.return_edges:
+        down[v] = down[u] + packet_ms(topology, (u, v), packet_bits) + topology.delay_ms(u, v)
+    hosts = hosts_ms(tree, topology, assumed)
+    first = Level("workers", longest, starts[longest])
+    return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level(HOSTS, "", hosts)]
+
+
+def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
+    """A packet's time on a link, without its delay. A host hands its interface what it has (0)."""
+    if topology.kind(link[0]) == "server":
+        return 0.0
+    return packet_bits / 1e3 / max(topology.bandwidth_mbps(*link), 1e-3)
+
+
+def total_ms(levels: Iterable[Level]) -> float:
+    """The round trip over all levels."""
+    return sum(level.ms for level in levels)
+
+
+def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> float:
+    """Of a chunk in an empty network."""
+    return total_ms(round_trip(tree, topology, packet_bits, assumed))
+
+
+def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:
+    """Packets of each tree that are under way at its rate."""
+    return [
+        plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
+        for index, tree in enumerate(plan.trees)
+    ]
+
+
+def place_slots(
+    plan: Plan, topology: Topology, packet_bits: int, free: Mapping[str, Sequence[tuple[int, int]]]
+) -> tuple[tuple[int, ...], dict[tuple[str, int], int]]:
+    """Slots of each tree, and the first one of each (aggregation point, tree): a multiple of the tree's slots, which
+    Tofino needs.
+
+    free: ranges of the aggregation points' memory, (first, end). A tree's slots are a power of two that holds what is
+    under way at its rate twice over, 16 to 16384, at least 64 where memory allows. Where a switch has too few, the tree
+    that has most for what it needs gets half. Half of what is free stays so where trees have more than 64: the next
+    plan is installed beside this one. Raises DoesNotFit.
+    """
+    needs = under_way(plan, topology, packet_bits)
+    slower = [hosts_ms(tree, topology, least=HOST_MS) - hosts_ms(tree, topology) for tree in plan.trees]
+    wanted = [
+        need + plan.tree_rate_mbps(index) * 1e3 * more / packet_bits
+        for index, (need, more) in enumerate(zip(needs, slower, strict=True))
+    ]
+    sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * each))))) for each in wanted]
+    at: dict[str, list[int]] = {}
+    for index, tree in enumerate(plan.trees):
+        for point in tree.points:
+            at.setdefault(point, []).append(index)
+    own = held(topology).slots
+    for point, indices in at.items():
+        total = sum(end - first for first, end in free[point])
+        available = min(total, own.get(point, total))
+        while True:
+            asked = sum(sizes[i] for i in indices)
+            fits = asked <= available and _into(free[point], indices, sizes) is not None
+            least = DEFAULT_SLOTS if fits else MINIMUM_SLOTS
+            larger = [i for i in indices if sizes[i] > least]
+            if fits and (2 * asked <= available or not larger):
+                break
+            if not larger:
+                raise DoesNotFit(point, Resource.SLOTS, MINIMUM_SLOTS * len(indices), available)
+            sizes[max(larger, key=lambda i: (sizes[i] / max(needs[i], 1e-9), sizes[i], -i))] //= 2
+    places = {point: _into(free[point], indices, sizes) for point, indices in at.items()}
+    return tuple(sizes), {(v, i): base for v, bases in places.items() for i, base in (bases or {}).items()}
+
+
+def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequence[int]) -> dict[int, int] | None:
+    """Aligned places in the gaps for trees of these sizes (powers of two); None: there is no room for all.
+
+    The largest come first, into the first gap that holds them, so that there is at most one gap in front of each.
+    """
+    bases: dict[int, int] = {}
+    free = list(gaps)
+    for index in sorted(indices, key=lambda i: (-sizes[i], i)):
+        base = aligned(free, sizes[index])
+        if base is None:
+            return None
+        bases[index] = base
+    return bases
+
+
+def aligned(free: list[tuple[int, int]], size: int) -> int | None:
+    """The first place for so many slots (a power of two), taken out of the free ranges; None: there is none."""
+    for number, (first, end) in enumerate(free):
+        base = -(-first // size) * size
+        if base + size <= end:
+            free[number : number + 1] = [gap for gap in ((first, base), (base + size, end)) if gap[0] < gap[1]]
+            return base
+    return None

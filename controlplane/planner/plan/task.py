@@ -1,0 +1,426 @@
+"""What hosts do of a plan: tasks, made of trees between agents that add and pass on (docs/overlay.md).
+
+A plan's trees lead over switches. An overlay has agents instead, one for each worker; the first of a site's workers
+adds what the site's switch would add. A task says everything that one synchronisation needs: who contributes, who adds,
+who gets the result, over whom, in chunks of which size. Policies make tasks; simulator and agents carry them out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+from controlplane.planner.plan.model import Plan, PlanError, Tree
+from controlplane.planner.topology import Topology
+
+MOST_CONTRIBUTORS = 64
+MOST_VIA = 7
+CHUNK_VALUES = 65_536
+"""Default size of a chunk, float32 values: 256 KB, so that a few are under way on a long link and many make a model."""
+
+WINDOW_CHUNKS = 32
+ALIGNED_VALUES = 16  # 64 bytes
+
+
+class TaskError(ValueError):
+    """The task is not well formed; names the tree and the agent."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`sender` sends to `receiver`, through the agents `via`, which only pass on what they get."""
+
+    sender: str
+    receiver: str
+    via: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """All agents from the sender to the receiver."""
+        return (self.sender, *self.via, self.receiver)
+
+
+@dataclass(frozen=True)
+class SumTree:
+    """One tree: values [first, first + count) of the tensor, added at `root`, and back to the receivers.
+
+    up: each contributor's (and inner agent's) edge towards the root. down: edges that results take. rate_mbps: what
+    each contributor sends into it at most; 0: no limit. rates_mbps: the same of each contributor, where they differ.
+    state: the way on which the root gets what the last root kept for these values (a task with momentum).
+    routes: over the network's nodes, to each receiver, where the result leaves the root once and switches copy it (L3);
+    they are a tree. label: under which switches do that; 0: the network has not been told yet.
+    """
+
+    root: str
+    first: int
+    count: int
+    up: tuple[Edge, ...]
+    down: tuple[Edge, ...]
+    contributors: tuple[str, ...]
+    receivers: tuple[str, ...]
+    rate_mbps: float = 0.0
+    rates_mbps: tuple[float, ...] = ()
+    state: Edge | None = None
+    routes: tuple[tuple[str, ...], ...] = ()
+    label: int = 0
+
+    @cached_property
+    def parent(self) -> dict[str, Edge]:
+        """By agent: where it sends its sum."""
+        return {edge.sender: edge for edge in self.up}
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """Everyone that the tree needs, those that only pass on included."""
+        edges = (*self.up, *self.down, *self._moves)
+        ends = [n for edge in edges for n in edge.path]
+        return frozenset((self.root, *self.contributors, *self.receivers, *ends))
+
+    @property
+    def _moves(self) -> tuple[Edge, ...]:
+        return () if self.state is None else (self.state,)
+
+    def without(self, nodes: Collection[str]) -> SumTree:
+        """A multicast (nothing is added on the way) that these receivers get no more of."""
+        return replace(
+            self,
+            down=tuple(edge for edge in self.down if edge.receiver not in nodes),
+            receivers=tuple(node for node in self.receivers if node not in nodes),
+            routes=tuple(route for route in self.routes if route[-1] not in nodes),
+        )
+
+    def rate_of(self, node: str) -> float:
+        """What this contributor sends at most, Mbit/s; 0: no limit."""
+        return self.rates_mbps[self.contributors.index(node)] if self.rates_mbps else self.rate_mbps
+
+    def bits(self, node: str) -> int:
+        """Contributors (by position) whose sum `node` sends up, or as the root has in the end."""
+        return self._bits.get(node, 0)
+
+    @cached_property
+    def _bits(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for position, contributor in enumerate(self.contributors):
+            node: str | None = contributor
+            while node is not None:
+                found[node] = found.get(node, 0) | 1 << position
+                edge = self.parent.get(node)
+                node = edge.receiver if edge else None
+        return found
+
+    def children(self, node: str) -> list[str]:
+        """Who sends partial sums to `node`."""
+        return [edge.sender for edge in self.up if edge.receiver == node]
+
+    def check(self, name: str, values: int) -> None:
+        """Raises TaskError: every contributor's values reach the root, every receiver gets the result once."""
+        if not 0 <= self.first <= self.first + self.count <= values:
+            raise TaskError(f"{name}: values {self.first} .. {self.first + self.count} of {values}")
+        if not self.contributors or len(set(self.contributors)) != len(self.contributors):
+            raise TaskError(f"{name}: it needs contributors, each once")
+        if len(self.contributors) > MOST_CONTRIBUTORS:
+            raise TaskError(f"{name}: {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS}")
+        if self.rates_mbps and len(self.rates_mbps) != len(self.contributors):
+            raise TaskError(f"{name}: {len(self.rates_mbps)} rates for {len(self.contributors)} contributors")
+        if self.routes:
+            self._check_routes(name)
+        if self.state is not None and self.state.receiver != self.root:
+            raise TaskError(f"{name}: what was kept goes to {self.state.receiver}, not to the root {self.root}")
+        for edge in (*self.up, *self.down, *self._moves):
+            path = edge.path
+            if len(set(path)) != len(path) or len(edge.via) > MOST_VIA:
+                raise TaskError(f"{name}: {' -> '.join(path)} is no path, or longer than {MOST_VIA + 1} hops")
+        if len(self.parent) != len(self.up):
+            raise TaskError(f"{name}: someone sends its sum to two")
+        for start in {*self.contributors, *self.parent}:
+            node, seen = start, {start}
+            while node != self.root:
+                if node not in self.parent or self.parent[node].receiver in seen:
+                    raise TaskError(f"{name}: what {start} sends does not reach the root {self.root}")
+                node = self.parent[node].receiver
+                seen.add(node)
+        above = {edge.receiver: edge.sender for edge in self.down}
+        if len(above) != len(self.down) or self.root in above:
+            raise TaskError(f"{name}: someone gets the result twice")
+        for start in {*self.receivers, *above}:
+            node, seen = start, {start}
+            while node != self.root:
+                if node not in above or above[node] in seen:
+                    raise TaskError(f"{name}: the result does not reach {start}")
+                node = above[node]
+                seen.add(node)
+
+    def _check_routes(self, name: str) -> None:
+        ends = sorted((route[0], route[-1]) for route in self.routes if len(route) > 1)
+        if ends != sorted((edge.sender, edge.receiver) for edge in self.down) or any(s != self.root for s, _ in ends):
+            raise TaskError(f"{name}: switches copy from the root to every receiver, and the routes do not lead there")
+        if not self.rate_mbps > 0:
+            raise TaskError(f"{name}: what switches copy needs a rate, nothing holds it back")
+
+
+Op = Literal["sum", "mean", "mix", "copy"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One synchronisation.
+
+    number: unique and rising in an epoch. round: of training, for the log. op: "sum", "mean" (over the tree's
+    contributors), or "mix": each receiver takes the mean of its own values and all that reach it (SelMcast; one tree a
+    sender, nothing is added on the way), or "copy": receivers get the sender's values beside their own, whenever they
+    come (SelMcast, SSP; one tree, straight from its root). momentum: roots keep v = momentum v + sum or mean, and v is
+    the result (a server's optimiser: what an APSP's server has to take along when it moves).
+
+    window: chunks of a tree that a contributor sends ahead of their results; 0: no limit. keep: agents keep what they
+    brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
+    share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
+    under way; each takes `detour_length` at a time (NetStorm, VI). budget: seconds after which a participant that has
+    not got everything discards the task; 0: never. turns: which of each participant's bringings this is, where they
+    have begun to send before (CREW's scatter that does not block); trees begin at whole chunks then.
+    """
+
+    number: int
+    values: int
+    trees: tuple[SumTree, ...]
+    op: Op = "mean"
+    round: int = 0
+    chunk_values: int = CHUNK_VALUES
+    window: int = WINDOW_CHUNKS
+    keep: bool = False
+    priority: int = 0
+    detours: tuple[Edge, ...] = field(default=())
+    busy_bound: int = 2
+    detour_length: int = 1
+    momentum: float = 0.0
+    budget: float = 0.0
+    turns: tuple[int, ...] = ()
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        over = {node for edge in self.detours for node in edge.via}
+        return frozenset(over.union(*(tree.nodes for tree in self.trees)))
+
+    @cached_property
+    def participants(self) -> tuple[str, ...]:
+        """Who brings values or gets results, in the order of the trees."""
+        return tuple(dict.fromkeys(n for tree in self.trees for n in (*tree.contributors, *tree.receivers)))
+
+    @property
+    def bringers(self) -> tuple[str, ...]:
+        """Who has to have values for it to begin."""
+        return self.trees[0].contributors if self.op == "copy" else self.participants
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Who has to have everything for it to be done."""
+        return self.trees[0].receivers if self.op == "copy" else self.participants
+
+    def hops(self) -> Iterator[tuple[str, str]]:
+        """(agent, the next) of everything that goes over connections, tree by tree; a pair may come again."""
+        for tree in self.trees:
+            for edge in () if tree.routes else (*tree.up, *tree.down):
+                yield from pairwise(edge.path)
+
+    def chunks(self, tree: int) -> int:
+        """How many there are of this tree."""
+        return -(-self.trees[tree].count // self.chunk_values)
+
+    def chunk(self, tree: int, number: int) -> tuple[int, int]:
+        """(first value, one past the last) of a chunk in the tensor."""
+        part = self.trees[tree]
+        start = part.first + number * self.chunk_values
+        return start, min(start + self.chunk_values, part.first + part.count)
+
+    def without(self, nodes: Collection[str]) -> Task:
+        """The same copies, which these receivers get no more of."""
+        return replace(self, trees=tuple(tree.without(nodes) for tree in self.trees))
+
+    def at_rate(self, mbps: float) -> Task:
+        """The same, sent so fast."""
+        return replace(self, trees=tuple(replace(tree, rate_mbps=mbps) for tree in self.trees))
+
+    def with_root(self, tree: int, root: str) -> Task:
+        """The same where another agent adds this tree's values, straight from its contributors and back: the tree
+        carries nothing any more, and a new one at the end does, so that no message means two things."""
+        old = self.trees[tree]
+        new = replace(
+            old, root=root,
+            up=tuple(Edge(node, root) for node in old.contributors if node != root),
+            down=tuple(Edge(root, node) for node in old.receivers if node != root),
+        )  # fmt: skip
+        return replace(self, trees=(*self.trees[:tree], replace(new, count=0), *self.trees[tree + 1 :], new))
+
+    def check(self) -> None:
+        """Raises TaskError."""
+        if self.values < 1 or self.chunk_values < 1 or self.window < 0:
+            raise TaskError(f"task {self.number}: values and chunk_values must be above 0, window at least 0")
+        for index, tree in enumerate(self.trees):
+            tree.check(f"task {self.number}, tree {index} (root {tree.root})", self.values)
+            if self.op in ("mix", "copy") and (tree.up or tree.contributors != (tree.root,)):
+                raise TaskError(f"task {self.number}, tree {index}: nothing is added on the way of a multicast")
+        if self.op == "copy" and (
+            len(self.trees) != 1
+            or any(edge.sender != self.trees[0].root for edge in self.trees[0].down)
+            or self.trees[0].root in self.trees[0].receivers
+        ):
+            raise TaskError(f"task {self.number}: a copy has one tree, and goes straight to others than its root")
+        if self.turns and (
+            len(self.turns) != len(self.participants) or any(tree.first % self.chunk_values for tree in self.trees)
+        ):
+            raise TaskError(f"task {self.number}: turns are of all participants, and trees begin at whole chunks then")
+        if self.momentum and self.op not in ("sum", "mean"):
+            raise TaskError(f"task {self.number}: momentum goes with sums and means, not with {self.op}")
+        if self.op != "mix":
+            ranges = sorted((tree.first, tree.count) for tree in self.trees if tree.count)
+            end = 0
+            for first, count in ranges:
+                if first != end:
+                    raise TaskError(f"task {self.number}: values {min(first, end)} to {max(first, end)} are in no tree "
+                                    "or in two")  # fmt: skip
+                end = first + count
+            if end != self.values:
+                raise TaskError(f"task {self.number}: values from {end} on are in no tree")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, source: Mapping[str, Any] | str) -> Task:
+        """Raises TaskError."""
+        data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
+        try:
+            trees = tuple(
+                SumTree(
+                    **{
+                        **tree,
+                        "up": _edges(tree["up"]),
+                        "down": _edges(tree["down"]),
+                        "contributors": tuple(tree["contributors"]),
+                        "receivers": tuple(tree["receivers"]),
+                        "rates_mbps": tuple(tree.get("rates_mbps", ())),
+                        "state": _edges([tree["state"]])[0] if tree.get("state") else None,
+                        "routes": tuple(tuple(route) for route in tree.get("routes", ())),
+                    }
+                )
+                for tree in data["trees"]
+            )
+            turns = tuple(data.get("turns", ()))
+            return cls(**{**data, "trees": trees, "detours": _edges(data.get("detours", ())), "turns": turns})
+        except (KeyError, TypeError) as error:
+            raise TaskError(f"task: {error}") from None
+
+
+def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
+    return tuple(Edge(edge["sender"], edge["receiver"], tuple(edge.get("via", ()))) for edge in data)
+
+
+class Agents:
+    """Which agent stands for which node of a topology: a worker for itself, for its site the first worker there, and
+    for a parameter server its site's agent (or itself, where the site has no worker)."""
+
+    def __init__(self, plan: Plan, topology: Topology) -> None:
+        job = plan.job
+        self.of: dict[str, str] = {}
+        for node in (*job.workers, *job.parameter_servers):
+            self.of.setdefault(topology.access_switch(node), node)
+        for worker in job.workers:
+            self.of[worker] = worker
+        for server in job.parameter_servers:
+            self.of[server] = self.of[topology.access_switch(server)]
+
+    def edge(self, route: tuple[str, ...]) -> Edge | None:
+        """The route between agents; None: inside one. Sites without an agent forward and are not named."""
+        path = list(dict.fromkeys(self.of[node] for node in route if node in self.of))
+        return Edge(path[0], path[-1], tuple(path[1:-1])) if len(path) > 1 else None
+
+
+def task_of(
+    plan: Plan,
+    topology: Topology,
+    values: int,
+    *,
+    number: int = 1,
+    round: int = 0,
+    op: Op = "mean",
+    chunk_values: int = CHUNK_VALUES,
+    window: int = WINDOW_CHUNKS,
+    headroom: float = 0.0,
+    paced: bool = True,
+    detours: bool = False,
+    replicated: bool = False,
+) -> Task:
+    """One synchronisation of `values` float32 values with the plan.
+
+    Trees carry contiguous parts by their shares. Where a tree adds nothing on the way (a star) its results go back to
+    each worker on its own, as over TCP, along the way that its values came. replicated: a
+    multicast of layer L3 leaves its sender once, and switches copy it along the plan's routes, at the plan's rate.
+    headroom: the part of the plan's rate that
+    stays unused. detours: chunks may take the plan's (NetStorm's auxiliary paths), but for those over a site without an
+    agent or over more than MOST_VIA. Raises PlanError when the plan has no trees and no multicasts.
+    """
+    agents = Agents(plan, topology)
+    if plan.multicasts:
+        trees = []
+        for each in plan.multicasts:
+            edges = [agents.edge(route) for route in each.routes]
+            down = tuple(edge for edge in edges if edge is not None)
+            routes = each.routes if each.layer == "L3" and replicated else ()
+            if routes:
+                down = tuple(Edge(each.sender, receiver) for receiver in each.receivers)
+            rate = plan.rate_mbps * (1 - headroom) if routes else 0.0
+            trees.append(SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers, rate, routes=routes))
+        task = Task(number, values, tuple(trees), "mix", round, chunk_values, 0)
+    else:
+        if not plan.trees:
+            raise PlanError("the plan has no trees")
+        trees, done, share = [], 0, 0.0
+        for tree in plan.trees:
+            share += tree.share
+            end = values if tree is plan.trees[-1] else min(values, _aligned(share * values))
+            rate = plan.rate_mbps * tree.share * (1 - headroom) if paced else 0.0
+            trees.append(_tree(tree, agents, plan.job.workers, range(done, max(done, end)), rate))
+            done = max(done, end)
+        ways = _detours(plan, agents) if detours else ()
+        task = Task(number, values, tuple(t for t in trees if t.count), op, round, chunk_values, window, detours=ways)
+    task.check()
+    return task
+
+
+def _detours(plan: Plan, agents: Agents) -> tuple[Edge, ...]:
+    found: dict[Edge, None] = {}
+    for route in plan.detours:
+        edge = agents.edge(route)
+        whole = all(node in agents.of for node in route)
+        if whole and edge is not None and 0 < len(edge.via) <= MOST_VIA:
+            found[edge] = None
+    return tuple(found)
+
+
+def _aligned(values: float) -> int:
+    """Trees begin at cache lines. At whole chunks, small trees would get chunks more or less than their shares, and the
+    plan's links would not be full at once."""
+    return round(values / ALIGNED_VALUES) * ALIGNED_VALUES
+
+
+def _tree(tree: Tree, agents: Agents, workers: tuple[str, ...], values: range, rate: float) -> SumTree:
+    root = agents.of[tree.root]
+    found: dict[str, Edge] = {}
+    for route in (*(a.route for a in tree.assignments), *(r.route for r in tree.relays)):
+        edge = agents.edge(route)
+        if edge is not None:
+            found[edge.sender] = edge
+    up = tuple(found.values())
+    if tree.relays:
+        down = []
+        agent = {tree.root: root}
+        for above, below in tree.return_edges:  # from the root on down
+            agent[below] = agents.of.get(below, agent[above])
+            if agent[below] != agent[above]:
+                down.append(Edge(agent[above], agent[below]))
+    else:
+        down = [Edge(root, edge.sender, edge.via[::-1]) for edge in up]
+    return SumTree(root, values.start, len(values), up, tuple(down), workers, workers, rate)

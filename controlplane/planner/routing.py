@@ -1,0 +1,248 @@
+"""Least-loaded shortest paths and return trees over an integer-indexed view of the topology.
+
+Servers never forward, and links without residual bandwidth are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
+
+Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation, sum, next node, link
+
+
+class Unreachable(ValueError):
+    """There is no route from one node to another; names both."""
+
+    def __init__(self, source: str, target: str, what: str = "") -> None:
+        super().__init__(f"{what + ': ' if what else ''}no route with bandwidth left from {source} to {target}")
+        self.source, self.target = source, target
+
+
+class Access(NamedTuple):
+    """The switch that a server hangs on, and the links there and back."""
+
+    switch: int
+    up: int
+    down: int
+
+
+class Network:
+    """Nodes and directed links as integers, residual capacities as lists; distances are cached."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.names = topology.nodes
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.forwards = [topology.kind(name) == "switch" for name in self.names]
+        self.ends = [(self.index[u], self.index[v]) for u, v in topology.links]
+        self.link = {pair: e for e, pair in enumerate(self.ends)}
+        self.capacity = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
+        self.out: list[list[tuple[int, int]]] = [[] for _ in self.names]
+        self.into: list[list[tuple[int, int]]] = [[] for _ in self.names]
+        for e, (u, v) in enumerate(self.ends):
+            if self.capacity[e] > 0:
+                self.out[u].append((v, e))
+                self.into[v].append((u, e))
+        self._to: dict[int, list[int]] = {}
+        self._from: dict[int, list[int]] = {}
+        self._hops: dict[int, dict[int, list[tuple[int, int]]]] = {}
+
+    def access(self, server: int) -> Access | None:
+        """Of a server that hangs on one switch only."""
+        out, into = self.out[server], self.into[server]
+        if len(out) != 1 or len(into) != 1 or out[0][0] != into[0][0] or not self.forwards[out[0][0]]:
+            return None
+        return Access(out[0][0], out[0][1], into[0][1])
+
+    def _search(self, start: int, adjacency: list[list[tuple[int, int]]]) -> list[int]:
+        distance = [-1] * len(self.names)
+        distance[start] = 0
+        queue = [start]
+        for node in queue:
+            if node != start and not self.forwards[node]:
+                continue
+            for other, _ in adjacency[node]:
+                if distance[other] < 0:
+                    distance[other] = distance[node] + 1
+                    queue.append(other)
+        return distance
+
+    def distances_to(self, target: int) -> list[int]:
+        """Hops from every node to `target`; -1 where there is no route."""
+        if target not in self._to:
+            self._to[target] = self._search(target, self.into)
+        return self._to[target]
+
+    def distances_from(self, source: int) -> list[int]:
+        """Hops from `source` to every node; -1 where there is no route."""
+        if source not in self._from:
+            self._from[source] = self._search(source, self.out)
+        return self._from[source]
+
+    def next_hops(self, node: int, target: int) -> list[tuple[int, int]]:
+        """The (next node, link) pairs on shortest routes from `node` to `target`; empty where there is none."""
+        cache = self._hops.setdefault(target, {})
+        if node not in cache:
+            distance = self.distances_to(target)
+            closer = distance[node] - 1
+            cache[node] = (
+                [(v, e) for v, e in self.out[node] if distance[v] == closer and (v == target or self.forwards[v])]
+                if closer >= 0
+                else []
+            )
+        return cache[node]
+
+    def check_reachable(self, job: Job) -> None:
+        """Raises Unreachable, naming worker and parameter server, unless each reaches each, both ways."""
+        for root in job.parameter_servers:
+            s = self.index[root]
+            to, back = self.distances_to(s), self.distances_from(s)
+            for worker in job.workers:
+                w = self.index[worker]
+                if to[w] < 0:
+                    raise Unreachable(worker, root, f"parameter server {root}")
+                if back[w] < 0:
+                    raise Unreachable(root, worker, f"parameter server {root}")
+
+
+class Router:
+    """Chooses single paths one after the other, each the least loaded among the shortest, and keeps the load of links.
+
+    Load and amounts have any one unit, as long as it is proportional to the rate (here: shares of the sending rate f).
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.inverse = [1.0 / c if c > 0 else float("inf") for c in network.capacity]
+        self.load = [0.0] * len(network.ends)
+
+    def add(self, links: Sequence[int], amount: float) -> None:
+        for e in links:
+            self.load[e] += amount
+
+    def route(self, source: int, target: int, amount: float, memory: Memory | None = None) -> list[int]:
+        """Links of the shortest path with the least highest utilisation once `amount` is added (ties: least sum).
+
+        memory: one empty dict for a run of calls with the same target; what one call finds serves the next, and only
+        what the chosen path loads is looked at again. Raises Unreachable.
+        """
+        network = self.network
+        best: Memory = {} if memory is None else memory
+        best[target] = (0.0, 0.0, -1, -1)
+        load, inverse, next_hops = self.load, self.inverse, network.next_hops
+
+        def visit(node: int) -> tuple[float, float, int, int]:
+            chosen = (float("inf"), float("inf"), -1, -1)
+            for other, e in next_hops(node, target):
+                utilisation = (load[e] + amount) * inverse[e]
+                onwards = best.get(other) or visit(other)
+                candidate = (
+                    utilisation if utilisation > onwards[0] else onwards[0],
+                    onwards[1] + utilisation,
+                    other,
+                    e,
+                )
+                if candidate < chosen:  # noqa: PLR1730  (min() costs a call in the hot path)
+                    chosen = candidate
+            best[node] = chosen
+            return chosen
+
+        if source != target and not next_hops(source, target):
+            raise Unreachable(network.names[source], network.names[target])
+        links: list[int] = []
+        node = source
+        while node != target:
+            if node not in best:
+                visit(node)
+            _, _, following, e = best.pop(node)
+            links.append(e)
+            node = following
+        self.add(links, amount)
+        return links
+
+    def return_tree(self, root: int, leaves: Sequence[int], amount: float) -> list[int]:
+        """Links of a tree of shortest paths from root to all leaves; shares links where it can, else least loaded."""
+        network = self.network
+        distance = network.distances_from(root)
+        parent: dict[int, int] = {}
+        joined = {root}
+        links: list[int] = []
+        for leaf in leaves:
+            if distance[leaf] < 0:
+                raise Unreachable(network.names[root], network.names[leaf])
+            node = leaf
+            while node not in joined:
+                joined.add(node)
+                options = [
+                    (u not in joined, (self.load[e] + amount) * self.inverse[e], e, u)
+                    for u, e in network.into[node]
+                    if distance[u] == distance[node] - 1 and (u == root or network.forwards[u])
+                ]
+                _, _, e, u = min(options)
+                parent[node] = u
+                links.append(e)
+                node = u
+        if network.topology.results_on_links:
+            self.add(links, amount)
+        return links
+
+    def nodes(self, source: int, links: Sequence[int]) -> tuple[str, ...]:
+        """Names along a path of links."""
+        return (self.network.names[source], *(self.network.names[self.network.ends[e][1]] for e in links))
+
+
+def downwards(root: str, edges: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The edges of a tree in order from the root down."""
+    children: dict[str, list[str]] = {}
+    for u, v in edges:
+        children.setdefault(u, []).append(v)
+    ordered: list[tuple[str, str]] = []
+    queue: list[Any] = [root]
+    for node in queue:
+        for child in children.get(node, ()):
+            ordered.append((node, child))
+            queue.append(child)
+    return tuple(ordered)
+
+
+def next_hops(topology: Topology) -> dict[str, dict[str, str]]:
+    """Per server, the next node on the way there from each node that reaches it.
+
+    Independent of plans. Shortest paths; per destination the next hop is the one over which the fewest servers' traffic
+    per Mbit/s runs so far, so that equal-cost paths share the load.
+    """
+    network = Network(topology)
+    load = [0.0] * len(network.ends)
+    result: dict[str, dict[str, str]] = {}
+    for server in topology.servers:
+        target = network.index[server]
+        distance = network.distances_to(target)
+        traffic = [0.0 if forwards else 1.0 for forwards in network.forwards]
+        reaching = sorted((u for u in range(len(network.names)) if distance[u] > 0), key=lambda u: -distance[u])
+        own = result[server] = {}
+        for u in reaching:
+            v, e = min(
+                network.next_hops(u, target),
+                key=lambda hop: ((load[hop[1]] + traffic[u]) / network.capacity[hop[1]], hop),
+            )
+            load[e] += traffic[u]
+            traffic[v] += traffic[u]
+            own[network.names[u]] = network.names[v]
+    return result
+
+
+def ways(topology: Topology) -> dict[tuple[str, str], list[str]]:
+    """The nodes that a packet between two servers passes by `next_hops`; pairs without a route are left out."""
+    hops = next_hops(topology)
+    found = {}
+    for target in topology.servers:
+        for source in topology.servers:
+            if source != target and source in hops[target]:
+                path = found[source, target] = [source]
+                while path[-1] != target:
+                    path.append(hops[target][path[-1]])
+    return found

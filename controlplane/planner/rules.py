@@ -1,0 +1,515 @@
+"""Plan -> table entries per switch and configuration per agent, for any kind of switch (docs/architecture.md, 5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from controlplane.common.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
+from controlplane.planner.frontpanel import FrontPanelPort
+from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held
+from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
+from controlplane.planner.plan.slots import place_slots
+from controlplane.planner.routing import next_hops
+from controlplane.planner.topology import Topology
+from p4src.protocol import frame_bytes, udp_port
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Out of this port of the switch."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Out of all ports of this multicast group of the switch."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A flow into an aggregation point. flow: its bit among those of the point's flows, everyone. Complete sums leave
+    with next_label, all else with partial_label. slot = slot_base + (sequence & slot_mask)."""
+
+    slot_base: int
+    slot_mask: int
+    flow: int
+    everyone: int
+    next_label: int
+    partial_label: int
+    port: int
+
+
+@dataclass(frozen=True)
+class LabelEntry:
+    """What a switch does with packets of this label that come in at this port; docs/architecture.md, section 2."""
+
+    ingress_port: int
+    label: int
+    action: Forward | Replicate | Aggregate
+
+
+@dataclass(frozen=True)
+class MulticastGroup:
+    """A switch's group, by its number, and the ports that get a copy each."""
+
+    group: int
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Route:
+    """IPv4: packets to address/prefix_length get destination `mac` and leave by `port`."""
+
+    address: str
+    prefix_length: int
+    mac: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """Frames that are neither ours nor IPv4 to a host: those from `ingress_port` (None: any) to an address that is
+    `mac` under `mask`. Of the entries that match, one with the highest priority counts. action None: dropped."""
+
+    priority: int
+    ingress_port: int | None
+    mac: str
+    mask: str
+    action: Forward | Replicate | None
+
+    @property
+    def key(self) -> tuple[int, int | None, str, str]:
+        return self.priority, self.ingress_port, self.mac, self.mask
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes, bridge).
+
+    ports: only for hardware switches, whose ports are configured with the rules.
+    """
+
+    switch: str
+    labels: tuple[LabelEntry, ...]
+    groups: tuple[MulticastGroup, ...]
+    routes: tuple[Route, ...]
+    ports: tuple[FrontPanelPort, ...] = ()
+    bridge: tuple[Bridge, ...] = ()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What others have of a switch: entries of the label table, groups by number, ranges of slots (first, end)."""
+
+    labels: int = 0
+    groups: frozenset[int] = frozenset()
+    slots: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def by(cls, rules: RuleSet) -> Taken:
+        """What these entries take."""
+        slots: list[tuple[int, int]] = []
+        actions = [entry.action for entry in rules.labels if isinstance(entry.action, Aggregate)]
+        for first, end in sorted({(a.slot_base, a.slot_base + a.slot_mask + 1) for a in actions}):
+            if slots and first <= slots[-1][1]:
+                slots[-1] = slots[-1][0], max(slots[-1][1], end)
+            else:
+                slots.append((first, end))
+        return cls(len(rules.labels), frozenset(group.group for group in rules.groups), tuple(slots))
+
+    def gaps(self, slots: int, declared: int | None = None) -> list[tuple[int, int]]:
+        """The ranges between, of a memory of so many slots. declared: how many of them may be used in all (None: each);
+        the first gaps are left where that is less."""
+        found, end = [], 0
+        left = slots if declared is None else declared - self.used_slots
+        for first, after in (*self.slots, (slots, slots)):
+            until = min(first, slots, end + left)
+            if end < until:
+                found.append((end, until))
+                left -= until - end
+            end = max(end, after)
+        return found
+
+    @property
+    def used_slots(self) -> int:
+        """How many slots the ranges have."""
+        return sum(end - first for first, end in self.slots)
+
+
+NOTHING = Taken()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a plan's trees are on the switches: slots of each tree, the first one by aggregation point and tree, and
+    group numbers by switch and ports, for as many as have one."""
+
+    sizes: tuple[int, ...]
+    slots: Mapping[tuple[str, int], int]
+    groups: Mapping[str, Mapping[tuple[int, ...], int]]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What one plan version puts on the switches and hands to the agents.
+
+    first_label, next_label: its labels, the latter not included. slots: the first one by aggregation point and tree.
+    multicasts: label of each sender's multicast; a plan of multicasts has no other agents (overlay/net/multicast.py).
+    """
+
+    rulesets: dict[str, RuleSet]
+    agents: dict[str, AgentConfig]
+    next_label: int
+    first_label: int = 1
+    slots: dict[tuple[str, int], int] = field(default_factory=dict)
+    multicasts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Slots of each tree."""
+        worker = next((config for config in self.agents.values() if config.role == "worker"), None)
+        return () if worker is None else tuple(tree.slots for tree in worker.worker_trees)
+
+
+def build(
+    plan: Plan,
+    topology: Topology,
+    limits: Limits,
+    *,
+    job_id: int,
+    epoch: int,
+    first_label: int = 1,
+    taken: Mapping[str, Taken] | None = None,
+    places: Places | None = None,
+    gathers: bool | None = None,
+) -> Deployment:
+    """Rules of every switch and configuration of every agent of the plan's job.
+
+    Multicasts of layer L3 are labels that switches replicate; those of L7 need nothing of them but IPv4.
+
+    first_label: labels are numbered from here. taken: what is not free, per switch, so that this can be installed
+    beside other jobs and versions. places: where that is settled. gathers: whether each worker gets a label to all
+    others (None: where the plan gains by it, and there is room). Both `limits` and what the topology's switches have
+    of their own (controlplane/planner/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
+    """
+    plan.check(topology)
+    if plan.multicasts:
+        return build_multicasts(plan.multicasts, topology, limits, first_label=first_label, taken=taken)
+    check_fits(plan, topology)
+    if len(plan.job.workers) > limits.max_workers:
+        point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
+        raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
+    for tree in plan.trees:
+        for point, flows in fan_in(tree).items():
+            if limits.fan_in is not None and flows > limits.fan_in:
+                raise DoesNotFit(point, Resource.FLOWS, flows, limits.fan_in)
+
+    def built(others: bool) -> Deployment:
+        builder = _Builder(
+            plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places
+        )
+        for index, tree in enumerate(plan.trees):
+            builder.add_tree(index, tree)
+        if others and len(plan.job.workers) > 1:  # last: what they are numbered changes no other label
+            for index, tree in enumerate(plan.trees):
+                builder.add_others(index, tree)
+        return builder.deployment(epoch)
+
+    if gathers is None and plan.gather_speed > 1:
+        try:
+            return built(True)
+        except DoesNotFit:
+            return built(False)  # what does not fit without them either is named
+    return built(bool(gathers))
+
+
+def build_multicasts(
+    multicasts: Sequence[Multicast],
+    topology: Topology,
+    limits: Limits,
+    *,
+    first_label: int = 1,
+    taken: Mapping[str, Taken] | None = None,
+) -> Deployment:
+    """Rules of every switch for multicasts of layer L3: each has a label, under which switches copy it.
+
+    Arguments as for `build`. Raises DoesNotFit, PlanError.
+    """
+    if any(each.layer == "L7" for each in multicasts):
+        raise PlanError("a sender that sends to each receiver on its own (L7) needs no rules of switches")
+    made = _Entries(topology, limits, first_label, taken or {})
+    labels = {each.sender: made.copied(each.sender, each.links, "its model") for each in multicasts}
+    return Deployment(made.rulesets(), {}, made.next_label, first_label, multicasts=labels)
+
+
+class _Entries:
+    """Labels and groups of every switch, collected."""
+
+    def __init__(self, topology: Topology, limits: Limits, first_label: int, taken: Mapping[str, Taken]) -> None:
+        self.topology, self.limits, self.taken = topology, limits, taken
+        self.declared = held(topology)
+        self.first_label = self.next_label = first_label
+        self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
+        self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
+        self.numbers: Mapping[str, Mapping[tuple[int, ...], int]] = {}
+
+    def label(self) -> int:
+        self.next_label += 1
+        return self.next_label - 1
+
+    def forward(self, route: tuple[str, ...], label: int) -> None:
+        """Entries at every node strictly inside the route."""
+        for before, node, after in zip(route, route[1:], route[2:], strict=False):
+            action = Forward(self.topology.port(node, after))
+            self.entries[node].append(LabelEntry(self.topology.port(node, before), label, action))
+
+    def copied(self, root: str, links: Sequence[tuple[str, str]], what: str) -> int:
+        """The label of what goes from the root along all links, which are a tree: switches copy it where they part."""
+        topology = self.topology
+        parent = {child: above for above, child in links}
+        children: dict[str, list[str]] = {}
+        for above, child in links:
+            children.setdefault(above, []).append(child)
+        if len(children[root]) != 1:
+            raise PlanError(f"{root} sends {what} over several links; an agent has one interface")
+        label = self.label()
+        for node, below in children.items():
+            if node == root:
+                continue
+            ports = tuple(sorted(topology.port(node, child) for child in below))
+            action: Forward | Replicate
+            if len(ports) == 1:
+                action = Forward(ports[0])
+            else:
+                groups = self.groups[node]
+                if ports not in groups:
+                    known = self.numbers.get(node, {})
+                    used = {*groups.values(), *known.values(), *self.taken.get(node, NOTHING).groups}
+                    groups[ports] = known.get(ports) or next(number for number in count(1) if number not in used)
+                action = Replicate(groups[ports])
+            self.entries[node].append(LabelEntry(topology.port(node, parent[node]), label, action))
+        return label
+
+    def new_groups(self, switch: str) -> list[int]:
+        """Numbers of groups that are not there already (what replaces something keeps the numbers that it had)."""
+        there = self.taken.get(switch, NOTHING).groups
+        return [number for number in self.groups[switch].values() if number not in there]
+
+    def rulesets(self) -> dict[str, RuleSet]:
+        """Of every switch, with its IPv4 routes. Raises DoesNotFit."""
+        limits, rulesets = self.limits, {}
+        ip = routes(self.topology)
+        for v in self.topology.switches:
+            taken = self.taken.get(v, NOTHING)
+            labels = min(limits.label_table_size, self.declared.label_entries.get(v, limits.label_table_size))
+            most = min(limits.multicast_groups, self.declared.multicast_groups.get(v, limits.multicast_groups))
+            for resource, needed, available in (
+                (Resource.LABELS, len(self.entries[v]), labels - taken.labels),
+                (Resource.GROUPS, len(self.new_groups(v)), most - len(taken.groups)),
+                (Resource.ROUTES, len(ip[v]), limits.route_table_size),
+            ):
+                if needed > available:
+                    raise DoesNotFit(v, resource, needed, available)
+            groups = tuple(MulticastGroup(number, ports) for ports, number in self.groups[v].items())
+            panel: tuple[FrontPanelPort, ...] = ()
+            if limits.front_panel:
+                panel = tuple(sorted([*self.topology.front_panel(v).values(), *self.topology.loopback_ports(v)]))
+            rulesets[v] = RuleSet(v, tuple(self.entries[v]), groups, ip[v], panel)
+        return rulesets
+
+
+class _Builder(_Entries):
+    """Collects entries tree by tree."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        topology: Topology,
+        limits: Limits,
+        *,
+        job_id: int,
+        first_label: int,
+        taken: Mapping[str, Taken],
+        places: Places | None,
+    ) -> None:
+        super().__init__(topology, limits, first_label, taken)
+        self.plan, self.job_id = plan, job_id
+        self.numbers_of = {worker: i for i, worker in enumerate(plan.job.workers)}
+        self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
+        self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
+        self.others: dict[int, tuple[int, ...]] = {}
+        if places is None:
+            free = {
+                v: taken.get(v, NOTHING).gaps(limits.slots, self.declared.slots.get(v)) for v in topology.switches
+            }
+            self.slots, self.slot_base = place_slots(plan, topology, 8 * frame_bytes(limits.values_per_packet), free)
+        else:
+            self.slots, self.slot_base = places.sizes, dict(places.slots)
+            self.numbers = {v: dict(groups) for v, groups in places.groups.items()}
+
+    def add_tree(self, index: int, tree: Tree) -> None:
+        topology = self.topology
+        relays = {relay.node: relay for relay in tree.relays}
+        complete = {point: self.label() for point in relays}
+        inner = {relay.node for relay in tree.relays if relay.next != tree.root}
+        partial = {point: self.label() if point in inner else label for point, label in complete.items()}
+        parts = parts_of(tree, self.numbers_of)
+        bits = {point: iter(range(len(parts[point]))) for point in relays}
+        flows: list[RootFlow] = []
+
+        def add_up(route: tuple[str, ...], label: int, root_flow: RootFlow) -> None:
+            """A flow's entries up to where it is added. root_flow: what it is if that is the root."""
+            self.forward(route, label)
+            point = route[-1]
+            if point == tree.root:
+                flows.append(root_flow)
+                return
+            port = topology.port(point, relays[point].route[1])
+            slots = self.slot_base[point, index], self.slots[index] - 1
+            everyone = (1 << len(parts[point])) - 1
+            action = Aggregate(*slots, 1 << next(bits[point]), everyone, complete[point], partial[point], port)
+            self.entries[point].append(LabelEntry(topology.port(point, route[-2]), label, action))
+
+        up: dict[str, int] = {}
+        for a in tree.assignments:
+            up[a.worker] = self.label()
+            direct = ((self.numbers_of[a.worker],),)
+            add_up(a.route, up[a.worker], RootFlow(up[a.worker], direct, partial=False))
+        for relay in tree.relays:
+            sums = RootFlow(partial[relay.node], parts[relay.node], partial=True)
+            add_up(relay.route, complete[relay.node], sums)
+            if relay.node in inner:
+                self.forward(tree.way(relay.node), partial[relay.node])
+                flows.append(sums)
+        return_label, answers = self.add_return(tree)
+        rate = self.plan.tree_rate_mbps(index)
+        port = udp_port(self.job_id, index)
+        for worker in self.plan.job.workers:
+            self.worker_trees[worker].append(
+                WorkerTree(
+                    index,
+                    tree.root,
+                    tree.share,
+                    up[worker],
+                    return_label,
+                    answers[worker],
+                    self.slots[index],
+                    rate,
+                    port,
+                )
+            )
+        answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
+        self.root_trees[tree.root].append(
+            RootTree(index, tuple(flows), return_label, answer_labels, self.slots[index], port, rate_mbps=rate)
+        )
+
+    def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:
+        """Return label to all workers and answer label per worker, with their entries."""
+        parent = {child: above for above, child in tree.return_edges}
+        return_label = self.copied(tree.root, tree.return_edges, "results")
+        answers: dict[str, int] = {}
+        for worker in self.plan.job.workers:
+            route = [worker]
+            while route[-1] != tree.root:
+                route.append(parent[route[-1]])
+            answers[worker] = self.label()
+            self.forward(tuple(reversed(route)), answers[worker])
+        return return_label, answers
+
+    def add_others(self, index: int, tree: Tree) -> None:
+        """A label for each worker, to all but it: the return tree without its branch."""
+        parent = {child: above for above, child in tree.return_edges}
+        parts = Counter(above for above, _ in tree.return_edges)
+        labels = []
+        for worker in self.plan.job.workers:
+            branch = {worker}
+            node = parent[worker]
+            while node != tree.root and parts[node] == 1:
+                branch.add(node)
+                node = parent[node]
+            links = [pair for pair in tree.return_edges if pair[1] not in branch]
+            labels.append(self.copied(tree.root, links, "what a worker gathers"))
+        self.others[index] = tuple(labels)
+
+    def with_others(self, agents: dict[str, AgentConfig]) -> dict[str, AgentConfig]:
+        """The configurations with the labels of `add_others`."""
+
+        def of_worker(tree: WorkerTree, own: int) -> WorkerTree:
+            labels = tuple(label for number, label in enumerate(self.others[tree.tree]) if number != own)
+            return replace(tree, others_labels=labels, gather_speed=self.plan.gather_speed)
+
+        return {
+            node: replace(
+                config,
+                worker_trees=tuple(of_worker(tree, config.index) for tree in config.worker_trees),
+                root_trees=tuple(replace(tree, others_labels=self.others[tree.tree]) for tree in config.root_trees),
+            )
+            for node, config in agents.items()
+        }
+
+    def addresses(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Of all of them; none where one is not known."""
+        found = tuple(dict.fromkeys(self.topology.address(node) for node in nodes))
+        return found if all(found) else ()
+
+    def deployment(self, epoch: int) -> Deployment:
+        limits, job, rulesets = self.limits, self.plan.job, self.rulesets()
+        agents: dict[str, AgentConfig] = {}
+        roles: tuple[tuple[Role, tuple[str, ...]], ...] = (
+            ("worker", job.workers),
+            ("parameter_server", job.parameter_servers),
+        )
+        for role, nodes in roles:
+            for index, node in enumerate(nodes):
+                agents[node] = AgentConfig(
+                    job=job.name,
+                    job_id=self.job_id,
+                    epoch=epoch,
+                    node=node,
+                    role=role,
+                    index=index,
+                    workers=job.workers,
+                    parameter_servers=job.parameter_servers,
+                    values_per_packet=limits.values_per_packet,
+                    worker_trees=tuple(self.worker_trees.get(node, ())),
+                    root_trees=tuple(self.root_trees.get(node, ())),
+                    address=self.topology.address(node),
+                    sources=self.addresses(job.parameter_servers if role == "worker" else job.workers),
+                    repeats=len(job.parameter_servers) > 1 or job.may_lose_workers,
+                    shrinks=job.may_lose_workers,
+                )
+        if self.others:
+            agents = self.with_others(agents)
+        return Deployment(rulesets, agents, self.next_label, self.first_label, dict(self.slot_base))
+
+
+def parts_of(tree: Tree, numbers: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Per aggregation point: the workers behind each of its flows, in the order of the flows' bits."""
+    incoming: dict[str, list[str]] = {relay.node: [] for relay in tree.relays}
+    for flow in tree.flows:
+        if flow.end != tree.root:
+            incoming[flow.end].append(flow.source)
+
+    def behind(node: str) -> tuple[int, ...]:
+        if node in numbers:
+            return (numbers[node],)
+        return tuple(worker for source in incoming[node] for worker in behind(source))
+
+    return {point: tuple(behind(source) for source in sources) for point, sources in incoming.items()}
+
+
+def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:
+    """Per switch, an IPv4 /32 route to every server that it reaches, along `next_hops`."""
+    result: dict[str, list[Route]] = {v: [] for v in topology.switches}
+    for server, hops in next_hops(topology).items():
+        for node, following in hops.items():
+            if node in result:
+                port = topology.port(node, following)
+                result[node].append(Route(topology.address(server), 32, topology.mac(server), port))
+    return {v: tuple(entries) for v, entries in result.items()}

@@ -1,0 +1,196 @@
+"""Networks by rule with a few numbers: ring, dumbbell, Clos; and what a rule is: a function and its options.
+
+`controlplane.planner.generators.shapes` has them all by name: `ring:switches=6,servers=2` and
+`python -m topologies generate ring --switches 6 --servers 2` are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.common.inputs import unknown_name
+from controlplane.planner.topology import Topology, TopologyError
+
+MOST_NODES = 200_000
+MOST_LINKS = 4_000_000
+
+
+def refuse_size(what: str, nodes: int, links: int) -> None:
+    """A slip of the finger must not take all of the machine's memory. Raises TopologyError."""
+    if nodes > MOST_NODES or links > MOST_LINKS:
+        raise TopologyError(f"{what} is too large: at most {MOST_NODES} nodes and {MOST_LINKS} links are made by rule")
+
+
+class Network:
+    """Nodes and links as they are added. Rates in Mbit/s, None: no limit of its own; delay of every link in ms."""
+
+    def __init__(self, aggregation_mbps: float | None, ingress_mbps: float | None, delay_ms: float) -> None:
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.links: list[tuple[str, str, dict[str, Any]]] = []
+        self._adds = {} if aggregation_mbps is None else {"aggregation_mbps": aggregation_mbps}
+        self._takes = {} if ingress_mbps is None else {"ingress_mbps": ingress_mbps}
+        self._delay = {"delay_ms": delay_ms} if delay_ms else {}
+        self._servers = 0
+
+    def switch(self, name: str) -> str:
+        self.nodes[name] = {"kind": "switch", **self._adds}
+        refuse_size("this topology", len(self.nodes), len(self.links))
+        return name
+
+    def servers(self, switch: str, count: int, mbps: float) -> None:
+        """Hang so many servers on a switch; they are h1, h2, ... over all of the network."""
+        for _ in range(count):
+            self._servers += 1
+            self.nodes[f"h{self._servers}"] = {"kind": "server", **self._takes}
+            self.link(switch, f"h{self._servers}", mbps)
+
+    def link(self, u: str, v: str, mbps: float) -> None:
+        attributes = {"bandwidth_mbps": mbps, **self._delay}
+        self.links += [(u, v, attributes), (v, u, attributes)]
+        refuse_size("this topology", len(self.nodes), len(self.links))
+
+
+def ring(
+    switches: int = 4,
+    servers: int = 2,
+    bandwidth_mbps: float = 20.0,
+    *,
+    trunk_mbps: float | None = None,
+    aggregation_mbps: float | None = 9.0,
+    ingress_mbps: float | None = 20.0,
+    delay_ms: float = 0.0,
+) -> Topology:
+    """Switches s1.. in a ring, each with so many servers (h1..). trunk_mbps: of each link of the ring (absent: as the
+    servers' links)."""
+    if switches < 3 or servers < 1:
+        raise TopologyError(f"a ring needs 3 switches and a server on each, got {switches} and {servers}")
+    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    names = [made.switch(f"s{i + 1}") for i in range(switches)]
+    for one, after in zip(names, names[1:] + names[:1], strict=True):
+        made.link(one, after, bandwidth_mbps if trunk_mbps is None else trunk_mbps)
+    for name in names:
+        made.servers(name, servers, bandwidth_mbps)
+    return Topology(made.nodes, made.links, f"ring-{switches}-{servers}")
+
+
+def dumbbell(
+    left: int = 4,
+    right: int = 4,
+    bandwidth_mbps: float = 20.0,
+    *,
+    trunk_mbps: float | None = None,
+    aggregation_mbps: float | None = 9.0,
+    ingress_mbps: float | None = 20.0,
+    delay_ms: float = 0.0,
+) -> Topology:
+    """Two switches s1, s2 with one link between them; the first servers (h1..) are on s1, the others on s2.
+
+    trunk_mbps: of the link between the switches (absent: as the servers' links).
+    """
+    if left < 1 or right < 1:
+        raise TopologyError(f"a dumbbell needs servers on both sides, got {left} and {right}")
+    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    made.link(made.switch("s1"), made.switch("s2"), bandwidth_mbps if trunk_mbps is None else trunk_mbps)
+    made.servers("s1", left, bandwidth_mbps)
+    made.servers("s2", right, bandwidth_mbps)
+    return Topology(made.nodes, made.links, f"dumbbell-{left}-{right}")
+
+
+def clos(
+    pods: int = 2,
+    leaves: int = 2,
+    spines: int = 2,
+    cores: int = 2,
+    *,
+    servers: int = 4,
+    bandwidth_mbps: float = 20.0,
+    oversubscription: float = 1.0,
+    aggregation_mbps: float | None = 9.0,
+    ingress_mbps: float | None = 20.0,
+    delay_ms: float = 0.0,
+) -> Topology:
+    """A folded Clos of three tiers: pods of so many leaves (e1..) and spines (a1..), each leaf with so many servers
+    (h1..); the i-th spine of every pod has a link to each of `cores` core switches (c1..) of its own plane.
+
+    oversubscription: at leaves and at spines, what comes from below over what goes up; it sets the links' rates.
+    """
+    if min(pods, leaves, spines, cores, servers) < 1:
+        raise TopologyError(
+            f"a Clos needs pods, leaves, spines, cores and servers, got {pods}, {leaves}, {spines}, {cores}, {servers}"
+        )
+    if oversubscription <= 0:
+        raise TopologyError(f"oversubscription must be above 0, got {oversubscription}")
+    uplink = servers * bandwidth_mbps / spines / oversubscription
+    core_link = leaves * uplink / cores / oversubscription
+    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    planes = [[made.switch(f"c{plane * cores + i + 1}") for i in range(cores)] for plane in range(spines)]
+    for pod in range(pods):
+        ups = [made.switch(f"a{pod * spines + i + 1}") for i in range(spines)]
+        for up, plane in zip(ups, planes, strict=True):
+            for core in plane:
+                made.link(core, up, core_link)
+        for i in range(leaves):
+            leaf = made.switch(f"e{pod * leaves + i + 1}")
+            for up in ups:
+                made.link(up, leaf, uplink)
+            made.servers(leaf, servers, bandwidth_mbps)
+    return Topology(made.nodes, made.links, f"clos-{pods}-{leaves}-{spines}-{cores}-{servers}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a rule may be told. default: None: none (see the rule). whole: a whole number."""
+
+    help: str
+    default: float | None
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One rule: what it makes, with what; options are given to it by the names in `arguments` (else their own)."""
+
+    help: str
+    make: Callable[..., Topology]
+    options: Mapping[str, Option]
+
+    def build(self, given: Mapping[str, str], what: str) -> Topology:
+        """The topology with these options as text. Raises TopologyError, which begins with `what`."""
+        if unknown := unknown_name(given, tuple(self.options)):
+            raise TopologyError(f"{what}: {unknown.replace('attribute', 'option')}")
+        values: dict[str, float] = {}
+        for name, option in self.options.items():
+            if name in given:
+                values[ARGUMENTS.get(name, name)] = _number(given[name], f"{what}: {name}", option.whole)
+            elif option.default is not None:
+                values[ARGUMENTS.get(name, name)] = int(option.default) if option.whole else option.default
+        return self.make(**values)
+
+
+ARGUMENTS = {
+    "bandwidth": "bandwidth_mbps",
+    "uplink": "uplink_mbps",
+    "trunk": "trunk_mbps",
+    "aggregation": "aggregation_mbps",
+    "ingress": "ingress_mbps",
+    "delay": "delay_ms",
+}
+"""The rules' own words for options that are shorter on a command line."""
+
+
+def _number(text: str, what: str, whole: bool) -> float:
+    if whole:
+        return whole_number(text, what)
+    try:
+        return float(text)
+    except ValueError:
+        raise TopologyError(f"{what} must be a number, got {text!r}") from None
+
+
+def whole_number(text: str, what: str) -> int:
+    """Raises TopologyError for anything but a whole number of at least 0."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise TopologyError(f"{what} must be a whole number, got {text!r}")
+    return int(text)

@@ -1,0 +1,15 @@
+"""Flow-level, event-driven simulation (docs/wan.md). Plans run in controlplane.planner.simulate.plans."""
+
+from controlplane.planner.simulate.engine import Sharing, SimulationError, Simulator
+from controlplane.planner.simulate.networks import BigSwitch, LinkNetwork, Overlay, follow, outage
+
+__all__ = [
+    "BigSwitch",
+    "LinkNetwork",
+    "Overlay",
+    "Sharing",
+    "SimulationError",
+    "Simulator",
+    "follow",
+    "outage",
+]

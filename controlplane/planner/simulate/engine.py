@@ -1,0 +1,337 @@
+"""The simulator: flows on resources, timers, and callbacks that decide what happens next.
+
+Flow level: no packets, no congestion control; a flow's rate is what the sharing rule gives it at every instant.
+- "fair": per-flow max-min, strict priorities between classes (a lower number goes first);
+- "fcfs": in each class, and between classes, whoever came first takes what its resources have left, then the next.
+Time is in seconds, rates in Mbit/s, sizes in Mbit. The same calls give the same events in the same order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.planner.simulate.native import library
+
+Sharing = Literal["fair", "fcfs"]
+_ONE_ID, _TWO_IDS, _ONE_REAL = ctypes.c_int32 * 1, ctypes.c_int32 * 2, ctypes.c_double * 1
+
+
+class SimulationError(ValueError):
+    """A wrong call (unknown resource, negative size, time in the past), or a run that can never end."""
+
+
+def _ids(values: ArrayLike) -> NDArray[np.int32]:
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def _address(array: NDArray[np.generic]) -> int:
+    return array.__array_interface__["data"][0]  # several times faster than .ctypes.data
+
+
+def _reals(values: ArrayLike) -> NDArray[np.float64]:
+    return np.ascontiguousarray(values, dtype=np.float64)
+
+
+class Simulator:
+    """Resources 0 .. n-1 with capacities in Mbit/s (infinity: no limit; 0: out of order)."""
+
+    def __init__(self, capacities: ArrayLike, sharing: Sharing = "fair") -> None:
+        values = _reals(capacities).ravel()
+        if sharing not in ("fair", "fcfs"):
+            raise SimulationError(f'sharing must be "fair" or "fcfs", got {sharing!r}')
+        if np.isnan(values).any() or (values < 0).any():
+            raise SimulationError("capacities must be numbers >= 0")
+        self._lib = library()
+        self._n = len(values)
+        self._sim = self._lib.fs_new(self._n, _address(values), sharing == "fcfs")
+        if not self._sim:
+            raise MemoryError("no memory for the simulator")
+        self._callbacks: list[Callable[[int], None] | None] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._n_timers = 0
+        self._n_flows = 0
+        self._stopped = False
+
+    def __del__(self) -> None:
+        if getattr(self, "_sim", None):
+            self._lib.fs_free(self._sim)
+            self._sim = None
+
+    @property
+    def now(self) -> float:
+        return self._lib.fs_now(self._sim)
+
+    @property
+    def active(self) -> int:
+        """Flows that are not finished (with or without bandwidth)."""
+        return self._lib.fs_active(self._sim)
+
+    @property
+    def flows(self) -> int:
+        """All flows so far, also promised ones."""
+        return self._n_flows
+
+    # --- time ---
+
+    def at(self, time: float, callback: Callable[[], None]) -> None:
+        """Calls back at `time`; calls for the same time in the order in which they were asked for."""
+        if not time >= self.now:
+            raise SimulationError(f"time {time} is not after now ({self.now})")
+        heapq.heappush(self._timers, (time, self._n_timers, callback))
+        self._n_timers += 1
+
+    def after(self, delay: float, callback: Callable[[], None]) -> None:
+        if not delay >= 0:
+            raise SimulationError(f"a delay must be >= 0, got {delay}")
+        self.at(self.now + delay, callback)
+
+    # --- resources ---
+
+    def _resource(self, resource: int) -> int:
+        if not 0 <= resource < self._n:
+            raise SimulationError(f"resource {resource} does not exist, there are {self._n}")
+        return resource
+
+    def set_capacity(self, resource: int, mbps: float) -> None:
+        """From now on."""
+        if not mbps >= 0:
+            raise SimulationError(f"a capacity must be >= 0, got {mbps}")
+        self._lib.fs_set_capacity(self._sim, self._resource(resource), mbps)
+
+    def carried(self, resource: int) -> float:
+        """What the resource has carried until now, Mbit."""
+        return self._lib.fs_carried(self._sim, self._resource(resource))
+
+    # --- flows ---
+
+    def groups(self, count: int, callback: Callable[[int], None] | None) -> range:
+        """`count` new groups; callback(group) comes each time that a group's last flow (or hold) is gone."""
+        first = self._lib.fs_groups(self._sim, count, callback is not None)
+        if first < 0:
+            raise MemoryError("no memory for groups")
+        self._callbacks.extend([callback] * count)
+        return range(first, first + count)
+
+    def on_done(self, group: int, callback: Callable[[int], None] | None) -> None:
+        """Another callback for the group."""
+        self._callbacks[group] = callback
+        self._lib.fs_watch(self._sim, group, callback is not None)
+
+    def hold(self, group: int) -> None:
+        """The group is not done before a `release`: more flows are to come."""
+        self._lib.fs_hold(self._sim, group)
+
+    def release(self, group: int) -> None:
+        self._lib.fs_release(self._sim, group)
+
+    def send(
+        self,
+        size: float,
+        path: Sequence[int],
+        callback: Callable[[], None] | None = None,
+        *,
+        priority: int = 0,
+        group: int | None = None,
+        coefficients: Sequence[float] | None = None,
+    ) -> int:
+        """One flow: `size` Mbit over all resources of `path` at one rate (an L3 multicast: those of all its branches).
+
+        coefficients: how much of each resource a unit of rate takes (1). callback, or the group it belongs to.
+        """
+        if group is None:
+            group = self.groups(1, None if callback is None else lambda _: callback())[0]
+        elif callback is not None:
+            raise SimulationError("give a callback or a group, not both")
+        if coefficients is not None and len(coefficients) != len(path):
+            raise SimulationError(f"{len(path)} resources need as many coefficients, got {len(coefficients)}")
+        if len(set(path)) != len(path):
+            raise SimulationError(f"a resource is named twice in {list(path)}: give it a coefficient of 2 instead")
+        count = len(path)
+        first = self._lib.fs_add(  # ctypes' own arrays: for one flow, numpy's take three times as long
+            self._sim,
+            1,
+            _ONE_ID(group),
+            _ONE_REAL(size),
+            _TWO_IDS(0, count),
+            (ctypes.c_int32 * count)(*path),
+            None if coefficients is None else (ctypes.c_double * count)(*coefficients),
+            _ONE_ID(priority) if priority else None,
+            None,
+        )
+        if first < 0:
+            self._refused(first, path, [group], [size])
+        self._n_flows += 1
+        return first
+
+    def send_many(
+        self,
+        sizes: ArrayLike,
+        resources: ArrayLike,
+        groups: ArrayLike,
+        *,
+        priority: int = 0,
+        after: ArrayLike | None = None,
+    ) -> range:
+        """Flows over one resource each, in the given order.
+
+        after: flow k is only promised. It counts for its group at once, and arrives at its resource at the instant when
+        group after[k] is done (the next time), without a callback. What one group sets off stands together.
+        """
+        size, path, group = _reals(sizes), _ids(resources), _ids(groups)
+        if not len(size) == len(path) == len(group):
+            raise SimulationError(f"{len(size)} sizes, {len(path)} resources, {len(group)} groups: must be alike")
+        wait = None if after is None else _ids(after)
+        if wait is not None and len(wait) != len(size):
+            raise SimulationError(f"{len(size)} flows, but {len(wait)} groups to wait for")
+        first = self._add(group, size, None, path, None, priority=priority, after=wait)
+        return range(first, first + len(size))
+
+    def _add(
+        self,
+        groups: NDArray[np.int32],
+        sizes: NDArray[np.float64],
+        offsets: NDArray[np.int32] | None,
+        path: NDArray[np.int32],
+        coefficients: NDArray[np.float64] | None,
+        *,
+        priority: int,
+        after: NDArray[np.int32] | None = None,
+    ) -> int:
+        priorities = np.full(len(sizes), priority, dtype=np.int32) if priority else None  # alive during the call
+        first = self._lib.fs_add(
+            self._sim,
+            len(sizes),
+            _address(groups),
+            _address(sizes),
+            None if offsets is None else _address(offsets),
+            _address(path),
+            None if coefficients is None else _address(coefficients),
+            None if priorities is None else _address(priorities),
+            None if after is None else _address(after),
+        )
+        if first < 0:
+            self._refused(
+                first, path.tolist(), [*groups.tolist(), *([] if after is None else after.tolist())], sizes.tolist()
+            )
+        self._n_flows += len(sizes)
+        return first
+
+    def _refused(self, code: int, path: Sequence[int], groups: Sequence[int], sizes: Sequence[float]) -> NoReturn:
+        if code == -1:
+            raise MemoryError("no memory for flows")
+        raise SimulationError(
+            {
+                -2: f"a resource of {list(path)} does not exist, there are {self._n}",
+                -3: f"a group of {list(groups)} does not exist",
+                -4: f"sizes must be finite and >= 0, got {list(sizes)}",
+                -5: "coefficients must be > 0",
+                -6: "the flows that wait for one group must stand together, and a group has one such row at a time",
+            }[code]
+        )
+
+    def _flow(self, flow: int) -> int:
+        if not 0 <= flow < self._n_flows:
+            raise SimulationError(f"flow {flow} does not exist")
+        return flow
+
+    def remaining(self, flow: int) -> float:
+        """Mbit still to send; 0 when finished."""
+        return self._lib.fs_remaining(self._sim, self._flow(flow))
+
+    def _flows(self, flows: ArrayLike) -> NDArray[np.int32]:
+        ids = _ids(flows)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._n_flows):
+            raise SimulationError("a flow does not exist")
+        return ids
+
+    def remaining_many(self, flows: ArrayLike) -> NDArray[np.float64]:
+        """Mbit still to send of each; -1 for finished ones."""
+        ids = self._flows(flows)
+        result = np.empty(len(ids))
+        self._lib.fs_remaining_many(self._sim, len(ids), _address(ids), _address(result))
+        return result
+
+    def set_groups(self, flows: ArrayLike, groups: ArrayLike) -> None:
+        """Unfinished flows count for other groups, one each; the old ones are not called back for that."""
+        ids, new = self._flows(flows), _ids(groups)
+        if len(ids) != len(new):
+            raise SimulationError(f"{len(ids)} flows, but {len(new)} groups")
+        if len(new) and not (new.min() >= 0 and new.max() < len(self._callbacks)):
+            raise SimulationError("a group does not exist")
+        self._lib.fs_set_group_many(self._sim, len(ids), _address(ids), _address(new))
+
+    def rate(self, flow: int) -> float:
+        """Mbit/s now; 0 when finished or waiting."""
+        return self._lib.fs_rate(self._sim, self._flow(flow))
+
+    def set_remaining(self, flow: int, size: float) -> None:
+        """Changes what an unfinished flow has yet to send; 0 ends it (and counts as done for its group)."""
+        if not (size >= 0 and math.isfinite(size)):
+            raise SimulationError(f"a size must be finite and >= 0, got {size}")
+        self._lib.fs_set_remaining(self._sim, self._flow(flow), size)
+
+    def set_remaining_many(self, flows: ArrayLike, sizes: ArrayLike) -> None:
+        """`set_remaining` of each, in their order."""
+        ids, left = self._flows(flows), _reals(sizes)
+        if len(ids) != len(left):
+            raise SimulationError(f"{len(ids)} flows, but {len(left)} sizes")
+        if not (np.isfinite(left).all() and (left >= 0).all()):
+            raise SimulationError("sizes must be finite and >= 0")
+        self._lib.fs_set_remaining_many(self._sim, len(ids), _address(ids), _address(left))
+
+    def set_path(self, flow: int, path: Sequence[int]) -> None:
+        """Moves an unfinished flow to other resources (a multicast loses receivers, a route changes)."""
+        ids = _ids(path)
+        if len(set(path)) != len(ids):
+            raise SimulationError(f"a resource is named twice in {list(path)}")
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._n):
+            raise SimulationError(f"a resource of {ids.tolist()} does not exist, there are {self._n}")
+        if self._lib.fs_set_path(self._sim, self._flow(flow), len(ids), _address(ids)) < 0:
+            raise MemoryError("no memory for flows")
+
+    def set_priority(self, flow: int, priority: int) -> None:
+        self._lib.fs_set_priority(self._sim, self._flow(flow), priority)
+
+    # --- running ---
+
+    def stop(self) -> None:
+        """Ends `run` after the present callback."""
+        self._stopped = True
+
+    def run(self, until: float = math.inf) -> float:
+        """Runs to `until`, or until nothing is left. Returns now.
+
+        Raises SimulationError when flows wait for bandwidth that nothing will ever give them (only without `until`).
+        """
+        self._stopped = False
+        step, take = self._lib.fs_step, self._lib.fs_take_done
+        callbacks = self._callbacks
+        while not self._stopped:
+            limit = min(self._timers[0][0], until) if self._timers else until
+            count = step(self._sim, limit)
+            if count < 0:
+                raise MemoryError("no memory for flows")
+            if count:
+                done = np.empty(count, dtype=np.int32)
+                take(self._sim, _address(done))
+                for group in done.tolist():
+                    callback = callbacks[group]
+                    if callback is not None:
+                        callback(group)
+            elif self._timers and self._timers[0][0] <= until:
+                heapq.heappop(self._timers)[2]()
+            else:
+                if math.isinf(until) and self.active:
+                    raise SimulationError(
+                        f"{self.active} flows have no bandwidth (or wait for a group that will never be done) "
+                        f"at {self.now:.6g} s, and nothing will give them any"
+                    )
+                break
+        return self.now

@@ -1,0 +1,144 @@
+"""What strategies share: checks of the instance, the split, the way from chosen aggregation points to a routed plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import check_fits
+from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.routing import Memory, Network, Router, downwards
+from controlplane.planner.strategies.deadline import Deadline
+from controlplane.planner.topology import Topology
+
+Strategy = Callable[..., Plan]  # (topology, job, *, seed=0, frozen_split=None) -> Plan
+Split = Mapping[str, float]
+FINE_ROUTES = 1000  # with more flows than this, those of one rack to one point take one path
+
+
+class Infeasible(ValueError):
+    """No plan of this strategy has a rate above 0; names what stops it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tree before routing: the aggregation point of each worker, in the order of job.workers; the root: direct."""
+
+    root: str
+    share: float
+    points: tuple[str, ...]
+
+
+def prepare(topology: Topology, job: Job) -> Network:
+    """Checks job and reachability (JobError, Unreachable) and returns the network to route on."""
+    job.check(topology)
+    network = Network(topology)
+    network.check_reachable(job)
+    return network
+
+
+def split_or_equal(job: Job, frozen_split: Split | None) -> dict[str, float]:
+    """x_s per parameter server: the frozen split, checked, or equal parts."""
+    roots = job.parameter_servers
+    if frozen_split is None:
+        return dict.fromkeys(roots, 1 / len(roots))
+    for root, share in frozen_split.items():
+        if root not in roots:
+            raise Infeasible(
+                f"the frozen split gives a share to {root}, which is no parameter server of job {job.name!r}"
+            )
+        if not 0 <= share <= 1 + 1e-9:  # a sum of several trees' shares
+            raise Infeasible(f"the frozen split gives {root} a share of {share}, it must be between 0 and 1")
+    if abs(sum(frozen_split.values()) - 1) > 1e-6:
+        raise Infeasible(f"the frozen split's shares sum to {sum(frozen_split.values())}, not to 1")
+    return {root: frozen_split.get(root, 0.0) for root in roots}
+
+
+def route_choices(
+    router: Router, job: Job, choices: Sequence[Choice], limit: Deadline | None = None
+) -> tuple[Tree, ...]:
+    """Least-loaded single paths for every flow and a return tree for every tree, counted together on the links.
+
+    limit: half of the trees are no plan, so it ends in OutOfTime where this passes."""
+    network = router.network
+    index = network.index
+    leaves = [index[w] for w in job.workers]
+    racks = [network.out[leaf][0][0] for leaf in leaves if len(network.out[leaf]) == 1]
+    grouped = len(choices) * len(leaves) > FINE_ROUTES and len(racks) == len(leaves)
+    trees = []
+    for choice in choices:
+        if limit is not None:
+            limit.check()
+        root = index[choice.root]
+        back = router.return_tree(root, leaves, choice.share)
+        relays = []
+        for point in dict.fromkeys(choice.points):
+            if point != choice.root:
+                links = router.route(index[point], root, choice.share)
+                relays.append(Relay(point, choice.root, router.nodes(index[point], links)))
+        if grouped:
+            assignments = _route_racks(router, job, choice, racks)
+        else:
+            assignments = []
+            for worker, leaf, point in zip(job.workers, leaves, choice.points, strict=True):
+                links = router.route(leaf, index[point], choice.share)
+                assignments.append(Assignment(worker, point, router.nodes(leaf, links)))
+        edges = [(network.names[network.ends[e][0]], network.names[network.ends[e][1]]) for e in back]
+        return_edges = downwards(choice.root, edges)
+        trees.append(Tree(choice.root, choice.share, tuple(assignments), tuple(relays), return_edges))
+    return tuple(trees)
+
+
+def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[int]) -> list[Assignment]:
+    """Routes with one path per access switch and aggregation point: with many small trees that is fine enough."""
+    network = router.network
+    groups: dict[tuple[int, str], list[int]] = {}
+    for member, key in enumerate(zip(racks, choice.points, strict=True)):
+        groups.setdefault(key, []).append(member)
+    memories: dict[str, Memory] = {}
+    assignments: dict[int, Assignment] = {}
+    for (rack, point), members in groups.items():
+        memory = memories.setdefault(point, {})
+        links = router.route(rack, network.index[point], choice.share * len(members), memory)
+        tail = router.nodes(rack, links)
+        for member in members:
+            worker = job.workers[member]
+            router.load[network.link[network.index[worker], rack]] += choice.share
+            assignments[member] = Assignment(worker, point, (worker, *tail))
+    return [assignments[member] for member in range(len(job.workers))]
+
+
+def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], seed: int | None) -> Plan:
+    """The plan with the evaluator's rate.
+
+    Raises Infeasible, naming the resource, when that is 0 or when the job allows fewer trees; DoesNotFit when a switch
+    cannot hold what the plan needs of it.
+    """
+    plan = Plan(job, strategy, 0.0, tuple(trees), seed=seed)
+    if job.max_trees is not None and len(trees) > job.max_trees:
+        raise Infeasible(f"{strategy}: the plan needs {len(trees)} trees, job {job.name!r} allows {job.max_trees}")
+    check_fits(plan, topology)
+    evaluation = evaluate(plan, topology, check=False)
+    if evaluation.rate_mbps <= 0:
+        full = evaluation.bottleneck
+        raise Infeasible(
+            f"{strategy}: no rate above 0 is possible, {full.kind.replace('_', ' ')} {full.name} has no capacity left"
+        )
+    return replace(plan, rate_mbps=evaluation.rate_mbps)
+
+
+def plan_choices(
+    topology: Topology,
+    job: Job,
+    strategy: str,
+    choices: Sequence[Choice],
+    seed: int | None,
+    *,
+    network: Network,
+    limit: Deadline | None = None,
+) -> Plan:
+    """Routes the choices with a share above 0 and evaluates. Raises OutOfTime where the limit passes."""
+    used = [choice for choice in choices if choice.share > 0]
+    return finish(topology, job, strategy, route_choices(Router(network), job, used, limit), seed)

@@ -1,0 +1,156 @@
+"""Column generation over aggregation trees, for where links bind.
+
+The master program chooses rates y_t of trees t (columns) under every capacity of switches, roots and directed links:
+
+    maximise f = sum_t y_t   subject to   sum_t use(t, r) y_t <= capacity(r) for every resource r
+
+(with the split frozen: sum of y_t over the trees of root s = x_s f for each s). A tree is a whole plan for a part of
+the model, with single routes, aggregation points (also of partial sums) and a return tree, so a solution of the master
+program is a plan as it stands: nothing is rounded. New trees come from pricing.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies.common import Split
+from controlplane.planner.strategies.deadline import OutOfTime, deadline
+from controlplane.planner.strategies.fabric.master import Master, Prices
+from controlplane.planner.strategies.fabric.pricing import Pricing
+from controlplane.planner.strategies.solver import NotInTime
+
+TOLERANCE = 1e-6
+EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
+SMOOTHING = 0.3
+TREES_PER_ROUND = 6
+LEAST, STALLS = 3, 2  # a round ends where its last trees did not help; after so many of each root at least
+NEARLY = 0.1  # how much too dear a further tree of a round may be
+
+
+def generate(
+    network: Network,
+    job: Job,
+    start: list[Plan],
+    scale: float,
+    *,
+    frozen_split: Split | None = None,
+    rounds: int = 60,
+    gap: float = 1e-3,
+    single_level: bool = False,
+    enough: float = math.inf,
+    later: Callable[[], list[Plan]] = list,
+) -> tuple[Master, np.ndarray] | None:
+    """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`. later: makes
+    plans whose trees come in where the first round is not enough.
+
+    single_level: partial sums go to the root only (to see what hierarchy is worth). enough: Mbit/s, a rate at which it
+    ends (a bound). It ends with what it has when the deadline passes, in OutOfTime before there is anything.
+    Returns the master program and its columns' rates; None where some server hangs on no switch that all reach.
+    """
+    pricing = Pricing(network, job, single_level)
+    if not pricing.applies:
+        return None
+    master = Master(network, job, scale, frozen_split)
+    add_trees(master, start)
+    limit = deadline()
+    exact = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
+    try:
+        rate, values, prices = master.solve(limit)
+    except NotInTime:
+        raise OutOfTime from None
+    smooth = prices
+    for number in range(rounds):
+        limit.report(f"column generation, round {number + 1}", rate * scale, enough)
+        if rate * scale >= enough * (1 - TOLERANCE) or limit.passed():
+            break
+        if number == 1 and add_trees(master, later()):
+            try:
+                rate, values, prices = master.solve(limit)
+            except NotInTime:
+                limit.passed()
+                break
+        attempts = [(smooth, False), (prices, False), *([(prices, True)] if exact else [])]
+        for used, exactly in attempts:
+            pricing.update(used, master.link_use(values))
+            added, least = price_roots(master, pricing, prices, used, exactly, enough=enough * (1 - TOLERANCE))
+            if added or limit.passed():
+                break
+        if not added or (used is prices and least >= 1 - gap and exactly == exact):
+            break
+        try:
+            rate, values, prices = master.solve(limit)
+        except NotInTime:
+            limit.passed()
+            break
+        smooth = smooth.mixed(prices, SMOOTHING)
+    return master, values
+
+
+def add_trees(master: Master, plans: list[Plan]) -> bool:
+    """Columns for the plans' trees; whether there were new ones."""
+    before = len(master.columns)
+    for plan in plans:
+        for tree in plan.trees:
+            column = master.make(tree)
+            if column is not None:
+                master.add(column)
+    return len(master.columns) > before
+
+
+def price_roots(
+    master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool, *, enough: float = math.inf
+) -> tuple[bool, float]:
+    """Adds each root's cheap trees under the prices `used`; whether one gains under `prices`, and the least price.
+    enough: Mbit/s, a rate at which no more are needed.
+
+    After every tree, what it uses becomes dearer by what its part of the rate would take up, so that the trees of one
+    round lie beside each other instead of on top of each other.
+    """
+    added, least = False, 1.0
+    roots = [
+        i
+        for i, name in enumerate(master.job.parameter_servers)
+        if master.frozen_split is None or master.frozen_split.get(name, 0.0) > 0
+    ]
+    repeats = 1 if exactly else TREES_PER_ROUND
+    part = 1.0 / (TREES_PER_ROUND * len(roots))
+    load = np.zeros(len(master.capacity))
+    reached, stalls, limit = 0.0, 0, deadline()
+    for repeat in range(repeats):
+        for root in roots:
+            if limit.passed():
+                return added, least
+            if repeat:
+                pricing.update(master.dearer(used, load), load[: master.switch_row0])
+            results = pricing.results(root)
+            if exactly:
+                designs = [pricing.exact_design(root)]
+            else:
+                designs = [pricing.design(root), *(pricing.stars(root, 4) if not repeat else [])]
+            worth = used.split[root]
+            if worth > 0 and not repeat:
+                least = min(least, (min(design.cost for design in designs) + results.price) / worth)
+            for design in designs:
+                column = pricing.column(master, pricing.sketch(root, design, results.links))
+                if column is None:
+                    continue
+                cost = master.price(column, prices) / prices.split[root] if prices.split[root] > 0 else np.inf
+                if cost < (1 - TOLERANCE if not repeat else 1 + NEARLY):
+                    master.add(column)
+                    added |= cost < 1 - TOLERANCE
+                    load[column.rows] += part * column.uses / master.capacity[column.rows]
+        if added and enough < math.inf:
+            try:
+                before, reached = reached, master.solve(limit)[0] * master.scale
+            except NotInTime:
+                break
+            stalls = 0 if reached > before * (1 + TOLERANCE) else stalls + 1
+            if reached >= enough or (stalls >= STALLS and repeat + 1 >= LEAST):
+                break
+    return added, least

@@ -1,0 +1,205 @@
+"""Equivalent switches as one: a smaller network to look for trees in, and the way back.
+
+In a fat-tree the aggregation switches of a pod are the same switch many times over, and so are the core switches. Where
+links bind, that makes column generation slow (every tree has many twins, and the prices jump between them). Here
+switches without servers that have the same capacities and the same neighbours, as far as these can be told apart, are
+one with all their capacity; so are the links between them. Every plan of the network is one of the smaller network, so
+that one's bounds hold; a tree found there is `lifted`: each merged switch in it becomes one of its members, in as many
+ways as there are, and how much each carries is left to the master program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from controlplane.planner.plan.model import Assignment, Relay, Tree
+from controlplane.planner.strategies.fabric.master import Column, Master
+from controlplane.planner.topology import Topology
+
+DIGITS = 9  # to which capacities have to agree
+Edge = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """topology: the smaller one; a merged switch has the name of its first member. members: of the merged ones."""
+
+    topology: Topology
+    members: dict[str, tuple[str, ...]]
+
+
+def merge_equivalent(topology: Topology) -> Merged | None:
+    """None where no two switches are equivalent."""
+    kind: dict[str, object] = {}
+    for node in topology.nodes:
+        near = topology.neighbours(node)
+        alone = topology.kind(node) != "switch" or any(topology.kind(v) != "switch" for v in near)
+        kind[node] = node if alone else round(topology.residual_aggregation_mbps(node), DIGITS)
+    free = [node for node in topology.nodes if kind[node] != node]
+    known = len(set(kind.values()))
+    while True:  # two switches are alike as long as they have like links to like neighbours
+        signatures = {node: (kind[node], _links(topology, node, kind)) for node in free}
+        numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures.values()))}
+        kind.update({node: ("merged", numbers[signatures[node]]) for node in free})
+        if len(set(kind.values())) == known:
+            break
+        known = len(set(kind.values()))
+    together: dict[object, list[str]] = {}
+    for node in topology.nodes:
+        together.setdefault(kind[node], []).append(node)
+    if len(together) == len(topology.nodes):
+        return None
+    name = {node: nodes[0] for nodes in together.values() for node in nodes}
+    nodes = {}
+    for members in together.values():
+        nodes[members[0]] = dict(topology.graph.nodes[members[0]])
+        if len(members) > 1:
+            total = sum(topology.residual_aggregation_mbps(v) for v in members)
+            nodes[members[0]] = {"kind": "switch", "aggregation_mbps": total}
+    links: dict[Edge, float] = {}
+    for u, v in topology.links:
+        if name[u] != name[v]:
+            pair = name[u], name[v]
+            links[pair] = links.get(pair, 0.0) + topology.residual_bandwidth_mbps(u, v)
+    small = Topology(
+        nodes,
+        [(u, v, {"bandwidth_mbps": mbps}) for (u, v), mbps in links.items()],
+        topology.name,
+        results_on_links=topology.results_on_links,
+    )
+    return Merged(small, {nodes[0]: tuple(nodes) for nodes in together.values() if len(nodes) > 1})
+
+
+def _links(topology: Topology, node: str, kind: dict[str, object]) -> frozenset[tuple[object, int]]:
+    """How many links there are of each sort."""
+    found: dict[object, int] = {}
+    for v in topology.neighbours(node):
+        out, into = (
+            round(topology.residual_bandwidth_mbps(*pair), DIGITS) if topology.has_link(*pair) else 0.0
+            for pair in ((node, v), (v, node))
+        )
+        sort = (kind[v], out, into)
+        found[sort] = found.get(sort, 0) + 1
+    return frozenset(found.items())
+
+
+class Lifting:
+    """Trees of the smaller network as columns of the network's own master program, each beside those before it."""
+
+    def __init__(self, master: Master, merged: Merged) -> None:
+        self.master, self.network, self.merged = master, master.network, merged
+        self.load = np.zeros(len(master.capacity))  # by row
+
+    def columns(self, tree: Tree, *, most: bool) -> Iterator[tuple[Column, float]]:
+        """The tree, once for every member of one of the merged switches in it (of that with the most, or the fewest),
+        and each one's part of the tree's share."""
+        edges, points = tree.crossed(), tree.ends()
+        if self.network.topology.results_on_links:
+            edges.update(tree.return_edges)
+        members, rest = self.merged.members, np.zeros(self.master.split_row0)
+        near: dict[str, dict[Edge, int]] = {}
+        for (u, v), count in edges.items():
+            if u in members or v in members:
+                for node in (u, v):
+                    near.setdefault(node, {})[u, v] = count
+            else:
+                link = self._link(u, v)
+                rest[link] += count * self.master.counted[link]
+        for point, count in points.items():
+            if point not in members:
+                rest[self._point(point)] += count
+        inside = [v for v in near if v in members]
+        sign = -1 if most else 1
+        pivot = min(inside, key=lambda v: (sign * len(members[v]), -sum(near[v].values()), v), default="")
+        choices = members.get(pivot, ("",))
+        for first in choices:
+            chosen = self._chosen(pivot, first, near, points) if pivot else {}
+            if chosen is None:
+                continue
+            use = rest.copy()
+            for pairs in (near[v] for v in inside):
+                for (u, v), count in pairs.items():
+                    both = u in members and v in members
+                    use[self._link(chosen.get(u, u), chosen.get(v, v))] += count / (1 + both)  # met from both ends
+            for point, at in chosen.items():
+                if point in points:
+                    use[self._point(at)] += points[point]
+            self.load += tree.share / len(choices) * use
+            column = self.master.column(self.master.root_position[tree.root], use, partial(_renamed, tree, chosen))
+            if column is not None:
+                yield column, tree.share / len(choices)
+
+    def _link(self, u: str, v: str) -> int:
+        return self.network.link[self.network.index[u], self.network.index[v]]
+
+    def _point(self, name: str) -> int:
+        root = self.master.root_position.get(name)
+        if root is not None:
+            return self.master.root_row0 + root
+        return self.master.switch_row0 + self.master.switch_position[self.network.index[name]]
+
+    def _chosen(
+        self, pivot: str, first: str, near: dict[str, dict[Edge, int]], flows: dict[str, int]
+    ) -> dict[str, str] | None:
+        """A member for every merged switch, the least loaded with which every link is there; None: not found."""
+        chosen = {pivot: first}
+        seen, queue = {pivot}, [pivot]
+        for node in queue:
+            if node in self.merged.members and node not in chosen:
+                costs = [
+                    (cost, member)
+                    for member in self.merged.members[node]
+                    if (cost := self._cost(node, member, near[node], chosen, flows)) is not None
+                ]
+                if not costs:
+                    return None
+                chosen[node] = min(costs)[1]
+            for pair in near[node]:
+                for other in pair:
+                    if other not in seen:
+                        seen.add(other)
+                        queue.append(other)
+        return chosen
+
+    def _cost(
+        self, node: str, member: str, links: dict[Edge, int], chosen: dict[str, str], flows: dict[str, int]
+    ) -> float | None:
+        """How full what the tree needs of this member is; None where it does not hang together with those chosen."""
+        network, index = self.network, self.network.index
+        row = self._point(member)
+        total = flows[node] * self.load[row] / self.master.capacity[row] if node in flows else 0.0
+        for (u, v), count in links.items():
+            other = v if u == node else u
+            if other in self.merged.members and other not in chosen:
+                continue  # will have to fit this one
+            there = chosen.get(other, other)
+            link = network.link.get((index[member], index[there]) if u == node else (index[there], index[member]))
+            if link is None or network.capacity[link] <= 0:
+                return None
+            total += count * self.load[link] / self.master.capacity[link]
+        return total
+
+
+def _renamed(tree: Tree, chosen: dict[str, str]) -> Tree:
+    now = chosen.get
+    ways: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def way(route: tuple[str, ...]) -> tuple[str, ...]:
+        """Workers of a rack go the same way behind their own links."""
+        behind = route[1:]
+        found = ways.get(behind)
+        if found is None:
+            found = ways[behind] = tuple([now(node, node) for node in behind])
+        return (now(route[0], route[0]), *found)
+
+    return Tree(
+        tree.root,
+        tree.share,
+        tuple([Assignment(a.worker, now(a.point, a.point), way(a.route)) for a in tree.assignments]),
+        tuple([Relay(now(r.node, r.node), now(r.next, r.next), way(r.route)) for r in tree.relays]),
+        tuple([(now(u, u), now(v, v)) for u, v in tree.return_edges]),
+    )

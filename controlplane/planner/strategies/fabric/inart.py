@@ -1,0 +1,379 @@
+"""Ours, the default: many trees per parameter server, each with a share of its sub-model (docs/planner.md)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from controlplane.planner.evaluate import bound
+from controlplane.planner.gathers import planned
+from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import DoesNotFit, Resource, held
+from controlplane.planner.plan.model import Plan, Tree
+from controlplane.planner.routing import Network, Unreachable
+from controlplane.planner.strategies.common import (
+    Infeasible,
+    Split,
+    Strategy,
+    finish,
+    plan_choices,
+    prepare,
+    split_or_equal,
+)
+from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, to_its_end
+from controlplane.planner.strategies.fabric.atp import atp, atp_strict
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.capacity import solve_capacity
+from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.equal import equal
+from controlplane.planner.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
+from controlplane.planner.strategies.fabric.folding import folded
+from controlplane.planner.strategies.fabric.lbmm import lbmm
+from controlplane.planner.strategies.fabric.limited_trees import (
+    access_switches,
+    best_of,
+    cramped_switches,
+    few_trees,
+    fits,
+    unlimited,
+)
+from controlplane.planner.strategies.fabric.master import Master, to_trees
+from controlplane.planner.strategies.fabric.strict import inart_strict
+from controlplane.planner.topology import Topology, TopologyError
+
+TOLERANCE = 1e-6
+NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
+SAME = 1e-9  # relative difference of rates that says nothing
+STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
+SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
+FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
+LIFTING_S = 5.0  # for the copies' rates
+LIFTING_LATE_S = 0.5  # the same when time is over
+ENOUGH_EACH = 2  # trees per parameter server from which on it does not matter that each of them has some
+MOST_SUBSETS = 8  # of parameter servers, of which each is planned alone for a job with few trees
+EXACT_WORK = 30  # workers times servers times switches up to which the optimum of one tree each is looked for
+EXACT_S = 20.0  # for that
+LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
+SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
+COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
+COPIED_LATE = 40_000  # trees times workers of a smaller network's plan that are also copied when time is over
+
+
+def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
+    """The capacity program's trees on least-loaded single paths; column generation over trees where links bind.
+
+    frozen_split: x_s per parameter server, kept exactly (the paper's second phase). Where switches hold only so much
+    (planner/plan/limits.py), the job allows only so many trees (max_trees) or the packets' size is known, fewer
+    trees.
+    """
+    if job.gathers:
+        return planned(lambda state, plain: inart(state, plain, seed=seed, frozen_split=frozen_split), topology, job)
+    if job.max_trees is None or frozen_split is not None:
+        return _within_limits(topology, job, seed, frozen_split)
+    plans: list[Plan] = []
+    refusal: ValueError | None = None
+    try:
+        plans.append(_within_limits(topology, job, seed, None))
+    except (Infeasible, DoesNotFit) as error:
+        refusal = error
+    few = job.max_trees < ENOUGH_EACH * len(job.parameter_servers)
+    if not plans or (few and plans[0].rate_mbps < cheap_bound(topology, job).mbps * (1 - TOLERANCE)):
+        plans += _of_fewer_roots(topology, job, seed)
+    if not plans:
+        assert refusal is not None
+        raise refusal
+    best = best_of(plans, topology)
+    return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _of_fewer_roots(topology: Topology, job: Job, seed: int) -> list[Plan]:
+    """Plans in which only some of the parameter servers have trees, for a job that may have few: the trees that there
+    are then need not be one of each. On small networks also the optimum of one tree each."""
+    found: list[Plan] = []
+    assert job.max_trees is not None
+    for roots in _subsets(topology, job):
+        part = replace(job, parameter_servers=roots)
+        if found and deadline().passed():
+            break
+        offers = [] if roots == job.parameter_servers else [lambda p=part: _within_limits(topology, p, seed, None)]
+        if len(roots) <= job.max_trees and _work(topology, part) <= EXACT_WORK:
+            offers.append(lambda p=part: _optimum(topology, p))
+        for offer in offers:
+            try:
+                found.append(replace(offer(), job=job))
+            except (ValueError, OutOfTime):  # these servers alone cannot do it, or there is no time
+                continue
+    return found
+
+
+def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
+    """Which parameter servers may have the trees: any that are no more than trees, or of many servers those that are
+    best alone, and one more at a time."""
+    roots, most = job.parameter_servers, min(job.max_trees or 1, len(job.parameter_servers))
+    if sum(comb(len(roots), size) for size in range(1, most + 1)) <= MOST_SUBSETS:
+        return [part for size in range(1, most + 1) for part in combinations(roots, size)]
+    alone = {root: cheap_bound(topology, replace(job, parameter_servers=(root,))).mbps for root in roots}
+    order = sorted(roots, key=lambda root: -alone[root])
+    sizes = sorted({1, 2, most, *(most * part // 4 for part in (1, 2, 3))} & set(range(1, most + 1)))
+    return [tuple(root for root in roots if root in order[:size]) for size in sizes]
+
+
+def _work(topology: Topology, job: Job) -> int:
+    """How much there is to choose for the optimum: workers times servers times switches."""
+    return len(job.workers) * len(job.parameter_servers) * len(topology.switches)
+
+
+def _optimum(topology: Topology, job: Job) -> Plan:
+    """Of one tree per parameter server; as good as it gets in a short time."""
+    from controlplane.planner.strategies.fabric.exact import exact  # brings Pyomo along
+
+    with limited_time(EXACT_S) as limit:
+        try:
+            return exact(topology, job)
+        finally:
+            limit.cut_short = False  # its own limit is no end of the search
+
+
+def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split | None) -> Plan:
+    """As `inart`, with all parameter servers in as many trees as there may be."""
+    network = prepare(topology, job)
+    if frozen_split is not None:
+        frozen_split = split_or_equal(job, frozen_split)
+    limits = held(topology)
+    if not limits.anything and limits.values_per_packet is None and job.max_trees is None:
+        return _in_time(network, job, seed, frozen_split)
+    for v, available in limits.max_workers.items():
+        if len(job.workers) > available:
+            raise DoesNotFit(v, Resource.WORKERS, len(job.workers), available)
+    if frozen_split is not None and job.max_trees is not None:
+        needed = sum(share > 0 for share in frozen_split.values())
+        if needed > job.max_trees:
+            raise Infeasible(
+                f"inart: the frozen split needs a tree for each of {needed} parameter servers, job {job.name!r} allows "
+                f"{job.max_trees}"
+            )
+    first = _in_time(Network(unlimited(topology)), replace(job, max_trees=None), seed, frozen_split)
+    able = {
+        v
+        for v in topology.switches
+        if topology.residual_aggregation_mbps(v) > 0 and limits.trees_at(v) >= 1 and limits.fan_in.get(v, 2) >= 2
+    }
+    first = replace(first, trees=tuple(folded(tree, limits.fan_in, able) for tree in first.trees))
+    plans: list[Plan] = []
+    refusal: DoesNotFit | None = None
+    around = cramped_switches(network, job, limits)
+    try:
+        plans.append(few_trees(network, job, first, seed, frozen_split))
+        if fits(first, topology):
+            return plans[0]
+    except DoesNotFit as error:
+        refusal = error
+        around |= {error.switch} - access_switches(network, job)
+    if around:
+        try:
+            plan = _within_limits(topology.replace(remove_nodes=around), job, seed, frozen_split)
+            plans.append(finish(topology, job, "inart", plan.trees, seed))
+        except (Infeasible, DoesNotFit, Unreachable) as error:
+            refusal = refusal or (error if isinstance(error, DoesNotFit) else None)
+    if not plans:
+        assert refusal is not None
+        raise refusal
+    return best_of(plans, topology)
+
+
+def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
+    """The best plan as far as rates go, or where time was over before the best that there is by then."""
+    found: list[Plan] = []
+    try:
+        return _many_trees(network, job, seed, frozen_split, found)
+    except OutOfTime:
+        time = deadline()
+        time.passed()
+        with to_its_end():
+            plan = _best(job, [*found, *_quick(network, job, seed, frozen_split, found)], seed)
+        time.report("what there is", plan.rate_mbps, bound(network.topology, job))
+        return plan
+
+
+def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> list[Plan]:
+    """Plans that take little time even on a large network, where there is none yet."""
+    if found and _flows(network, job) > SMALL:
+        return []
+    quick: list[Plan] = []
+    for strategy in (atp_strict, lbmm, equal):
+        quick += _possible((strategy,), network, job, seed, frozen_split)
+        if quick and _flows(network, job) > SMALL:
+            break
+    if not quick and not found:
+        _, choices = solve_capacity(network, job, frozen_split)
+        quick.append(plan_choices(network.topology, job, "inart", choices, seed, network=network))
+    return quick
+
+
+def _flows(network: Network, job: Job) -> int:
+    """How large an instance is: workers times servers times switches."""
+    return len(job.workers) * len(job.parameter_servers) * len(network.topology.switches)
+
+
+def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> Plan:
+    """The best plan as far as rates go: the capacity program's, or where links bind one of column generation.
+
+    found: plans on the way, where it ends in OutOfTime.
+    """
+    topology, time = network.topology, deadline()
+    time.check()
+    optimum, choices = solve_capacity(network, job, frozen_split)
+    limit = min(optimum, cheap_bound(topology, job).mbps)
+
+    def direct() -> Plan:
+        plan = plan_choices(topology, job, "inart", choices, seed, network=network, limit=time)
+        found.append(plan)
+        time.report("the capacity program", plan.rate_mbps, limit)
+        return plan
+
+    merged = merge_equivalent(topology)
+    bind = limit < optimum * (1 - TOLERANCE)
+    if merged is None or not bind:
+        plan = direct()
+        if plan.rate_mbps >= limit * (1 - TOLERANCE) or time.passed():
+            return plan
+    if merged is not None:
+        lifted, reached = _lifted(network, job, merged, seed, frozen_split)
+        found += lifted
+        if found:
+            best = max(found, key=lambda p: p.rate_mbps)
+            time.report("the trees of equivalent switches", best.rate_mbps, limit)
+            if best.rate_mbps >= limit * (1 - TOLERANCE):
+                return best
+            if time.passed():
+                if best.rate_mbps < reached * FEW_COPIES:
+                    with to_its_end():
+                        return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
+                return best
+            if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
+                others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
+                return _best(job, [*found, *others], seed)
+    if not found:
+        direct()
+    return with_columns(network, job, list(found), seed, frozen_split)
+
+
+def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
+    """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
+    topology = network.topology
+    start = [*plans, *_possible((lbmm,), network, job, seed, frozen_split)]
+
+    @cache
+    def others() -> list[Plan]:
+        return _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
+
+    if _flows(network, job) <= SMALL:
+        start += others()  # as fast as the bound, and with the fewest trees, may be one of theirs
+
+    limit = cheap_bound(topology, job).mbps
+    scale = bound(topology, job)
+    generated = generate(network, job, start, scale, frozen_split=frozen_split, enough=limit, later=others)
+    if generated is not None:
+        start.append(finish(topology, job, "inart", to_trees(*generated), seed))
+    best = _best(job, start, seed)
+    if best.rate_mbps < limit * (1 - TOLERANCE) and not deadline().passed():
+        best = _best(job, [best, *others()], seed)
+    if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+        return best
+    return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
+
+
+def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
+    """The fastest; of those that differ only by rounding, the one with the fewest trees."""
+    rate = max(plan.rate_mbps for plan in plans) * (1 - SAME)
+    best = min((p for p in plans if p.rate_mbps >= rate), key=lambda p: len(p.trees))
+    return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _lifted(
+    network: Network, job: Job, merged: Merged, seed: int, frozen_split: Split | None
+) -> tuple[list[Plan], float]:
+    """(a plan of the smaller network's trees, where there is one; the smaller network's rate)."""
+    found: list[Plan] = []
+    try:
+        large = len(job.workers) * len(network.topology.switches) > LARGE
+        with part_of_time(SEARCHED) if large else nullcontext():
+            small = _many_trees(Network(merged.topology), job, seed, frozen_split, found)
+    except (Infeasible, Unreachable):
+        return [], 0.0
+    except OutOfTime:
+        if not found:
+            raise
+        small = _best(job, found, seed)
+    return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
+
+
+def _copied(
+    network: Network, job: Job, merged: Merged, small: Plan, *, seed: int, frozen_split: Split | None
+) -> tuple[list[Plan], float]:
+    """As `_lifted`, of a plan of the smaller network. The largest trees are copied first: where time ends meanwhile,
+    the plan is of those that are there."""
+    master = Master(network, job, bound(network.topology, job), frozen_split)
+    lifting = Lifting(master, merged)
+    late = max(len(job.parameter_servers), COPIED_LATE // len(job.workers))
+    rate, values = 0.0, np.zeros(0)
+    for most in (False, True):  # few copies of each tree, for few trees; more where these do not carry as much
+        parts = [0.0] * len(master.columns)
+        with part_of_time(COPIED) as limit:
+            for number, tree in enumerate(_largest_first(small)):
+                if (number >= late or most) and limit.passed():
+                    break
+                for column, part in lifting.columns(tree, most=most):
+                    master.add(column)
+                    parts.append(part)
+        alike = np.array(parts)
+        late_now = limit.passed()
+        with to_its_end() if late_now else nullcontext():
+            solved = master.rates(LIFTING_LATE_S if late_now else LIFTING_S)
+        if solved[0] > rate:
+            rate, values = solved
+        if (same := alike.sum() / master.fullest(alike)) > rate:  # they may be too many for the time
+            rate, values = same, alike
+        if rate * master.scale >= small.rate_mbps * (1 - NEAR) or late_now:
+            break
+    if not rate > 0:
+        return [], small.rate_mbps
+    with to_its_end():
+        trees = to_trees(master, values)
+        return [finish(network.topology, job, "inart", trees, seed)], small.rate_mbps
+
+
+def _largest_first(plan: Plan) -> list[Tree]:
+    """The trees by falling share, after one of each parameter server (a frozen split needs them all)."""
+    order = sorted(plan.trees, key=lambda tree: -tree.share)
+    first: dict[str, Tree] = {}
+    for tree in order:
+        first.setdefault(tree.root, tree)
+    return [*first.values(), *(tree for tree in order if first[tree.root] is not tree)]
+
+
+def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
+    """Those that can run here."""
+    return _possible((lbmm, atp, atp_strict, equal), network, job, seed, frozen_split)
+
+
+def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
+    """Ours with one tree per parameter server, which takes far longer than the baselines."""
+    return _possible((inart_strict,), network, job, seed, frozen_split) if len(job.workers) <= STRICT_WORKERS else []
+
+
+def _possible(
+    strategies: tuple[Strategy, ...], network: Network, job: Job, seed: int, frozen_split: Split | None
+) -> list[Plan]:
+    plans = []
+    for strategy in strategies:
+        try:
+            plans.append(strategy(network.topology, job, seed=seed, frozen_split=frozen_split))
+        except (Infeasible, TopologyError, DoesNotFit):
+            continue  # one that cannot run here has no trees to offer
+    return plans

@@ -1,0 +1,307 @@
+"""inart with few trees: where switches, the job or the packets' size limit how many there can be.
+
+The capacity program's trees each have all workers at one switch, which makes them many and small. With T trees, groups
+of workers are packed onto switches instead (worker_groups.py); the rate is nearly (sum B + sum C) / W / (1 + k / T), so
+it falls slowly at first. Several T are tried, and the best plan that fits is taken: the one with the highest rate, or
+where the packets' size is known, the one whose all-reduce takes the least time with padding and exponents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan.cost import cost_of, least_seconds, packet_seconds, windows
+from controlplane.planner.plan.limits import (
+    ATTRIBUTES,
+    DoesNotFit,
+    Held,
+    Resource,
+    check_fits,
+    fan_in,
+    held,
+    label_entries,
+)
+from controlplane.planner.plan.model import Plan, Tree
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies.common import Infeasible, Split, finish
+from controlplane.planner.strategies.deadline import deadline
+from controlplane.planner.strategies.fabric.atp import atp, atp_strict
+from controlplane.planner.strategies.fabric.equal import equal
+from controlplane.planner.strategies.fabric.lbmm import lbmm
+from controlplane.planner.strategies.fabric.master import Master, to_trees
+from controlplane.planner.strategies.fabric.strict import inart_strict
+from controlplane.planner.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans
+from controlplane.planner.topology import Topology, TopologyError
+
+STEP = 1.5  # from one number of trees to the next
+BISECTIONS = 12
+LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
+ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
+WORTH = 1.01  # what is up to this factor above the least possible time, or below the best rate, is not improved
+SAME = 1e-9  # relative difference that says nothing
+ESTIMATED = 0.1  # how far off the estimate of a time may be, where packets are few
+MOST_FOLLOWED = 8  # of the plans that are nearly best, how many have their packets followed
+BALANCINGS = 4  # times that shares are planned again for the slots that they get
+DROPPED = 0.15  # of the trees, in one round of trimming
+
+REFUSALS = (Infeasible, DoesNotFit, TopologyError)
+
+
+def unlimited(topology: Topology) -> Topology:
+    """The topology without limits but the rates; a switch that can hold no sum of two flows adds nothing."""
+    limits = held(topology)
+    nodes: dict[str, dict[str, float | None]] = {v: dict.fromkeys(ATTRIBUTES) for v in topology.switches}
+    for v in topology.switches:
+        if limits.trees_at(v) < 1 or limits.fan_in.get(v, 2) < 2:
+            nodes[v]["aggregation_mbps"] = 0.0
+    return topology.replace(nodes=nodes)
+
+
+def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: Split | None) -> Plan:
+    """The best plan that the limits allow; `first`: the plan without them. Raises DoesNotFit or Infeasible."""
+    topology = network.topology
+    limits = held(topology)
+    plans: list[Plan] = []
+    refusals: list[ValueError] = []
+
+    def offer(make: Callable[[], list[Plan]]) -> None:
+        try:
+            plans.extend(make())
+        except REFUSALS as error:
+            refusals.append(error)
+
+    offer(lambda: [finish(topology, job, "inart", first.trees, seed)])
+    if plans:
+        plans[0] = balanced(network, plans[0], frozen_split)
+        lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # more levels than its trees had take more of the switches
+        if not lost and not _padded(plans[0], bound(topology, job), limits) and not _followed(plans[0], topology):
+            return plans[0]
+    strict = (inart_strict,) if len(job.workers) <= ASSIGNED_WORKERS else ()
+    for baseline in (lbmm, atp, atp_strict, equal, *strict):
+        if plans and deadline().passed():
+            break
+        offer(lambda baseline=baseline: [baseline(topology, job, seed=seed, frozen_split=frozen_split)])  # type: ignore[misc]
+    too_many = bool(limits.fan_in) and len(job.workers) > ASSIGNED_WORKERS  # packing takes minutes, trimming seconds
+    numbers = _numbers(job, first, frozen_split)
+    trimmed: dict[int, Plan] = {}
+    left = first
+    for trees in reversed(numbers):
+        if plans and deadline().passed():
+            break
+        try:
+            left = trimmed[trees] = _trimmed(network, replace(job, max_trees=trees), left, frozen_split)
+        except REFUSALS as error:
+            refusals.append(error)
+            break
+    plans += [replace(plan, job=job) for plan in trimmed.values()]
+    for trees in numbers:
+        if (plans or trimmed) and (too_many or deadline().passed()):
+            break
+        found: list[Plan] = []
+        try:
+            found = _packed(network, job, trees, seed, frozen_split)
+        except REFUSALS as error:
+            refusals.append(error)
+        plans += found
+        behind = trees in trimmed and found and trimmed[trees].rate_mbps >= max(p.rate_mbps for p in found)
+        if behind and trees >= ENOUGH * len(job.parameter_servers):
+            break  # packing does not see what binds here, and with more trees falls further behind
+    if not plans:
+        nearest = sorted((e for e in refusals if isinstance(e, DoesNotFit)), key=lambda e: e.needed - e.available)
+        raise nearest[0] if nearest else refusals[-1]
+    best = balanced(network, best_of(plans, topology), frozen_split)
+    return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _followed(plan: Plan, topology: Topology) -> bool:
+    """Whether the job's tensors are so small that ways and their round trips may matter more than rates."""
+    found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
+    return found is not None and any(found.follows(size) for size in plan.job.sizes)
+
+
+def _padded(plan: Plan, most: float, limits: Held) -> bool:
+    """Whether fewer trees might take less time: much of it is padding, or it is far from the rate `most`."""
+    values = limits.values_per_packet
+    if values is None or not plan.job.sizes:
+        return False
+    seconds = sum(packet_seconds(plan, values, plan.rate_mbps, size) for size in plan.job.sizes)
+    return seconds > WORTH * least_seconds(plan.job, most, values)
+
+
+def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
+    """The plan, with shares for which windows bind as little as possible: trees whose slots carry more get more."""
+    topology = network.topology
+    for _ in range(BALANCINGS):
+        evaluation = evaluate(plan, topology, check=False)
+        if evaluation.bottleneck.kind not in ("aggregation_memory", "window"):
+            break
+        most = windows(plan, topology, evaluation.rate_mbps, assumed_ms=0.0)
+        assert most is not None
+        try:
+            trees = _refit(network, plan.job, list(plan.trees), frozen_split, most.carries_mbps)
+            found = finish(topology, plan.job, plan.strategy, trees, plan.seed)
+        except REFUSALS:
+            break
+        if found.rate_mbps <= plan.rate_mbps * (1 + SAME):
+            break
+        plan = found
+    return plan
+
+
+def _weights(network: Network, job: Job, frozen_split: Split | None) -> list[float]:
+    """How much of the rate each root gets: the frozen split, or in proportion to its ingress."""
+    if frozen_split is not None:
+        return [frozen_split.get(s, 0.0) for s in job.parameter_servers]
+    ingress = [network.topology.residual_ingress_mbps(s) for s in job.parameter_servers]
+    return [1.0 if math.isinf(b) else b for b in ingress] if math.inf in ingress else ingress
+
+
+def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
+    """Numbers of trees to try."""
+    roots = len({tree.root for tree in first.trees})
+    most = max(len(first.trees), 2 * roots)
+    if job.max_trees is not None:
+        most = min(most, job.max_trees)
+    least = min(roots, most)
+    if frozen_split is not None:
+        least = sum(share > 0 for share in frozen_split.values())
+    numbers = {most, 1} if frozen_split is None else {most}
+    trees = float(least)
+    while trees < most:
+        numbers.add(round(trees))
+        trees *= STEP
+    return sorted(n for n in numbers if n >= least or frozen_split is None)
+
+
+def _owners(weights: Sequence[float], trees: int) -> list[int]:
+    """Trees dealt to the roots in proportion to their weights, at least one each as far as they go."""
+    order = sorted((s for s, weight in enumerate(weights) if weight > 0), key=lambda s: (-weights[s], s))[:trees]
+    counts = dict.fromkeys(order, 1)
+    for _ in range(trees - len(order)):
+        counts[max(order, key=lambda s: (weights[s] / counts[s], -s))] += 1
+    return [s for s in sorted(counts) for _ in range(counts[s])]
+
+
+def _packed(network: Network, job: Job, trees: int, seed: int, frozen_split: Split | None) -> list[Plan]:
+    weights = _weights(network, job, frozen_split)
+    owners = _owners(weights, trees)
+    if frozen_split is not None and set(owners) != {s for s, weight in enumerate(weights) if weight > 0}:
+        raise Infeasible(f"inart: the frozen split needs a tree per parameter server, job {job.name!r} allows {trees}")
+    if not owners:
+        raise Infeasible("inart: no parameter server has ingress capacity left")
+    instance = Instance.of(network, job, owners)
+    per_tree = [weight / max(1, owners.count(s)) for s, weight in enumerate(weights)]
+    total = sum(per_tree[s] for s in owners)
+    low, high = 0.0, bound(network.topology, job) / total
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2 if low else high / 2
+        if instance.pack([middle * w for w in per_tree]) is None:
+            high = middle
+        else:
+            low = middle
+    if not low > 0:
+        raise Infeasible(f"inart: no packing of {trees} trees was found")
+    rates = [low * w for w in per_tree]
+    return packed_plans(
+        instance, rates, 0.0, "inart", seed=seed, frozen_split=frozen_split, lower_targets=LOWER_TARGETS
+    )
+
+
+def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:
+    """The plan with its least trees dropped until the rest fits, and the rest's rates as good as they can be."""
+    topology = network.topology
+    limits = held(topology)
+    trees = [t for t in plan.trees if all(n <= limits.fan_in.get(v, n) for v, n in fan_in(t).items())]
+    needed = {s for s, share in (frozen_split or {}).items() if share > 0}
+    while True:
+        if not trees or not needed <= {tree.root for tree in trees}:
+            raise Infeasible("inart: too few of its trees fit")
+        trees = _refit(network, job, trees, frozen_split)
+        try:
+            return finish(topology, job, "inart", trees, plan.seed)
+        except DoesNotFit as error:
+            if error.resource is Resource.WORKERS:
+                raise
+            candidates = [t for t in trees if error.switch in t.points or label_entries(t)[error.switch]]
+        except Infeasible:
+            candidates = trees
+        least = sorted(candidates, key=lambda t: t.share)
+        count = max(1, int(DROPPED * len(least)))
+        if job.max_trees is not None and len(candidates) == len(trees):
+            count = max(1, min(count, len(trees) - job.max_trees))
+        dropped = {id(t) for t in least[:count]}
+        remaining = [t for t in trees if id(t) not in dropped]
+        if len(remaining) == len(trees):
+            raise Infeasible("inart: too few of its trees fit")
+        trees = remaining
+
+
+def _refit(
+    network: Network,
+    job: Job,
+    trees: list[Tree],
+    frozen_split: Split | None,
+    carries_mbps: Sequence[float] | None = None,
+) -> list[Tree]:
+    """carries_mbps: what each tree's window does."""
+    master = Master(network, job, bound(network.topology, job), frozen_split)
+    for tree, mbps in zip(trees, carries_mbps or [math.inf] * len(trees), strict=True):
+        column = master.make(tree)
+        if column is not None:
+            master.add(column, most=mbps / master.scale)
+    rate, values, _ = master.solve()
+    if not rate > 0:
+        raise Infeasible("inart: too few of its trees fit")
+    return to_trees(master, values)
+
+
+def access_switches(network: Network, job: Job) -> set[str]:
+    """Switches that no plan can do without."""
+    return {v for node in (*job.workers, *job.parameter_servers) for v in network.topology.neighbours(node)}
+
+
+def cramped_switches(network: Network, job: Job, limits: Held) -> set[str]:
+    """Switches that cannot even pass on one tree's gradients, or copy no results, and that a plan may do without."""
+    narrow = {v for v, entries in limits.label_entries.items() if entries < len(job.workers)}
+    narrow |= {v for v, groups in limits.multicast_groups.items() if groups == 0}
+    return narrow - access_switches(network, job)
+
+
+def fits(plan: Plan, topology: Topology) -> bool:
+    """Whether the switches can hold the plan."""
+    try:
+        check_fits(plan, topology)
+    except DoesNotFit:
+        return False
+    return True
+
+
+def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
+    """Of the plans that are best as far as rounding tells, the one with the fewest trees."""
+    if len(plans) > 1 and plans[0].job.sizes:
+        plans = _nearly_best(plans, topology)
+    costs = [cost(plan, topology, estimated=False) for plan in plans]
+    seconds = min(second for second, _, _ in costs) * (1 + SAME)
+    rate = max(-negative for second, negative, _ in costs if second <= seconds) / (1 + SAME)
+    same = [p for p, (second, negative, _) in zip(plans, costs, strict=True) if second <= seconds and -negative >= rate]
+    return min(same, key=lambda plan: (len(plan.trees), -plan.rate_mbps))
+
+
+def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
+    """Those that the estimate cannot tell from the best: it may be so far off where packets are few."""
+    guessed = [cost(plan, topology)[0] for plan in plans]
+    if not min(guessed) > 0:
+        return list(plans)  # the packets' size is not known
+    near = [(guess, i) for i, guess in enumerate(guessed) if guess <= min(guessed) * (1 + ESTIMATED)]
+    return [plans[i] for _, i in sorted(near)[:MOST_FOLLOWED]]
+
+
+def cost(plan: Plan, topology: Topology, estimated: bool = True) -> tuple[float, float, int]:
+    """What the best plan has least of: time of the job's tensors, where packets' and tensors' sizes are known; then
+    1 / rate; trees. Not estimated: packets are followed, where they are few."""
+    found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
+    return 0.0 if found is None else round(found.job_seconds(estimated), 12), -plan.rate_mbps, len(plan.trees)

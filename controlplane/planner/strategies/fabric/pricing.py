@@ -1,0 +1,459 @@
+"""Cheapest aggregation trees under given prices, for column generation.
+
+Given the resources' prices, a root's cheapest tree is a facility location problem (open an aggregation point, pay its
+way onwards; connect workers and other points) beside a Steiner tree for the results; both are solved by local search,
+the first also exactly on small instances.
+
+Workers that hang on the same switch, and on no other, are one here (`Rack`): their ways differ in nothing but their own
+links, which every tree uses once. So some cheapest tree adds them all at the same point, and it is looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, repeat
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.model import Assignment, Relay, Tree
+from controlplane.planner.routing import Access, Network, downwards
+from controlplane.planner.strategies.fabric.master import Column, Master, Prices
+from controlplane.planner.strategies.solver import Program
+
+TIE = 1e-6  # what slack resources cost beside the binding ones, so that paths stay short and spread
+CLOSING_PHASES = 3
+CLOSED = -2
+SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a point is opened or closed
+
+
+@dataclass(frozen=True)
+class Rack:
+    """Workers (positions in job.workers) that are one to pricing. access: their switch; None: one worker that hangs on
+    several switches or on a server, whose links are `up` and `down` as (node at the other end, link)."""
+
+    members: tuple[int, ...]
+    access: int | None
+    up: tuple[tuple[int, int], ...]
+    down: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class Design:
+    """A tree under construction: next point of every rack and of every open point. -1 stands for the root."""
+
+    cost: float
+    racks: np.ndarray  # position of the facility, or -1
+    onwards: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A tree of links from a root to all workers. links: without those of workers in racks with an access switch."""
+
+    price: float
+    links: list[int]
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A priced tree: the links of each rack's way to its point (of single workers from their own link on, else from
+    the access switch on), of each point's way onwards, and of the results' way."""
+
+    root: int
+    design: Design
+    ways: list[list[int]]
+    onwards: list[list[int]]
+    back: list[int]
+
+
+class Pricing:
+    """Cheapest trees under given prices."""
+
+    def __init__(self, network: Network, job: Job, single_level: bool = False) -> None:
+        self.network, self.job, self.single_level = network, job, single_level
+        topology = network.topology
+        self.roots = [network.index[s] for s in job.parameter_servers]
+        self.leaves = [network.index[w] for w in job.workers]
+        self.switches = [network.index[v] for v in topology.switches]
+        self.position = {node: i for i, node in enumerate([*self.switches, *self.roots])}
+        self.inner = [
+            (self.position[u], self.position[v], e)
+            for e, (u, v) in enumerate(network.ends)
+            if network.forwards[u] and v in self.position and network.capacity[e] > 0
+        ]
+        self.rows = np.array([u for u, _, _ in self.inner], dtype=np.int32)
+        self.cols = np.array([v for _, v, _ in self.inner], dtype=np.int32)
+        self.links = np.array([e for _, _, e in self.inner], dtype=np.int64)
+        self.link_at = {(u, v): e for u, v, e in self.inner}
+        self.usable = np.array([topology.residual_aggregation_mbps(v) > 0 for v in topology.switches])
+        self.racks = self._racks()
+        self.count = np.array([len(rack.members) for rack in self.racks], dtype=float)
+        self.rack_of = np.empty(len(self.leaves), dtype=np.int64)
+        for r, rack in enumerate(self.racks):
+            self.rack_of[list(rack.members)] = r
+        leaves = [[network.access(self.leaves[i]) for i in rack.members] for rack in self.racks]
+        self._up = [[access.up for access in accesses if access is not None] for accesses in leaves]
+        self._down = [[access.down for access in accesses if access is not None] for accesses in leaves]
+        self.starts = self._starts()
+
+    def _racks(self) -> list[Rack]:
+        """A worker may be linked with several switches, or with a root."""
+        network = self.network
+        racks: dict[tuple[int, int], tuple[Access | None, list[int]]] = {}
+        for i, leaf in enumerate(self.leaves):
+            access = network.access(leaf)
+            key = (access.switch, -1) if access is not None else (-1, i)
+            racks.setdefault(key, (access, []))[1].append(i)
+        result = []
+        for access, members in racks.values():
+            leaf = self.leaves[members[0]]
+            up = tuple(way for way in network.out[leaf] if way[0] in self.position)
+            down = tuple(way for way in network.into[leaf] if way[0] in self.position)
+            at = None if access is None else self.position[access.switch]
+            result.append(Rack(tuple(members), at, up, down))
+        return result
+
+    def _starts(self) -> list[list[tuple[int, int]]]:
+        """Per root: its links to switches that reach all workers; none where some worker does not reach the root."""
+        position, size, forwards = self.position, len(self.position), self.network.forwards
+        graph = csr_matrix((np.ones(len(self.rows)), (self.rows, self.cols)), shape=(size, size))
+        reaches = np.isfinite(dijkstra(graph, unweighted=True))  # a root only itself: servers do not forward
+
+        def serves(start: int, root: int, ways: tuple[tuple[int, int], ...]) -> bool:
+            return any(u == root or (forwards[u] and reaches[position[start], position[u]]) for u, _ in ways)
+
+        starts = []
+        for root in self.roots:
+            arrives = all(any(reaches[position[v], position[root]] for v, _ in rack.up) for rack in self.racks)
+            ways_out = [way for way in self.network.out[root] if arrives and forwards[way[0]]]
+            starts.append([way for way in ways_out if all(serves(way[0], root, rack.down) for rack in self.racks)])
+        return starts
+
+    @property
+    def applies(self) -> bool:
+        """Whether all workers and roots reach each other over switches or links of their own."""
+        return all(self.starts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are no trees but those over switches (else prices say nothing about a bound)."""
+        network = self.network
+        return self.applies and all(
+            network.forwards[v]
+            for node in [*self.leaves, *self.roots]
+            for v, _ in [*network.out[node], *network.into[node]]
+        )
+
+    @property
+    def from_worker(self) -> np.ndarray:
+        """Price of each worker's cheapest way to each switch and root, its own link as the rack's links on average."""
+        return self.from_rack[self.rack_of]
+
+    def update(self, prices: Prices, utilisation: np.ndarray, tie: float = TIE) -> None:
+        """Distances under new prices."""
+        typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
+        self.price = prices.link + tie * typical * (1 + utilisation)
+        size = len(self.position)
+        graph = csr_matrix((self.price[self.links], (self.rows, self.cols)), shape=(size, size))
+        count = len(self.switches)
+        self.distance, self._before = dijkstra(graph, indices=np.arange(count), return_predecessors=True)
+        self._steps: dict[int, list[int]] = {}
+        self._walks: dict[tuple[int, int], list[int]] = {}
+        here = np.full((len(self.roots), size), np.inf)  # a root is its own end, and of nothing else on the way
+        here[np.arange(len(self.roots)), np.arange(count, size)] = 0.0
+        ahead = np.vstack([self.distance, here])
+        self.first: list[np.ndarray | None] = []  # of a single worker: the access link of its best way to each node
+        self.from_rack = np.full((len(self.racks), size), np.inf)
+        self.down_price = np.zeros(len(self.racks))  # of all links of a rack's workers, where it has an access switch
+        for r, rack in enumerate(self.racks):
+            if rack.access is not None:
+                self.from_rack[r] = self.price[self._up[r]].sum() / len(rack.members) + ahead[rack.access]
+                self.down_price[r] = self.price[self._down[r]].sum()
+                self.first.append(None)
+                continue
+            chosen = np.full(size, -1)
+            for v, e in rack.up:
+                way = self.price[e] + ahead[self.position[v]]
+                better = way < self.from_rack[r]
+                self.from_rack[r] = np.where(better, way, self.from_rack[r])
+                chosen[better] = e
+            self.first.append(chosen)
+        self.switch_price = prices.switch + tie * typical
+        self.root_price = prices.root
+        # Cost of all of a rack's flows into a facility, and of a facility's sum.
+        self.rack_cost = np.where(
+            self.usable, self.count[:, None] * (self.from_rack[:, :count] + self.switch_price), np.inf
+        )
+        self.point_cost = np.where(self.usable, self.distance[:, :count] + self.switch_price, np.inf)
+        np.fill_diagonal(self.point_cost, np.inf)
+        if self.single_level:
+            self.point_cost[:] = np.inf
+
+    def to_root(self, root: int) -> tuple[np.ndarray, np.ndarray]:
+        """(cost of each rack's flows to the root directly, cost of each facility's sum to the root)."""
+        target = len(self.switches) + root
+        direct = self.count * (self.from_rack[:, target] + self.root_price[root])
+        return direct, np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
+
+    def design(self, root: int) -> Design:
+        """Local search for the cheapest way up to root (position in job.parameter_servers)."""
+        search = _Search(self, *self.to_root(root))
+        for phase in range(CLOSING_PHASES):
+            search.open_points()
+            if phase == CLOSING_PHASES - 1 or not search.close_points():
+                break
+        search.close_points()
+        return search.design()
+
+    def exact_design(self, root: int) -> Design:
+        """The cheapest single-level way up to root, as a mixed-integer program of facility location."""
+        direct, final = self.to_root(root)
+        points = [int(f) for f in np.flatnonzero(np.isfinite(final)) if np.isfinite(self.rack_cost[:, f]).all()]
+        racks, facilities = len(self.racks), len(points)
+        # Columns: open_f, then per rack direct and one per facility.
+        stride = facilities + 1
+        cost = np.concatenate([final[points], np.column_stack([direct, self.rack_cost[:, points]]).ravel()])
+        program = Program("column generation: a tree", gap=1e-6)
+        program.add_columns(cost, 0.0, 1.0, whole=np.arange(len(cost)) < facilities)
+        for r in range(racks):
+            first = facilities + r * stride
+            program.add_row(range(first, first + stride), [1.0] * stride, 1.0, 1.0)
+            for f in range(facilities):
+                program.add_row([f, first + 1 + f], [-1.0, 1.0], upper=0.0)
+        solution = program.solve()
+        chosen = solution.values[facilities:].reshape(racks, stride).argmax(axis=1)
+        members = np.array([-1 if c == 0 else points[c - 1] for c in chosen])
+        onwards = {f: -1 for f in points if (members == f).any()}
+        return Design(solution.objective, members, onwards)
+
+    def stars(self, root: int, count: int) -> list[Design]:
+        """The cheapest trees with all workers at one switch."""
+        _, final = self.to_root(root)
+        costs = self.rack_cost.sum(axis=0) + final
+        order = [int(v) for v in np.argsort(costs, kind="stable")[:count] if np.isfinite(costs[v])]
+        return [Design(float(costs[v]), np.full(len(self.racks), v), {v: -1}) for v in order]
+
+    def results(self, root: int) -> Results:
+        """A cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic)."""
+        v, e = min(self.starts[root], key=lambda pair: (self.price[pair[1]], pair))
+        start = self.position[v]
+        links = [e]
+        terminals: dict[int, list[int]] = {}
+        for rack in self.racks:
+            if rack.access is not None:
+                terminals.setdefault(rack.access, [])
+                continue
+            u, last = min(rack.down, key=lambda p: (self._behind(root, start, p[0]) + self.price[p[1]], p))
+            if u == self.roots[root]:
+                links.append(last)
+            else:
+                terminals.setdefault(self.position[u], []).append(last)
+        joined = {start}
+        distance = self.distance[start].copy()
+        origin = np.full(len(distance), start)
+        missing = set(terminals) - joined
+        while missing:
+            left = sorted(missing)
+            node = left[int(distance[left].argmin())]
+            for link in self._walk(int(origin[node]), node):
+                links.append(link)
+                new = self.position[self.network.ends[link][1]]
+                joined.add(new)
+                better = self.distance[new] < distance
+                distance = np.where(better, self.distance[new], distance)
+                origin[better] = new
+            missing -= joined
+        links += [link for group in terminals.values() for link in group]
+        if not terminals:
+            links.remove(e)
+        counted = self.network.topology.results_on_links
+        return Results(float(self.price[links].sum() + self.down_price.sum()) if counted else 0.0, links)
+
+    def _behind(self, root: int, start: int, node: int) -> float:
+        """Price from the start of the root's results to a node before a worker."""
+        if self.network.forwards[node]:
+            return float(self.distance[start, self.position[node]])
+        return 0.0 if node == self.roots[root] else math.inf
+
+    def _walk(self, start: int, end: int) -> list[int]:
+        """Links of the cheapest path between two positions, not to be changed."""
+        if start == end:
+            return []
+        known = self._walks.get((start, end))
+        if known is not None:
+            return known
+        before = self._steps.get(start)
+        if before is None:
+            before = self._steps[start] = self._before[start].tolist()
+        links = []
+        node = end
+        while node != start:
+            previous = before[node]
+            links.append(self.link_at[previous, node])
+            node = previous
+        links.reverse()
+        self._walks[start, end] = links
+        return links
+
+    def sketch(self, root: int, design: Design, back: list[int]) -> Sketch:
+        """The design with its cheapest routes."""
+        target = len(self.switches) + root
+        ways = []
+        for rack, first, facility in zip(self.racks, self.first, design.racks.tolist(), strict=True):
+            end = target if facility < 0 else facility
+            if rack.access is not None:
+                ways.append(self._walk(rack.access, end))
+            else:
+                assert first is not None
+                link = int(first[end])
+                ways.append([link, *self._walk(self.position[self.network.ends[link][1]], end)])
+        onwards = [self._walk(point, target if after < 0 else after) for point, after in design.onwards.items()]
+        return Sketch(root, design, ways, onwards, back)
+
+    def column(self, master: Master, sketch: Sketch) -> Column | None:
+        """What the tree uses; None as for `Master.make`."""
+        switch_row0, root_row = master.switch_row0, master.root_row0 + sketch.root
+        used: list[int] = []
+        amounts: list[float] = []
+        onwards = zip(repeat(1.0), sketch.onwards, sketch.design.onwards.values())
+        racks = zip(self.count.tolist(), sketch.ways, sketch.design.racks.tolist(), strict=True)
+        for count, way, facility in chain(racks, onwards):
+            used += way
+            used.append(root_row if facility < 0 else switch_row0 + facility)
+            amounts += [count] * (len(way) + 1)
+        if self.network.topology.results_on_links:
+            used += sketch.back
+            amounts += [1.0] * len(sketch.back)
+        use = np.bincount(used, weights=amounts, minlength=master.split_row0)
+        use[master.always] += 1
+        return master.column(sketch.root, use, partial(self.tree, sketch))
+
+    def tree(self, sketch: Sketch) -> Tree:
+        """Written out, worker by worker."""
+        network, names, design = self.network, self.network.names, sketch.design
+        root = self.job.parameter_servers[sketch.root]
+
+        def name(facility: int) -> str:
+            return root if facility < 0 else names[self.switches[facility]]
+
+        def along(links: list[int]) -> tuple[str, ...]:
+            return tuple(names[network.ends[e][1]] for e in links)
+
+        assignments: list[Assignment | None] = [None] * len(self.leaves)
+        edges = [network.ends[e] for e in sketch.back]
+        for rack, way, facility in zip(self.racks, sketch.ways, design.racks.tolist(), strict=True):
+            tail, point = along(way), name(facility)
+            if rack.access is not None:
+                access = self.switches[rack.access]
+                tail = (names[access], *tail)
+                edges += [(access, self.leaves[i]) for i in rack.members]
+            for i in rack.members:
+                worker = self.job.workers[i]
+                assignments[i] = Assignment(worker, point, (worker, *tail))
+        relays = [
+            Relay(name(point), name(after), (name(point), *along(way)))
+            for (point, after), way in zip(design.onwards.items(), sketch.onwards, strict=True)
+        ]
+        return_edges = downwards(root, [(names[u], names[v]) for u, v in edges])
+        return Tree(root, 1.0, tuple(a for a in assignments if a is not None), tuple(relays), return_edges)
+
+
+class _Search:
+    """Facility location by opening and closing points. Arrays by rack and by facility (position of the switch)."""
+
+    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray) -> None:
+        self.rack_cost, self.point_cost = pricing.rack_cost, pricing.point_cost
+        self.direct, self.final = direct, final
+        self.racks = np.full(len(direct), -1)
+        self.cost = direct.copy()
+        self.onwards = np.full(len(final), CLOSED)  # where an open point's sum goes: -1 for the root
+        self.paid = np.zeros(len(final))  # what an open point's way onwards costs
+
+    @property
+    def points(self) -> np.ndarray:
+        return np.flatnonzero(self.onwards != CLOSED)
+
+    def above(self, point: int) -> set[int]:
+        seen = set()
+        while point >= 0:
+            seen.add(point)
+            point = int(self.onwards[point])
+        return seen
+
+    def open_points(self) -> None:
+        """Opens the point that saves most, as long as one does."""
+        points = self.points
+        # Per facility: the cheapest way onwards over the open points and the root, and where it leads.
+        value, where = self.final.copy(), np.full(len(self.final), -1)
+        if len(points):
+            best = points[self.point_cost[:, points].argmin(axis=1)]
+            over = self.point_cost[np.arange(len(value)), best]
+            where = np.where(over < value, best, where)
+            value = np.minimum(over, value)
+        gain = np.empty_like(self.rack_cost)
+        for _ in range(len(self.final)):
+            np.subtract(self.cost[:, None], self.rack_cost, out=gain)
+            saving = np.maximum(gain, 0.0, out=gain).sum(axis=0) - value
+            if len(points):
+                saving += np.maximum(self.paid[points][:, None] - self.point_cost[points], 0.0).sum(axis=0)
+                saving[points] = -np.inf
+            f = int(saving.argmax())
+            if not saving[f] > SAVING:
+                break
+            self.onwards[f], self.paid[f] = where[f], value[f]
+            moved = self.rack_cost[:, f] < self.cost
+            self.racks[moved] = f
+            self.cost = np.where(moved, self.rack_cost[:, f], self.cost)
+            ancestors = self.above(f)
+            for p in points[self.point_cost[points, f] < self.paid[points]]:
+                if int(p) not in ancestors:
+                    self.onwards[p], self.paid[p] = f, self.point_cost[p, f]
+            points = np.append(points, f)
+            better = self.point_cost[:, f] < value
+            value = np.where(better, self.point_cost[:, f], value)
+            where[better] = f
+
+    def close_points(self) -> bool:
+        """Closes points that are not worth their way onwards, the worst first; whether there were any."""
+        closed = False
+        everyone = np.arange(len(self.cost))
+        column = np.zeros(len(self.final) + 1, dtype=np.int64)  # the last: direct
+        while len(points := self.points):
+            options = np.concatenate([self.direct[:, None], self.rack_cost[:, points]], axis=1)
+            column[points] = np.arange(len(points)) + 1
+            own = column[self.racks]
+            options[everyone, own] = np.inf
+            choice = options.argmin(axis=1)
+            extra = options[everyone, choice] - self.cost
+            loss = np.bincount(own, weights=extra, minlength=len(points) + 1)[1:] - self.paid[points]
+            below = points[self.onwards[points] >= 0]
+            np.add.at(loss, column[self.onwards[below]] - 1, self.final[below] - self.paid[below])
+            worst = int(loss.argmin())
+            if not loss[worst] < -SAVING:
+                break
+            f = int(points[worst])
+            members = own == worst + 1
+            self.cost[members] += extra[members]
+            to = choice[members]
+            self.racks[members] = np.where(to == 0, -1, points[to - 1])
+            orphans = points[self.onwards[points] == f]
+            self.onwards[orphans], self.paid[orphans] = -1, self.final[orphans]
+            self.onwards[f] = CLOSED
+            closed = True
+        return closed
+
+    def design(self) -> Design:
+        """What was found, without points that nothing comes to."""
+        while True:
+            points = self.points
+            unused = np.setdiff1d(points, np.concatenate([self.racks, self.onwards[points]]))
+            if not len(unused):
+                break
+            self.onwards[unused] = CLOSED
+        onwards = {int(p): int(self.onwards[p]) for p in points}
+        return Design(float(self.cost.sum() + self.paid[points].sum()), self.racks, onwards)

@@ -1,0 +1,35 @@
+"""A bound over all trees and links, on demand: column generation's prices, which no tree can undercut."""
+
+from __future__ import annotations
+
+from controlplane.planner.evaluate import bound
+from controlplane.planner.job import Job
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies.common import prepare
+from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.column_bound import column_bound
+from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
+from controlplane.planner.strategies.fabric.inart import inart
+from controlplane.planner.topology import Topology
+
+PATIENCE = 1e-4  # gap to which column generation goes on: better prices prove more
+
+
+def proven_bound(topology: Topology, job: Job) -> Bound:
+    """The least of the cheap bounds and the column bound, of the network with its equivalent switches merged, whose
+    plans are as good as any of the network itself. Raises ValueError where the prices prove nothing."""
+    prepare(topology, job)
+    cheap = cheap_bound(topology, job)
+    merged = merge_equivalent(topology)
+    small = topology if merged is None else merged.topology
+    network = Network(small)
+    start = inart(small, job)
+    if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
+        return cheap
+    generated = generate(network, job, [start], bound(small, job), gap=PATIENCE)
+    if generated is None:
+        raise ValueError("no bound over all trees: some server reaches the others in no way over switches")
+    master, _ = generated
+    found = Bound(column_bound(master, master.solve()[2]), "all trees over these links, by column generation's prices")
+    return min(found, cheap, key=lambda each: each.mbps)

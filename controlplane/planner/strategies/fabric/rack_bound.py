@@ -1,0 +1,167 @@
+"""An upper bound of the sending rate from all racks' links together, by one small linear program.
+
+The cuts of bounds.py look at one set of switches and leave it all that the others could add. Here they share it. A rack
+is an access switch with its servers; what is left is the core. For every rack r with roots, let i be the rate of the
+trees with roots there; x and y the rates of their streams into and out of a rack q with W_q of all W workers; c what
+they use of its switch's capacity and s the streams that it takes away:
+
+    y = W_q i + x - s                        at every rack but r,       y >= i where there are workers
+    e + y = W_r i + x - s                    at r: e reaches the roots, i <= e <= B_r
+    s <= c (1 - 1/n) + (W_q i + x - n i) / n  for a number n of streams that there are in any case: W_q, at r W_r + 1
+    sum_q y - s' = sum_q x                   at the core
+    s' <= c' (1 - 1/n) + (sum_q y - n i) / n  n: racks with workers, but r
+    s <= c (1 - 1/W),  s' <= c' (1 - 1/W)
+    sum_r y + [results of the roots there] <= U_out,   sum_r x + [results for the workers there] <= U_in
+    sum_r c <= C_q,   sum_r c' <= C'
+
+(Let a tree have n + m streams at a place, and K sums there with N inputs in all. Each stream and each sum is an input
+once at most, so N <= n + m + K - 1. What is taken away is N - K <= N (1 - 1/n) + m / n, as N / n <= K + m / n.) Racks
+without roots that are alike are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from controlplane.planner.job import Job
+from controlplane.planner.strategies.solver import INFINITY, Program
+from controlplane.planner.topology import Topology
+
+MOST_PAIRS = 4000  # racks that differ x racks with roots, up to which the program is cheap
+
+
+@dataclass(frozen=True)
+class Rack:
+    """workers and roots: how many. Capacities in Mbit/s: of the switch, of all roots, of all links out and in."""
+
+    workers: int
+    roots: int
+    aggregation: float
+    ingress: float
+    out: float
+    into: float
+
+
+def rack_bound(topology: Topology, job: Job, scale: float, *, ingress_mbps: float = INFINITY) -> float | None:
+    """Mbit/s; None where some server of the job does not hang on one switch only, or there are too many racks.
+
+    scale: a bound that is known, Mbit/s above 0. ingress_mbps: of all roots together, where it is less than their sum.
+    """
+    home: dict[str, str] = {}
+    for node in (*job.workers, *job.parameter_servers):
+        near = topology.neighbours(node)
+        if len(near) != 1 or topology.kind(near[0]) != "switch":
+            return None
+        home[node] = near[0]
+    racks = _racks(topology, job, home, scale)
+    rooted = [rack for rack in racks.values() if rack.roots]
+    plain = Counter(rack for rack in racks.values() if not rack.roots)
+    if (len(rooted) + len(plain)) * len(rooted) > MOST_PAIRS:
+        return None
+    everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches if v not in racks) / scale
+    program = _Program(len(job.workers), topology.results_on_links, rooted, plain, everything)
+    if ingress_mbps < INFINITY:
+        program.row([(e, 1.0) for e in program.ends], upper=ingress_mbps / scale)
+    return program.solve() * scale
+
+
+def _racks(topology: Topology, job: Job, home: dict[str, str], scale: float) -> dict[str, Rack]:
+    """By access switch, in units of scale."""
+    workers = Counter(home[w] for w in job.workers)
+    roots = Counter(home[s] for s in job.parameter_servers)
+    ingress: Counter[str] = Counter()
+    for root in job.parameter_servers:
+        ingress[home[root]] += topology.residual_ingress_mbps(root)  # type: ignore[assignment]
+    found = {}
+    for v in dict.fromkeys(home.values()):
+        others = [u for u in topology.neighbours(v) if topology.kind(u) == "switch"]
+        out = sum(topology.residual_bandwidth_mbps(v, u) for u in others if topology.has_link(v, u))
+        into = sum(topology.residual_bandwidth_mbps(u, v) for u in others if topology.has_link(u, v))
+        capacities = topology.residual_aggregation_mbps(v), ingress[v], out, into
+        found[v] = Rack(workers[v], roots[v], *(round(mbps / scale, 12) for mbps in capacities))
+    return found
+
+
+class _Program:
+    """The rows of the module's text, in units of the scale."""
+
+    def __init__(self, workers: int, results: bool, rooted: list[Rack], plain: Counter[Rack], core: float) -> None:
+        self.program = Program("the racks' bound")
+        self.count = 0
+        self.ends: list[int] = []  # what reaches the roots, per class
+        everywhere = 1 - 1 / workers
+        racks: list[tuple[Rack, int, int]] = [(rack, 1, r) for r, rack in enumerate(rooted)]
+        racks += [(rack, many, -1) for rack, many in plain.items()]
+        rates = [self.column(-1.0, upper=1.0) for _ in rooted]
+        streams: list[list[tuple[int, float]]] = [[] for _ in rooted]  # into the core, per class
+        sending = sum(many for rack, many, _ in racks if rack.workers)
+        for rack, many, own in racks:
+            out: list[tuple[int, float]] = []
+            into: list[tuple[int, float]] = []
+            used: list[tuple[int, float]] = []
+            for r, rate in enumerate(rates):
+                x, y, c, s = (self.column() for _ in range(4))
+                out.append((y, 1.0))
+                into.append((x, 1.0))
+                used.append((c, 1.0))
+                streams[r] += [(y, float(many)), (x, -float(many))]
+                self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
+                come = [(rate, float(rack.workers)), (x, 1.0)]
+                self.saves(s, c, rate, come, rack.workers)
+                if r == own and rack.workers < workers:
+                    self.saves(s, c, rate, come, rack.workers + 1)
+                balance = [(y, 1.0), (rate, -float(rack.workers)), (x, -1.0), (s, 1.0)]
+                if r == own:
+                    e = self.column(upper=rack.ingress)
+                    self.ends.append(e)
+                    self.row([*balance, (e, 1.0)], 0.0, 0.0)
+                    self.row([(e, 1.0), (rate, -1.0)], lower=0.0)
+                    if rack.workers < workers:
+                        self.row([(x, 1.0), (rate, -1.0)], lower=0.0)
+                        out += [(rate, 1.0)] * results
+                else:
+                    self.row(balance, 0.0, 0.0)
+                    if rack.workers:
+                        self.row([(y, 1.0), (rate, -1.0)], lower=0.0)
+                        into += [(rate, 1.0)] * results
+            self.row(out, upper=rack.out)
+            self.row(into, upper=rack.into)
+            self.row(used, upper=rack.aggregation)
+        added = []
+        for r, (rate, entries) in enumerate(zip(rates, streams, strict=True)):
+            c, s = self.column(), self.column()
+            added.append((c, 1.0))
+            self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
+            self.row([*entries, (s, -1.0)], 0.0, 0.0)
+            self.saves(s, c, rate, [(y, many) for y, many in entries if many > 0], sending - bool(rooted[r].workers))
+        self.row(added, upper=core)
+
+    def saves(self, s: int, c: int, rate: int, streams: list[tuple[int, float]], least: int) -> None:
+        """What can be taken away of these streams, of which a tree has at least so many."""
+        if least:
+            entries = [(s, 1.0), (c, 1 / least - 1)]
+            total = [(column, -many / least) for column, many in streams]
+            self.row([*entries, *_merged([*total, (rate, 1.0)])], upper=0.0)
+
+    def column(self, cost: float = 0.0, upper: float = INFINITY) -> int:
+        self.program.add_columns([cost], 0.0, upper)
+        self.count += 1
+        return self.count - 1
+
+    def row(self, entries: list[tuple[int, float]], lower: float = -INFINITY, upper: float = INFINITY) -> None:
+        if lower == -INFINITY and upper == INFINITY:
+            return
+        columns, values = zip(*entries, strict=True)
+        self.program.add_row(columns, values, lower, upper)
+
+    def solve(self) -> float:
+        return -self.program.solve().objective
+
+
+def _merged(entries: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Each column once."""
+    total: dict[int, float] = {}
+    for column, value in entries:
+        total[column] = total.get(column, 0.0) + value
+    return list(total.items())

@@ -1,0 +1,329 @@
+"""Groups of workers on switches: what to aggregate where when the trees are few.
+
+With a_s the rate of each of root s's trees, s takes floor(B_s / a_s) streams over all its trees, so aggregation has to
+take away the other of the W streams per tree; a group of n workers at one switch takes n - 1 away and costs n a_s of
+the switch's capacity. `Instance.pack` finds such groups, `place` puts them on switches and workers into them so that
+links hold, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.routing import Network
+from controlplane.planner.strategies.common import Choice, Split, finish, plan_choices
+from controlplane.planner.strategies.fabric.master import Master, Prices, to_trees
+from controlplane.planner.strategies.fabric.pricing import Pricing
+
+SLACK = 1 + 1e-9
+PLACING_ROUNDS = 8
+MOVING_ROUNDS = 3
+ASSIGNED_WORKERS = 200  # with more, workers keep their nearest group: assigning them optimally takes W^3
+PRICE_STEP = 1.0
+PRICED_FROM = 0.9  # utilisation from which a link gets dearer
+LOWER_TARGETS = 5  # rates tried between what links allowed and what was packed for
+REACHED = 1 - 1e-6
+UNLIMITED = 1e300
+Groups = list[tuple[int, int, int]]  # tree, switch, workers
+
+
+def _assigned(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cheapest assignment of rows to columns, as (rows, their columns)."""
+    from scipy.optimize import linear_sum_assignment  # takes a third of a second, and few plans need it
+
+    return linear_sum_assignment(cost)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Where trees are packed. owners: the root (position in job.parameter_servers) of every tree.
+
+    usable: switches that all workers reach and that reach all roots. Arrays over them: residual capacity, how many
+    trees may add there, how many flows of one tree (infinity: no limit). roots: residual ingress.
+    """
+
+    network: Network
+    job: Job
+    owners: tuple[int, ...]
+    usable: tuple[str, ...]
+    switches: np.ndarray
+    trees_at: np.ndarray
+    fan_in: np.ndarray
+    roots: tuple[float, ...]
+
+    @classmethod
+    def of(cls, network: Network, job: Job, owners: Sequence[int]) -> Instance:
+        """With the residual capacities (Mbit/s) and what switches hold of the network's topology."""
+        topology = network.topology
+        usable, limits = usable_switches(network, job), held(topology)
+        return cls(
+            network,
+            job,
+            tuple(owners),
+            tuple(usable),
+            np.array([topology.residual_aggregation_mbps(v) for v in usable]),
+            np.array([limits.trees_at(v) for v in usable]),
+            np.array([limits.fan_in.get(v, math.inf) for v in usable]),
+            tuple(topology.residual_ingress_mbps(s) for s in job.parameter_servers),
+        )
+
+    @property
+    def workers(self) -> int:
+        return len(self.job.workers)
+
+    def pack(self, rates: Sequence[float]) -> Groups | None:
+        """Groups with which every root can take its trees at its rate; None when the greedy packing finds none.
+
+        rates: of each tree, by root. Largest reduction first; of equals the switch with the least room, the neediest
+        root's tree with the most workers left.
+        """
+        needed = []
+        for s, (capacity, rate) in enumerate(zip(self.roots, rates, strict=True)):
+            trees = self.owners.count(s)
+            streams = trees * self.workers if rate <= 0 or math.isinf(capacity) else math.floor(capacity / rate * SLACK)
+            if streams < trees:
+                return None
+            needed.append(trees * self.workers - streams)
+        room, places = self.switches.copy(), self.trees_at.copy()
+        left = [self.workers] * len(self.owners)
+        free = np.ones((len(self.owners), len(room)), dtype=bool)
+        groups: Groups = []
+        while max(needed) > 0:
+            best: tuple[int, float, int, int] | None = None
+            served: set[int] = set()
+            for t in sorted(range(len(self.owners)), key=lambda t: (-needed[self.owners[t]], -left[t])):
+                s = self.owners[t]
+                if s in served:  # its trees are alike: the first that has a group will do
+                    continue
+                most = min(needed[s] + 1, left[t])
+                if most < 2 or (best is not None and most - 1 < best[0]):
+                    continue
+                sizes = np.minimum(np.floor(room / rates[s] * SLACK), np.minimum(self.fan_in, most))
+                sizes = np.where(free[t] & (places >= 1), sizes, 0)
+                size = int(sizes.max(initial=0))
+                if size < 2:
+                    continue
+                served.add(s)
+                v = int(np.argmin(np.where(sizes == size, np.minimum(room, UNLIMITED), np.inf)))
+                if best is None or (size - 1, -room[v]) > best[:2]:
+                    best = (size - 1, -float(room[v]), t, v)
+            if best is None:
+                return None
+            size, _, t, v = best[0] + 1, best[1], best[2], best[3]
+            groups.append((t, v, size))
+            free[t, v] = False
+            places[v] -= 1
+            needed[self.owners[t]] -= size - 1
+            left[t] -= size
+            room[v] -= size * rates[self.owners[t]]
+        return groups
+
+    def levels(self) -> list[float]:
+        """Rates at which a switch or a root is just full, highest first."""
+        finite = {float(c) for c in self.switches if 0 < c < math.inf}
+        values = {c / n for c in finite for n in range(2, self.workers + 1)}
+        for s, capacity in enumerate(self.roots):
+            if 0 < capacity < math.inf:
+                values |= {capacity / m for m in range(1, self.workers * self.owners.count(s) + 1)}
+        return sorted(values, reverse=True)
+
+
+def usable_switches(network: Network, job: Job) -> list[str]:
+    """Switches that all workers reach and that reach all roots."""
+    index, topology = network.index, network.topology
+    result = []
+    for v in topology.switches:
+        to = network.distances_to(index[v])
+        reached = all(to[index[w]] >= 0 for w in job.workers)
+        if reached and all(network.distances_to(index[s])[index[v]] >= 0 for s in job.parameter_servers):
+            result.append(v)
+    return result
+
+
+class Placement:
+    """Packed groups on their switches, with their workers; moved about until links hold."""
+
+    def __init__(self, instance: Instance, rates: Sequence[float], groups: Groups, strategy: str, seed: int) -> None:
+        self.instance, self.rates, self.strategy, self.seed = instance, list(rates), strategy, seed
+        self.network, self.job, self.usable = instance.network, instance.job, instance.usable
+        self.switch = [v for _, v, _ in groups]  # position in `usable`, by group
+        self.tree = [t for t, _, _ in groups]
+        self.members = self._nearest([size for _, _, size in groups])
+        self.of_tree: list[list[int]] = [[] for _ in instance.owners]
+        for g, t in enumerate(self.tree):
+            self.of_tree[t].append(g)
+
+    @property
+    def target(self) -> float:
+        """The rate that the groups were packed for."""
+        return sum(self.rates[s] for s in self.instance.owners)
+
+    def _nearest(self, sizes: list[int]) -> list[list[int]]:
+        """Groups take the nearest workers that are left, the groups with the nearest workers first."""
+        network, job = self.network, self.job
+        index = network.index
+        leaves = [index[w] for w in job.workers]
+        members: list[list[int]] = [[] for _ in sizes]
+        for t in range(len(self.instance.owners)):
+            mine = [g for g, owner in enumerate(self.tree) if owner == t]
+            hops = {g: network.distances_to(index[self.usable[self.switch[g]]]) for g in mine}
+            free = set(range(len(leaves)))
+            reach = {g: sum(sorted(hops[g][leaf] for leaf in leaves)[: sizes[g]]) for g in mine}
+            for g in sorted(mine, key=lambda g: (reach[g], self.usable[self.switch[g]])):
+                members[g] = sorted(free, key=lambda i: (hops[g][leaves[i]], leaves[i]))[: sizes[g]]
+                free -= set(members[g])
+        return members
+
+    def choices(self) -> list[Choice]:
+        """The trees, before routing."""
+        total = self.target
+        result = []
+        for t, s in enumerate(self.instance.owners):
+            root = self.job.parameter_servers[s]
+            points = [root] * len(self.job.workers)
+            for g in self.of_tree[t]:
+                for i in self.members[g]:
+                    points[i] = self.usable[self.switch[g]]
+            result.append(Choice(root, self.rates[s] / total, tuple(points)))
+        return result
+
+    def plan(self) -> Plan:
+        """Routed and evaluated."""
+        choices, topology = self.choices(), self.network.topology
+        return plan_choices(topology, self.job, self.strategy, choices, self.seed, network=self.network)
+
+    def improved(self, enough: float) -> Plan:
+        """Moves groups and workers away from links that the plan overloads, as long as that is what holds it back.
+
+        Links that are over PRICED_FROM at the target get dearer from round to round; workers are assigned to the places
+        in their trees' groups, and the groups to switches, at least total price. Returns the best plan seen, at once
+        when its rate is `enough`.
+        """
+        best = plan = self.plan()
+        pricing = Pricing(self.network, self.job)
+        if not pricing.applies:
+            return best
+        links = len(self.network.ends)
+        index = {f"{u}->{v}": e for e, (u, v) in enumerate(self.network.topology.links)}
+        price = np.ones(links)
+        for _ in range(PLACING_ROUNDS):
+            evaluation = evaluate(plan, self.network.topology, check=False)
+            if best.rate_mbps >= enough or evaluation.bottleneck.kind != "link":
+                break
+            scale = self.target / plan.rate_mbps
+            for load in evaluation.loads:
+                over = load.utilisation * scale - PRICED_FROM
+                if over <= 0 and load.kind == "link":
+                    break
+                if load.kind == "link":
+                    price[index[load.name]] *= 1 + PRICE_STEP * over
+            nothing = Prices(price, np.zeros(len(pricing.switches)), np.zeros(len(pricing.roots)), np.ones(0))
+            pricing.update(nothing, np.zeros(links), tie=0.0)
+            for _ in range(MOVING_ROUNDS):
+                if len(self.job.workers) <= ASSIGNED_WORKERS:
+                    self._assign(pricing)
+                self._relocate(pricing)
+            plan = self.plan()
+            best = max(best, plan, key=lambda p: p.rate_mbps)
+        return best
+
+    def _positions(self, pricing: Pricing) -> np.ndarray:
+        """Of the usable switches among pricing's nodes."""
+        return np.array([pricing.position[self.network.index[v]] for v in self.usable])
+
+    def _assign(self, pricing: Pricing) -> None:
+        """Every tree's workers to the places in its groups, and to going direct."""
+        at = self._positions(pricing)
+        for t, s in enumerate(self.instance.owners):
+            groups = self.of_tree[t]
+            places = [g for g in groups for _ in self.members[g]]
+            direct = len(self.job.workers) - len(places)
+            columns = [*(int(at[self.switch[g]]) for g in places), *[len(pricing.switches) + s] * direct]
+            _, chosen = _assigned(pricing.from_worker[:, columns])
+            for g in groups:
+                self.members[g] = []
+            for i, place in enumerate(chosen):
+                if place < len(places):
+                    self.members[places[place]].append(i)
+
+    def _relocate(self, pricing: Pricing) -> None:
+        """The groups that share a switch, together, to switches that have the capacity."""
+        instance = self.instance
+        at = self._positions(pricing)
+        bins = sorted(set(self.switch))
+        if not bins:
+            return
+        cost = np.zeros((len(bins), len(self.usable)))
+        for row, v in enumerate(bins):
+            inside = [g for g, switch in enumerate(self.switch) if switch == v]
+            load, most = 0.0, 0
+            for g in inside:
+                s = instance.owners[self.tree[g]]
+                load += len(self.members[g]) * self.rates[s]
+                most = max(most, len(self.members[g]))
+                cost[row] += pricing.from_worker[self.members[g]][:, at].sum(axis=0)
+                cost[row] += pricing.distance[at, len(pricing.switches) + s]
+            fits = instance.switches * SLACK >= load
+            fits &= (instance.trees_at >= len(inside)) & (instance.fan_in >= most)
+            fits[v] = True
+            cost[row] = np.where(fits & np.isfinite(cost[row]), cost[row], 1e9)
+        rows, chosen = _assigned(cost)
+        to = {bins[row]: int(column) for row, column in zip(rows, chosen, strict=True) if cost[row, column] < 1e9}
+        if len(to) == len(bins):
+            self.switch = [to[v] for v in self.switch]
+
+
+def refitted(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:
+    """The plan's trees with the rates that are best together."""
+    master = Master(network, job, bound(network.topology, job), frozen_split)
+    for tree in plan.trees:
+        column = master.make(tree)
+        if column is not None:
+            master.add(column)
+    rate, values, _ = master.solve()
+    if not rate > 0:
+        return plan
+    other = finish(network.topology, job, plan.strategy, to_trees(master, values), plan.seed)
+    return max(plan, other, key=lambda p: p.rate_mbps)
+
+
+def packed_plans(
+    instance: Instance,
+    rates: Sequence[float],
+    reached: float,
+    strategy: str,
+    *,
+    seed: int,
+    frozen_split: Split | None,
+    lower_targets: int = LOWER_TARGETS,
+) -> list[Plan]:
+    """Plans for trees at these rates (by root) or, where links do not let them, at lower ones.
+
+    reached: the rate to beat. Raises Infeasible or DoesNotFit where the first of them is no plan.
+    """
+    plans: list[Plan] = []
+    total = sum(rates[s] for s in instance.owners)
+    low, high, factor = min(1.0, reached / total), 1.0, 1.0
+    for _ in range(1 + lower_targets):
+        lowered = [factor * rate for rate in rates]
+        groups = instance.pack(lowered)
+        if groups is None:
+            break
+        plan = Placement(instance, lowered, groups, strategy, seed).improved(factor * total * REACHED)
+        if plan.rate_mbps < factor * total * REACHED:
+            plan = refitted(instance.network, instance.job, plan, frozen_split)
+            high = factor
+        plans.append(plan)
+        low = max(low, min(1.0, plan.rate_mbps / total))
+        if high - low < 0.01:
+            break
+        factor = (low + high) / 2
+    return plans

@@ -1,0 +1,262 @@
+"""The one way to HiGHS: `Program` for the planner's own programs, `solve_model` for the papers', written in Pyomo.
+
+Every solve ends in a solution or in SolverError: the solver's status is looked at here, so that nobody takes the values
+of a solve that failed. A limit of time keeps the best solution so far, and marks it (`Solution.optimal`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import highspy
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.planner.strategies.deadline import Deadline, deadline
+
+Reals = NDArray[np.float64]
+INFINITY = float(highspy.kHighsInf)
+STOPPED = (
+    highspy.HighsModelStatus.kTimeLimit,
+    highspy.HighsModelStatus.kIterationLimit,
+    highspy.HighsModelStatus.kSolutionLimit,
+    highspy.HighsModelStatus.kInterrupt,
+)
+CALLBACKS = ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt")  # from highspy 1.8 on
+NO_SOLUTION = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
+
+
+class SolverError(ValueError):
+    """The solver ended without a solution; says of which program, and how it ended."""
+
+
+class NoSolution(SolverError):
+    """There is proof that the program has no solution."""
+
+
+class NotInTime(SolverError):
+    """The limit came before any solution. bound: what is proven of the objective, as far as it is."""
+
+    def __init__(self, text: str, bound: float | None) -> None:
+        super().__init__(text)
+        self.bound = bound
+
+
+@dataclass(frozen=True)
+class Solution:
+    """values, by column; duals: what the objective gains per unit of a row's bound, by row (linear programs).
+
+    objective: of these values. bound: no solution has a smaller one. optimal: False where a limit ended the solve.
+    """
+
+    values: Reals
+    duals: Reals
+    objective: float
+    bound: float
+    optimal: bool
+
+
+class Program:
+    """A linear or mixed-integer program to be minimised, that may grow; each solve starts from the last basis.
+
+    what: names the program in errors. tolerance: of rows and reduced costs, absolute as HiGHS has them: scale the
+    program so that what matters is near 1. presolve: worth it for programs that are solved once. gap: relative, of
+    mixed-integer programs.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        tolerance: float | None = None,
+        presolve: bool = True,
+        gap: float | None = None,
+        primal_simplex: bool = False,
+    ) -> None:
+        self.what = what
+        self._highs = highspy.Highs()
+        self._highs.silent()
+        self._set("threads", 1)
+        if not presolve:
+            self._set("presolve", "off")
+        if tolerance is not None:
+            self._set("primal_feasibility_tolerance", tolerance)
+            self._set("dual_feasibility_tolerance", tolerance)
+        if gap is not None:
+            self._set("mip_rel_gap", gap)
+        if primal_simplex:  # what a growing program is solved again with: its last solution stays feasible
+            self._set("simplex_strategy", 4)
+        self._integer = False
+        self._start: list[int] = []
+        self._index: list[int] = []
+        self._value: list[float] = []
+        self._bounds: list[tuple[float, float]] = []
+
+    def _set(self, option: str, value: float | str) -> None:
+        if self._highs.setOptionValue(option, value) != highspy.HighsStatus.kOk:
+            raise SolverError(f"{self.what}: HiGHS does not take {option}={value!r}")
+
+    def add_columns(
+        self, cost: ArrayLike, lower: ArrayLike = 0.0, upper: ArrayLike = INFINITY, whole: ArrayLike | None = None
+    ) -> None:
+        """Columns that are in no row yet. whole: which of them are integers."""
+        costs = np.array(cost, dtype=float)
+        count, first = len(costs), self._highs.getNumCol()
+        none = np.zeros(0, dtype=np.int32)
+        low, high = (np.broadcast_to(np.asarray(b, dtype=float), count).copy() for b in (lower, upper))
+        self._highs.addCols(count, costs, low, high, 0, none, none, np.zeros(0))
+        if whole is not None and np.any(whole):
+            chosen = np.flatnonzero(whole) + first
+            kinds = np.full(len(chosen), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+            self._highs.changeColsIntegrality(len(chosen), chosen.astype(np.int32), kinds)
+            self._integer = True
+
+    def add_column(
+        self, cost: float, rows: ArrayLike, values: ArrayLike, lower: float = 0.0, upper: float = INFINITY
+    ) -> None:
+        """A column with its entries in rows that are there."""
+        self._put_rows()
+        indices = np.asarray(rows, dtype=np.int32)
+        self._highs.addCol(cost, lower, upper, len(indices), indices, np.asarray(values, dtype=float))
+
+    def add_row(
+        self,
+        columns: Sequence[int] | NDArray[Any] = (),
+        values: Sequence[float] | Reals = (),
+        lower: float = -INFINITY,
+        upper: float = INFINITY,
+    ) -> None:
+        """lower <= values x columns <= upper."""
+        self._start.append(len(self._index))
+        self._index.extend(columns)
+        self._value.extend(values)
+        self._bounds.append((lower, upper))
+
+    def _put_rows(self) -> None:
+        if not self._bounds:
+            return
+        low, high = (np.array(bounds) for bounds in zip(*self._bounds, strict=True))
+        starts, indices = np.array(self._start, dtype=np.int32), np.array(self._index, dtype=np.int32)
+        self._highs.addRows(len(low), low, high, len(indices), starts, indices, np.array(self._value, dtype=float))
+        for entries in (self._start, self._index, self._value, self._bounds):
+            entries.clear()
+
+    @property
+    def rows(self) -> int:
+        return int(self._highs.getNumRow()) + len(self._bounds)
+
+    @property
+    def nonzeros(self) -> int:
+        return int(self._highs.getNumNz()) + len(self._index)
+
+    def set_costs(self, cost: ArrayLike) -> None:
+        """Of all columns."""
+        costs = np.asarray(cost, dtype=float)
+        self._highs.changeColsCost(len(costs), np.arange(len(costs), dtype=np.int32), costs)
+
+    def set_bounds(self, column: int, lower: float, upper: float) -> None:
+        self._highs.changeColBounds(column, lower, upper)
+
+    def solve(self, time_limit: float | None = None, *, within: Deadline | None = None) -> Solution:
+        """time_limit: seconds. within: ends the solve when it passes, or is stopped meanwhile. Raises NoSolution;
+        NotInTime; SolverError where HiGHS failed."""
+        self._put_rows()
+        left = None if within is None else within.left
+        limits = [seconds for seconds in (time_limit, left) if seconds is not None]
+        self._set("time_limit", max(0.0, min(limits, default=INFINITY)))
+        with _interrupted(self._highs, within):
+            self._highs.run()
+        status = self._highs.getModelStatus()
+        if status not in (highspy.HighsModelStatus.kOptimal, *STOPPED, *NO_SOLUTION) and not self._integer:
+            self._highs.clearSolver()  # the last basis may have led it astray
+            self._highs.run()
+            status = self._highs.getModelStatus()
+        text = self._highs.modelStatusToString(status)
+        if status in NO_SOLUTION:
+            raise NoSolution(f"{self.what}: there is no solution ({text})")
+        info = self._highs.getInfo()
+        optimal = status == highspy.HighsModelStatus.kOptimal
+        objective = float(info.objective_function_value)
+        if self._integer:
+            bound = float(info.mip_dual_bound)
+        else:
+            bound = objective if optimal else -math.inf
+        if not optimal and status not in STOPPED:
+            raise SolverError(f"{self.what}: HiGHS found no solution ({text})")
+        if not optimal and info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
+            raise NotInTime(f"{self.what}: HiGHS found no solution in time ({text})", _finite(bound))
+        found = self._highs.getSolution()
+        return Solution(np.array(found.col_value), np.array(found.row_dual), objective, bound, optimal)
+
+
+@contextmanager
+def _interrupted(highs: highspy.Highs, limit: Deadline | None) -> Iterator[None]:
+    """HiGHS asks the deadline every few iterations, and Python gets to see signals (Ctrl-C) then."""
+    asks = [getattr(highs, name) for name in CALLBACKS if limit is not None and hasattr(highs, name)]
+
+    def ask(event: Any) -> None:
+        if limit is not None and limit.left == 0.0:
+            event.interrupt()
+
+    for each in asks:
+        each.subscribe(ask)
+    try:
+        yield
+    finally:
+        for each in asks:
+            each.unsubscribe(ask)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a Pyomo model, whose variables have the values. bound: None where nothing is proven."""
+
+    bound: float | None
+    optimal: bool
+
+
+def solve_model(model: Any, what: str, *, time_limit: float | None = None, **options: float | str) -> Outcome:
+    """Solves a Pyomo model with HiGHS and loads its best solution, before the deadline passes (which HiGHS asks, too:
+    Ctrl-C ends the solve). options: HiGHS's.
+
+    Raises NoSolution, NotInTime, SolverError as `Program.solve`.
+    """
+    import pyomo.environ as pyo
+
+    limit = deadline()
+    limits = [seconds for seconds in (time_limit, limit.left) if seconds is not None]
+    time_limit = min(limits, default=None)
+    solver: Any = pyo.SolverFactory("appsi_highs")
+    solver.highs_options = {"threads": 1, **options}
+    if time_limit is not None:
+        solver.highs_options["time_limit"] = max(0.0, time_limit)
+    solver.set_instance(model)
+    highs = solver._solver_model  # Pyomo has no way of its own to what HiGHS asks, nor a name for how it then ends
+    logging.getLogger("pyomo.contrib.appsi.solvers.highs").setLevel(logging.ERROR)
+    with _interrupted(highs, limit):
+        results = solver.solve(model, load_solutions=False)
+    condition = results.solver.termination_condition
+    ends = pyo.TerminationCondition
+    if condition in (ends.infeasible, ends.infeasibleOrUnbounded):
+        raise NoSolution(f"{what}: there is no solution ({condition})")
+    minimised = next(model.component_data_objects(pyo.Objective, active=True)).is_minimizing()
+    bound = results.problem.lower_bound if minimised else results.problem.upper_bound
+    optimal = condition == ends.optimal
+    if not optimal and highs.getModelStatus() not in STOPPED:
+        raise SolverError(f"{what}: HiGHS found no solution ({condition})")
+    if not optimal:
+        info = highs.getInfo()
+        bound = float(info.mip_dual_bound)
+        if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
+            raise NotInTime(f"{what}: HiGHS found no solution in time", _finite(bound))
+    solver.load_vars()
+    return Outcome(_finite(bound), optimal)
+
+
+def _finite(bound: float | None) -> float | None:
+    return None if bound is None or not math.isfinite(bound) else float(bound)

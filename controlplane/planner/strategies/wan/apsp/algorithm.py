@@ -1,0 +1,342 @@
+"""APSP: where the parameter server goes and how its workers reach it (Li et al., "Placement of Parameter Server in
+Wide Area Network Topology for Geo-Distributed Machine Learning").
+
+All n - 1 other nodes send D to the server at once, each over one path; a flow on path p with bandwidth b takes
+|p| D / b in the paper's reading (every hop stores and forwards), D / b when hops are pipelined (`fluid`). An epoch is
+that twice, up and down.
+
+The paper's links are undirected, with one bandwidth. Of directed ones there are two readings (`Directions`):
+"separate", the default: each direction has its bandwidth to itself (full duplex); "shared": flows in both directions of
+a link share its time. All flows go up at once and then down, so they differ only where flows meet on a link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from typing import Any, Literal
+
+import networkx as nx
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from controlplane.planner.strategies.wan.apsp.path_choice import PathChoice
+from controlplane.planner.strategies.wan.errors import WanError
+
+Node = Any  # whatever the nodes of the graph are: int or str
+Path = tuple[Node, ...]
+Delay = Literal["stored", "fluid"]
+Directions = Literal["separate", "shared"]
+MOST_PATHS = 400
+MOST_GROWN = 50_000
+
+
+@dataclass(frozen=True)
+class Placement:
+    """root: the server. paths: one per other node, to the root. bandwidth: Mbit/s of each flow. time: s per epoch.
+
+    bound: no choice of paths for this root is faster than this (the LP), s.
+    """
+
+    root: Node
+    paths: dict[Node, Path]
+    bandwidth: dict[Node, float]
+    time: float
+    bound: float
+
+
+def _weight(path: Path, delay: Delay) -> float:
+    return float(len(path) - 1) if delay == "stored" else 1.0
+
+
+def usable(graph: nx.DiGraph) -> nx.DiGraph:
+    """The links that have bandwidth ("mbps"). Raises WanError for none, negative or missing ones."""
+    result = nx.DiGraph()
+    result.add_nodes_from(graph.nodes)
+    for u, v, data in graph.edges(data=True):
+        mbps = data.get("mbps")
+        if mbps is None or not mbps >= 0:
+            raise WanError(f'link {u} -> {v} needs "mbps" >= 0, got {mbps!r}')
+        if mbps > 0:
+            result.add_edge(u, v, mbps=float(mbps))
+    if len(result) == 0:
+        raise WanError("the network has no nodes")
+    return result
+
+
+def paths_to(
+    graph: nx.DiGraph, root: Node, most: int = MOST_PATHS, sources: Sequence[Node] | None = None
+) -> dict[Node, list[Path]]:
+    """P_f: simple paths of each node (or source) to the root, fewest hops first, at most `most`. Raises WanError.
+
+    Grown backwards from the root, all nodes at once, hop by hop; where that gets too many, Yen's algorithm per node.
+    """
+    found: dict[Node, list[Path]] = {node: [] for node in sources or graph.nodes if node != root}
+    level: list[Path] = [(root,)]
+    full = [()] * most
+    grown = 0
+    while level and any(len(paths) < most for paths in found.values()):
+        level = [(u, *path) for path in level for u in graph.predecessors(path[0]) if u not in path]
+        grown += len(level)
+        if grown > MOST_GROWN:
+            return {node: _shortest(graph, node, root, most) for node in found}
+        for path in level:
+            if len(found.get(path[0], full)) < most:
+                found[path[0]].append(path)
+    for node, paths in found.items():
+        if not paths:
+            raise WanError(f"node {node} cannot reach {root}")
+    return found
+
+
+def _shortest(graph: nx.DiGraph, node: Node, root: Node, most: int) -> list[Path]:
+    try:
+        return [tuple(path) for path in islice(nx.shortest_simple_paths(graph, node, root), most)]
+    except nx.NetworkXNoPath:
+        raise WanError(f"node {node} cannot reach {root}") from None
+
+
+def _places(graph: nx.DiGraph, directions: Directions) -> dict[tuple[Node, Node], int]:
+    """What each directed link is a part of: itself, or (shared) the link of both directions."""
+    if directions not in ("separate", "shared"):
+        raise WanError(f"directions must be separate or shared, got {directions!r}")
+    places: dict[tuple[Node, Node], int] = {}
+    for u, v in graph.edges:
+        back = places.get((v, u)) if directions == "shared" else None
+        places[u, v] = len(places) if back is None else back
+    return places
+
+
+def epoch_time(
+    graph: nx.DiGraph,
+    paths: Mapping[Node, Path],
+    volume: float,
+    delay: Delay = "stored",
+    directions: Directions = "separate",
+) -> float:
+    """Problem 2 with fixed paths: all flows end together, so m = min_e B_e / sum of |p| D over e's flows. Seconds."""
+    places = _places(graph, directions)
+    busy: dict[int, float] = {}
+    for path in paths.values():
+        for link in pairwise(path):
+            seconds = _weight(path, delay) * volume / graph.edges[link]["mbps"]
+            busy[places[link]] = busy.get(places[link], 0.0) + seconds
+    return 2 * max(busy.values(), default=0.0)
+
+
+def _choice(
+    graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay, directions: Directions
+) -> PathChoice:
+    """A column per path; seconds per Mbit of volume."""
+    links = _places(graph, directions)
+    rows, columns, values = [], [], []
+    flow: list[int] = []
+    for owner, paths in enumerate(choices.values()):
+        for path in paths:
+            weight = _weight(path, delay)
+            for link in pairwise(path):
+                rows.append(links[link])
+                columns.append(len(flow))
+                values.append(weight / graph.edges[link]["mbps"])
+            flow.append(owner)
+    return PathChoice(csr_matrix((values, (rows, columns)), shape=(len(links), len(flow))), flow)
+
+
+def relaxed(
+    graph: nx.DiGraph,
+    choices: Mapping[Node, Sequence[Path]],
+    delay: Delay = "stored",
+    directions: Directions = "separate",
+) -> tuple[list[np.ndarray], float]:
+    """Problem 4: (share of each path per flow, seconds one way per Mbit)."""
+    return _choice(graph, choices, delay, directions).relaxed() if choices else ([], 0.0)
+
+
+def rounding_factor(  # noqa: PLR0917
+    graph: nx.DiGraph,
+    choices: Mapping[Node, Sequence[Path]],
+    shares: Sequence[np.ndarray],
+    least: float,
+    delay: Delay = "stored",
+    n: int | None = None,
+) -> tuple[float, float]:
+    """Theorem 2: (its factor, alpha): with probability 1 - 1 / n^2 or more no link is busy for longer after rounding
+    than the factor times what Problem 4 has.
+
+    alpha of (13) is the least B_e / (m |p| D) over the paths that may be drawn (the print leaves m out, as in (12)).
+    shares, least: of `relaxed`. n: the nodes, "a variable related to the network structure". Without flows:
+    (1, inf).
+    """
+    longest = 0.0
+    for paths, share in zip(choices.values(), shares, strict=True):
+        for path, part in zip(paths, share, strict=True):
+            if part > 0:
+                slowest = min(graph.edges[link]["mbps"] for link in pairwise(path))
+                longest = max(longest, _weight(path, delay) / slowest)
+    if not longest:
+        return 1.0, math.inf
+    alpha, log = least / longest, math.log(len(graph) if n is None else n)
+    return (2 * log + 2 * math.sqrt(log**2 + 2 * alpha * log)) / alpha + 1, alpha
+
+
+def rounding(
+    choices: Mapping[Node, Sequence[Path]], shares: Sequence[np.ndarray], rng: np.random.Generator
+) -> dict[Node, Path]:
+    """Lines 6 to 14. The printed pass can end without a path for a flow: it is repeated until there is one."""
+    chosen = {}
+    for (node, paths), share in zip(choices.items(), shares, strict=True):
+        chances = share / share.sum()
+        pick = None
+        while pick is None:
+            pick = next((k for k, chance in enumerate(chances) if chance > 0 and rng.random() < chance), None)
+        chosen[node] = paths[pick]
+    return chosen
+
+
+def _placement(  # noqa: PLR0917
+    graph: nx.DiGraph,
+    root: Node,
+    paths: dict[Node, Path],
+    volume: float,
+    delay: Delay,
+    directions: Directions,
+    bound: float,
+) -> Placement:
+    time = epoch_time(graph, paths, volume, delay, directions)
+    rates = {node: 2 * _weight(path, delay) * volume / time for node, path in paths.items()}
+    return Placement(root, paths, rates, time, bound)
+
+
+def place(
+    graph: nx.DiGraph,
+    volume: float,
+    *,
+    seed: int = 0,
+    roots: Sequence[Node] | None = None,
+    sources: Sequence[Node] | None = None,
+    delay: Delay = "stored",
+    directions: Directions = "separate",
+    most_paths: int = MOST_PATHS,
+) -> Placement:
+    """Algorithm 2 over all nodes (or `roots`): LP, randomized rounding, bandwidths, the best root. volume in Mbit.
+
+    sources: the nodes that have something to send (all).
+    """
+    network = usable(graph)
+    rng = np.random.default_rng(seed)
+    best: Placement | None = None
+    for root in network.nodes if roots is None else roots:
+        choices = paths_to(network, root, most_paths, sources)
+        shares, least = relaxed(network, choices, delay, directions)
+        chosen = rounding(choices, shares, rng)
+        found = _placement(network, root, chosen, volume, delay, directions, 2 * least * volume)
+        if best is None or found.time < best.time:
+            best = found
+    if best is None:
+        raise WanError("no candidate for the parameter server was given")
+    return best
+
+
+def place_exactly(
+    graph: nx.DiGraph,
+    volume: float,
+    *,
+    roots: Sequence[Node] | None = None,
+    sources: Sequence[Node] | None = None,
+    delay: Delay = "stored",
+    directions: Directions = "separate",
+    most_paths: int = MOST_PATHS,
+    time_limit: float = 30.0,
+    gap: float = 1e-4,
+) -> Placement:
+    """The optimum over roots and single paths: a MILP per root, best LP bound first, roots that cannot win left out.
+
+    A local search from the LP's solutions comes first, so that few roots are left.
+
+    bound: of the whole problem, proven (the solver's, where it ran into its limit of `time_limit` s).
+    """
+    network = usable(graph)
+    candidates = list(network.nodes if roots is None else roots)
+    if not candidates:
+        raise WanError("no candidate for the parameter server was given")
+    alone = [root for root in candidates if set(network.nodes if sources is None else sources) <= {root}]
+    if alone:
+        return Placement(alone[0], {}, {}, 0.0, 0.0)
+    # The unit in which times with whole paths are whole numbers, where all links are alike.
+    rates = {data["mbps"] for _, _, data in network.edges(data=True)}
+    unit = 1 / rates.pop() if len(rates) == 1 else 0.0
+    prepared = []
+    for root in candidates:
+        choices = paths_to(network, root, most_paths, sources)
+        choice = _choice(network, choices, delay, directions)
+        shares, least = choice.relaxed()
+        if unit:
+            least = unit * math.ceil(least / unit - 1e-6)
+        start = choice.good(shares)
+        prepared.append((least, choice.busy(start), root, choices, choice, start))
+    least, best_time, best_root, best_choices, _, best_columns = min(prepared, key=lambda item: (item[1], item[0]))
+    bound = np.inf
+    for least, time, root, choices, choice, start in sorted(prepared, key=lambda item: item[0]):
+        if least >= best_time * (1 - gap):
+            bound = min(bound, least)
+            break  # sorted: none of the rest can win either
+        found, proven = choice.whole(min(time, best_time), time_limit, gap)
+        bound = min(bound, max(proven, least))
+        columns = start if found is None else found
+        if choice.busy(columns) < best_time:
+            best_time, best_root, best_choices, best_columns = choice.busy(columns), root, choices, columns
+    flat = [path for paths in best_choices.values() for path in paths]
+    paths = {node: flat[c] for node, c in zip(best_choices, best_columns.tolist(), strict=True)}
+    placement = _placement(network, best_root, paths, volume, delay, directions, 0.0)
+    return replace(placement, bound=float(min(2 * bound * volume, placement.time)))
+
+
+# --- baselines ---
+
+
+def most_connected(graph: nx.DiGraph, roots: Sequence[Node] | None = None) -> list[Node]:
+    """All nodes (or roots) with the most links (the paper does not say which of several it takes)."""
+    candidates = graph.nodes if roots is None else roots
+    degrees = {node: len(set(graph.successors(node)) | set(graph.predecessors(node))) for node in candidates}
+    most = max(degrees.values())
+    return [node for node, degree in degrees.items() if degree == most]
+
+
+def shortest_routes(graph: nx.DiGraph, root: Node, sources: Sequence[Node] | None = None) -> dict[Node, Path]:
+    """Fewest hops, ties by the larger bottleneck, then by the order of nodes. sources: whose routes (all)."""
+    order = {node: k for k, node in enumerate(graph.nodes)}
+    hops = nx.single_source_shortest_path_length(graph.reverse(copy=False), root)
+    width: dict[Node, float] = {root: math.inf}
+    routes: dict[Node, Path] = {root: (root,)}
+    for node in sorted(hops, key=lambda v: hops[v]):
+        closer = [v for v in graph.successors(node) if hops.get(v, math.inf) == hops[node] - 1]
+        if node != root:
+            width[node], _, onward = max((min(width[v], graph.edges[node, v]["mbps"]), -order[v], v) for v in closer)
+            routes[node] = (node, *routes[onward])
+    wanted = [node for node in sources or graph.nodes if node != root]
+    for node in wanted:
+        if node not in routes:
+            raise WanError(f"node {node} cannot reach {root}")
+    return {node: routes[node] for node in wanted}
+
+
+def balanced_routes(
+    graph: nx.DiGraph, root: Node, most_paths: int = MOST_PATHS, sources: Sequence[Node] | None = None
+) -> dict[Node, Path]:
+    """Load balancing: flow by flow (farthest first) the path on which the fullest link's load per bandwidth stays
+    lowest, whatever its length; ties: fewer hops. sources: whose flows (all)."""
+    load = dict.fromkeys(graph.edges, 0.0)
+    routes: dict[Node, Path] = {}
+    choices = paths_to(graph, root, most_paths, sources)
+    for node in sorted(choices, key=lambda v: -len(choices[v][0])):
+
+        def worst(path: Path) -> float:
+            return max((load[e] + 1) / graph.edges[e]["mbps"] for e in pairwise(path))
+
+        path = min(choices[node], key=lambda p: (worst(p), len(p)))
+        for link in pairwise(path):
+            load[link] += 1
+        routes[node] = path
+    return routes

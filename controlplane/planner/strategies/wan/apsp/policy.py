@@ -1,0 +1,123 @@
+"""APSP over time: server and routes are chosen again when bandwidths change (APSP paper, end of IV)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx as nx
+
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.apsp.algorithm import Delay, Directions, Placement, place, place_exactly
+from controlplane.planner.strategies.wan.policy import (
+    BROKEN_MBPS,
+    Changed,
+    Event,
+    Lost,
+    Measured,
+    Order,
+    Rounds,
+    rates_changed,
+)
+
+MOST_PATHS = 60
+
+
+class Apsp(Rounds):
+    """Every round with one server, where Algorithm 2 has it, over the paths that it chose (agents on the way pass on),
+    each flow at the bandwidth that it got.
+
+    graph: nodes are agents, "mbps" of each directed link. The network is known, as in the paper: it tells what changes
+    (`Changed`). Before a round the server is placed again when some link has changed by more than the part `change`
+    since the last time; None: never. exact: by the optimum, not by rounding. root: fixes the server, so that only
+    routes change. momentum: the server's optimiser keeps a velocity, which moves with it, over the new paths, before
+    its first round in the new place; a server that is lost takes it along. paced: flows keep to their bandwidths, less
+    `headroom`.
+    """
+
+    def __init__(
+        self,
+        graph: nx.DiGraph,
+        *,
+        seed: int = 0,
+        delay: Delay = "stored",
+        directions: Directions = "separate",
+        exact: bool = False,
+        root: str | None = None,
+        change: float | None = 0.1,
+        momentum: float = 0.0,
+        paced: bool = False,
+        headroom: float = 0.05,
+        chunk_values: int = 65_536,
+        window: int = 64,
+    ) -> None:
+        super().__init__(tuple(graph.nodes))
+        if root is not None and root not in graph:
+            raise ValueError(f"the server {root} is no node of the network")
+        self.belief, self.decided = graph.copy(), graph.copy()
+        self.seed, self.delay, self.directions, self.exact, self.fixed = seed, delay, directions, exact, root
+        self.change, self.momentum, self.paced, self.headroom = change, momentum, paced, headroom
+        self.chunk_values, self.window = chunk_values, window
+        self.holder: str | None = None  # who has the velocity
+        self.moving: dict[int, str] = {}  # task -> who has it afterwards
+        self.decisions = 0
+        self.placement = self._decide()
+
+    def _decide(self) -> Placement:
+        self.decisions += 1
+        roots = None if self.fixed is None else [self.fixed]
+        if self.exact:
+            return place_exactly(
+                self.decided, 1.0, roots=roots, delay=self.delay, directions=self.directions, most_paths=MOST_PATHS,
+                time_limit=10.0,
+            )  # fmt: skip
+        return place(
+            self.decided, 1.0, seed=self.seed, roots=roots, delay=self.delay, directions=self.directions,
+            most_paths=MOST_PATHS,
+        )  # fmt: skip
+
+    def learn(self, event: Measured | Changed, now: float) -> None:
+        if isinstance(event, Changed) and self.belief.has_edge(event.sender, event.receiver):
+            self.belief.edges[event.sender, event.receiver]["mbps"] = event.mbps
+
+    def broken(self, node: str, other: str) -> None:
+        for link in ((node, other), (other, node)):
+            if self.belief.has_edge(*link):
+                self.belief.edges[link]["mbps"] = BROKEN_MBPS
+
+    def _refresh(self) -> None:
+        if self.change is not None and rates_changed(self.decided, self.belief, self.change):
+            self.decided = self.belief.copy()
+            self.placement = self._decide()
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        orders = super().handle(event, now)
+        if isinstance(event, Lost):
+            self.moving.clear()
+            if event.other is None and event.node == self.holder:
+                self.holder = None
+        return orders
+
+    def done(self, number: int) -> None:
+        self.holder = self.moving.pop(number, self.holder)
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        if self.momentum and self.moving:
+            raise ValueError("a server with momentum adds one tensor a round, and has not finished the last one")
+        self._refresh()
+        root, paths = self.placement.root, self.placement.paths
+        up = tuple(Edge(node, root, path[1:-1]) for node, path in paths.items())
+        down = tuple(Edge(root, edge.sender, edge.via[::-1]) for edge in up)
+        rates: tuple[float, ...] = ()
+        if self.paced:
+            own = self.placement.bandwidth
+            rates = tuple(own[node] * (1 - self.headroom) if node != root else 0.0 for node in self.nodes)
+        state = None
+        if self.momentum:
+            self.moving[number] = root
+            if self.holder not in (None, root):
+                state = next(edge for edge in up if edge.sender == self.holder)
+        tree = SumTree(root, 0, values, up, down, self.nodes, self.nodes, rates_mbps=rates, state=state)
+        return Task(
+            number, values, (tree,), round=number, chunk_values=self.chunk_values, window=self.window,
+            momentum=self.momentum,
+        )  # fmt: skip

@@ -1,0 +1,329 @@
+"""CREW over time: whoever is ready queues, the first p become a group (CREW paper, III and IV-B)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.crew import algorithm
+from controlplane.planner.strategies.wan.crew.links import Links
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.policy import (
+    Abort,
+    Alone,
+    Back,
+    Changed,
+    Default,
+    Event,
+    Failed,
+    Finished,
+    Lost,
+    Mend,
+    Order,
+    Ready,
+    Silent,
+    Start,
+    Withdrawn,
+)
+
+SCHEMES = ("CREW", "OPR", "A2A")
+Tasks = Mapping[int, tuple[Task, Collection[str]]]
+
+
+class Crew:
+    """Partial reduce of groups of p.
+
+    nodes: the agents; bandwidth_mbps: (n, n), [i, j] from i to j, as believed. scheme: CREW (all workers add), OPR
+    (only the group does), A2A (everyone sends everything to everyone of the group, who add by themselves).
+    network_aware: blocks by LP (2), else equal ones (E-D). links: where connections share links, which the LP then
+    counts, and that agents add chunk by chunk; follows what the network tells of their rates (`Changed`, by the names
+    of the agents at their ends).
+
+    Failover (IV-B): when an agent is lost that adds a block of a task, or its connection with a member, another one
+    adds that block, by Eq. (3); the rest of the task goes on. Where nobody can, and where an agent is lost while it is
+    in a group, the group's members queue again with the values that they brought. Agents that
+    cannot reach the controller train on alone, and finish what has begun. budget: seconds after which a group that is
+    not done discards its task; 0: never. blocking: scatter begins when the group is known; else by a default splitting
+    at once (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split without what is known to be
+    broken; else a block that meets it is replaced as soon as the group begins. lacks(task, tree, member): whether that
+    member has not got all of the block yet, where it is known: what everybody has needs no replacement.
+    """
+
+    alone = True
+    """Who cannot reach the controller goes on by itself."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        bandwidth_mbps: ArrayLike,
+        p: int,
+        *,
+        scheme: str = "CREW",
+        network_aware: bool = True,
+        chunk_values: int = 65_536,
+        budget: float = 0.0,
+        blocking: bool = True,
+        links: Links | None = None,
+        avoid: bool = True,
+        lacks: Callable[[int, int, str], bool] | None = None,
+    ) -> None:
+        if not blocking and scheme != "CREW":
+            raise ValueError("scatter that does not block is CREW's")
+        self.budget, self.blocking = budget, blocking
+        self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # values -> what whoever is ready sends to whom
+        self.links, self.avoid, self.lacks = links, avoid, lacks
+        self.nodes = tuple(nodes)
+        n = len(self.nodes)
+        self.belief = algorithm.mesh(bandwidth_mbps)
+        if self.belief.shape != (n, n):
+            raise ValueError(f"bandwidths must be ({n}, {n}), got {self.belief.shape}")
+        if not 1 <= p <= n:
+            raise ValueError(f"p must be 1 .. {n}, got {p}")
+        if scheme not in SCHEMES:
+            raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
+        self.p, self.scheme, self.network_aware, self.chunk_values = p, scheme, network_aware, chunk_values
+        self.index = {node: k for k, node in enumerate(self.nodes)}
+        self.queue: list[tuple[str, int, int]] = []  # who is ready, with how many values, and the number of its turn
+        self.away: set[str] = set(self.nodes)
+        self.silent: set[str] = set()
+        self.edges: dict[str, tuple[dict[str, Edge], dict[str, Edge]]] = {}
+        self.cut = np.zeros((n, n), dtype=bool)
+        self.running: dict[int, tuple[Task, set[str]]] = {}
+        self.numbers = 0
+        self.replaced = 0  # blocks that somebody else has added
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        match event:
+            case Ready(node, values, turn):
+                self.away.discard(node)
+                self.queue.append((node, values, turn))
+                return [*self.preset(values), *self._group()]
+            case Withdrawn(node, turn):
+                self.queue = [entry for entry in self.queue if (entry[0], entry[2]) != (node, turn)]
+            case Finished(node, number):
+                if number in self.running:
+                    self.running[number][1].discard(node)
+                    if not self.running[number][1]:
+                        del self.running[number]
+            case Back(node, str(other)):
+                i, j = self.index[node], self.index[other]
+                self.cut[i, j] = self.cut[j, i] = False
+            case Back(node):
+                self.away.discard(node)
+                self.silent.discard(node)
+                k = self.index[node]
+                self.cut[k, :] = self.cut[:, k] = False
+                return self._preset_all()
+            case Changed(sender, receiver, mbps) if self.links is not None:
+                if (sender, receiver) in self.links.index:
+                    self.links.change((sender, receiver), mbps)
+                    self.belief = algorithm.mesh(self.links.narrowest())
+            case Failed(number, reason) if number in self.running:
+                del self.running[number]
+                return [Abort(number, reason)]
+            case Silent(node):
+                self.silent.add(node)
+                self.queue = [entry for entry in self.queue if entry[0] != node]
+                return self._preset_all()
+            case Lost(node, None):
+                self.away.add(node)
+                self.queue = [entry for entry in self.queue if entry[0] != node]
+                orders = self._preset_all()
+                for task, _ in list(self.running.values()):
+                    if node in task.participants:
+                        del self.running[task.number]
+                        orders.append(Abort(task.number, f"{node} is lost", again=True))
+                    else:
+                        orders += self._mend(task, lambda tree, member: tree.root == node, f"{node} is lost")
+                return orders
+            case Lost(node, str(other)):
+                i, j = self.index[node], self.index[other]
+                self.cut[i, j] = self.cut[j, i] = True
+
+                def apart(tree: SumTree, member: str) -> bool:
+                    return {tree.root, member} == {node, other}
+
+                reason = f"{node} and {other} cannot reach each other"
+                return [o for task, _ in list(self.running.values()) for o in self._mend(task, apart, reason)]
+        return ()
+
+    def adopt(self, tasks: Tasks, number: int) -> None:
+        """The backup takes over (IV-B): groups that have begun go on; who is ready says so again."""
+        self.numbers = number
+        self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
+
+    def _mend(self, task: Task, broken: Callable[[SumTree, str], bool], reason: str) -> list[Order]:
+        """Somebody else adds the blocks (trees) whose way to or from a member is broken. Where nobody can, the task
+        ends: its members bring their values again by themselves and queue."""
+        found: list[tuple[int, int]] = []
+        stuck = False
+        for k, tree in enumerate(task.trees):
+            if tree.count:
+                lacking = [m for m in tree.receivers if broken(tree, m) and self._lacks(task, k, m)]
+                found += [(tree.first, k)] if lacking else []
+                stuck = stuck or not self.silent.isdisjoint(lacking)  # who cannot ask for the replacement
+        if not found:
+            return []
+        trees = [k for _, k in sorted(found)]
+        mended = None if stuck or self.scheme == "A2A" else self._with_others(task, trees)
+        if mended is None:
+            del self.running[task.number]
+            return [Abort(task.number, reason, again=True)]
+        self.running[task.number] = mended, self.running[task.number][1]
+        self.replaced += len(trees)
+        return [Mend(mended)]
+
+    def _with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
+        """With other aggregators for these blocks: of those whom all members reach, who has the least to do by (3)."""
+        members = [self.index[node] for node in task.trees[0].contributors]
+        belief = np.where(self.cut, 0.0, self.belief)
+        np.fill_diagonal(belief, np.inf)
+        out = [k for k, node in enumerate(self.nodes) if node in self.away or node in self.silent]
+        out += [k for k in range(len(self.nodes)) if k not in members] if self.scheme == "OPR" else []
+        loads = np.zeros(len(self.nodes))
+        for other, _ in self.running.values():
+            for tree in other.trees:
+                loads[self.index[tree.root]] += tree.count
+        for number in trees:
+            block = task.trees[number]
+            loads[self.index[block.root]] -= block.count
+            chosen = algorithm.replacement(belief, members, loads, block.count, out)
+            if chosen is None:
+                return None
+            loads[chosen] += block.count
+            task = task.with_root(number, self.nodes[chosen])
+        return task
+
+    # --- scatter that does not block ---
+
+    def _preset_all(self) -> list[Order]:
+        """Who is there has changed, and with it the default splitting."""
+        sizes = list(self.defaults)
+        self.defaults.clear()
+        return [order for values in sizes for order in self.preset(values)]
+
+    def preset(self, values: int) -> list[Order]:
+        """What whoever is ready with so many values is to begin with, where that has not been said yet."""
+        if self.blocking or values in self.defaults:
+            return []
+        present = self._present()
+        if not present:
+            return []
+        weights = algorithm.even_split(len(self.nodes), present)
+        if self.network_aware and len(present) > 1:
+            weights = self._optimal(self.belief, present, present)
+        chunks = -(-values // self.chunk_values)
+        default = self.defaults[values] = algorithm.split_model(weights, chunks)
+        return [Default(values, self.chunk_values, self._blocks(default, values))]
+
+    def _blocks(self, ranges: Sequence[algorithm.Ranges], values: int) -> tuple[tuple[str, int, int], ...]:
+        size = self.chunk_values
+        return tuple(
+            (self.nodes[k], begin * size, min(values, end * size) - begin * size)
+            for k, own in enumerate(ranges)
+            for begin, end in own
+            if end > begin
+        )
+
+    def _group(self) -> list[Order]:
+        orders: list[Order] = []
+        while True:
+            group = self._first()
+            if group is None:
+                return orders
+            values = group[0][1]
+            self.queue = [entry for entry in self.queue if entry not in group]
+            members = [node for node, *_ in group]
+            try:
+                task = self._task(self.numbers + 1, members, values)
+                if not self.blocking:
+                    task = replace(task, turns=tuple(turn for *_, turn in group))
+            except WanError as error:
+                orders += [Alone(node, str(error)) for node in members]
+                continue
+            self.numbers += 1
+            self.running[task.number] = task, set(members)
+            orders.append(Start(task))
+            if not self.avoid and self.cut.any():
+                orders += self._mend(task, self._apart, "a connection is broken")
+
+    def _lacks(self, task: Task, tree: int, member: str) -> bool:
+        return self.lacks is None or self.lacks(task.number, tree, member)
+
+    def _apart(self, tree: SumTree, member: str) -> bool:
+        return bool(self.cut[self.index[tree.root], self.index[member]])
+
+    def _present(self) -> list[int]:
+        """Who may add."""
+        return [k for k, node in enumerate(self.nodes) if node not in self.away and node not in self.silent]
+
+    def _first(self) -> list[tuple[str, int, int]] | None:
+        """The first p of the queue who can reach an aggregator in common, and bring equally much."""
+        for _, values, _ in self.queue:
+            same = [entry for entry in self.queue if entry[1] == values]
+            if len(same) >= self.p:
+                return same[: self.p]
+        return None
+
+    def weights(self, members: Sequence[int]) -> NDArray[np.float64]:
+        """The part of the model that each worker adds; raises WanError when nobody is reached by all members."""
+        able = members if self.scheme == "OPR" else self._present()
+        belief = self.belief
+        if self.avoid and self.cut.any():
+            belief = np.where(self.cut, 0.0, belief)
+            able = [k for k in able if not self.cut[list(members), k].any()]
+        if not able:
+            raise WanError(f"nobody has connections with all of {[self.nodes[k] for k in members]}")
+        if self.network_aware:
+            return self._optimal(belief, members, able)
+        return algorithm.even_split(len(self.nodes), able)
+
+    def _optimal(
+        self, belief: NDArray[np.float64], members: Sequence[int], able: Sequence[int]
+    ) -> NDArray[np.float64]:
+        if self.links is not None:
+            return self.links.split(members, able, pipelined=True).weights
+        return algorithm.optimal_split(belief, members, able).weights
+
+    def _task(self, number: int, members: Sequence[str], values: int) -> Task:
+        if self.scheme == "A2A":
+            trees = []
+            for sender in members:
+                others = tuple(node for node in members if node != sender)
+                trees.append(SumTree(sender, 0, values, (), tuple(Edge(sender, o) for o in others), (sender,), others))
+            return Task(number, values, tuple(trees), "mix", chunk_values=self.chunk_values, window=0)
+        weights = self.weights([self.index[node] for node in members])
+        if self.blocking:
+            bounds = np.rint(np.concatenate([[0.0], np.cumsum(weights)]) * values).astype(int).tolist()
+            bounds[-1] = values
+            pieces = tuple((node, a, b - a) for node, (a, b) in zip(self.nodes, pairwise(bounds), strict=True))
+        else:
+            pieces = self._blocks(algorithm.rearrange(weights, self.defaults[values]), values)
+        members = tuple(members)
+        blocks = []
+        for owner, first, count in pieces:
+            if count:
+                others = tuple(node for node in members if node != owner) if owner in members else members
+                up, down = self._edges(owner)
+                blocks.append(
+                    SumTree(
+                        owner, first, count, tuple(map(up.__getitem__, others)), tuple(map(down.__getitem__, others)),
+                        members, members,
+                    )
+                )  # fmt: skip
+        return Task(
+            number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True, budget=self.budget
+        )
+
+    def _edges(self, owner: str) -> tuple[dict[str, Edge], dict[str, Edge]]:
+        """From each node to this one, and back: one object each, as a task of many workers has thousands."""
+        if owner not in self.edges:
+            self.edges[owner] = (
+                {node: Edge(node, owner) for node in self.nodes}, {node: Edge(owner, node) for node in self.nodes}
+            )  # fmt: skip
+        return self.edges[owner]

@@ -1,0 +1,176 @@
+"""NetStorm over time: trees made anew from what chunks tell of the links (NetStorm paper, IV to VI)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import networkx as nx
+
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.apsp.algorithm import Node
+from controlplane.planner.strategies.wan.netstorm.algorithm import (
+    AggregationTree,
+    Counts,
+    auxiliary_paths,
+    balanced_tree,
+    choose_roots,
+    chunk_roots,
+    multi_root,
+    star,
+    widest_tree,
+)
+from controlplane.planner.strategies.wan.policy import BROKEN_MBPS, Changed, Measured, Rounds, rates_changed
+
+TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
+
+
+class NetStorm(Rounds):
+    """Every round with the trees of the latest decision.
+
+    graph: nodes are agents, "mbps" what is believed of each directed link at the start. topology: FAPT (NetStorm), or a
+    baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: of FAPT; they are fixed by the first
+    decision, so that no key range moves later. root: of the baselines, and of FAPT with one root (else the first agent,
+    or the best). counts: whose delays roots and trees are chosen by, up and down or up only. aware: throughputs are
+    measured (Eq. (17): the mean of size over one-way time, over `probes` chunks:
+    PROBE_CHUNK_NUM) and decided upon every `update` s when one has changed by more than `update_rate`. auxiliary:
+    chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
+    A round keeps its trees; auxiliary paths too, since they belong to its task.
+    """
+
+    def __init__(
+        self,
+        graph: nx.DiGraph,
+        *,
+        topology: str = "FAPT",
+        roots: int | None = None,
+        root: Node | None = None,
+        counts: Counts = "both",
+        aware: bool = True,
+        auxiliary: bool = True,
+        update: float = 5.0,
+        update_rate: float = 0.0,
+        probes: int = 4,
+        busy_bound: int = 2,
+        auxiliary_length: int = 1,
+        chunk_values: int = 1_000_000,
+        window: int = 64,
+    ) -> None:
+        super().__init__(tuple(graph.nodes))
+        if topology not in TOPOLOGIES:
+            raise ValueError(f"unknown topology {topology!r}; known: {', '.join(TOPOLOGIES)}")
+        self.belief, self.decided = graph.copy(), graph.copy()
+        self.topology, self.aware, self.auxiliary = topology, aware, auxiliary
+        self.update, self.update_rate, self.probes = update, update_rate, probes
+        self.busy_bound, self.auxiliary_length = busy_bound, auxiliary_length
+        self.chunk_values, self.window = chunk_values, window
+        self.counts: Counts = counts
+        self.roots: tuple[Node, ...]
+        if root is not None and (topology != "FAPT" or roots == 1):
+            self.roots = (root,)
+        elif topology == "FAPT":
+            self.roots = choose_roots(graph, roots or len(graph), counts)
+        else:
+            self.roots = (self.nodes[0],)
+        self.samples: dict[tuple[Node, Node], list[float]] = {}
+        self.cut: dict[tuple[str, str], float] = {}  # broken links, and what was believed of them
+        self.updated = 0.0
+        self.decisions = 1
+        self.trees = self._decide()
+        self.detours = self._detours()
+
+    # --- awareness ---
+
+    def learn(self, event: Measured | Changed, now: float) -> None:
+        """A chunk's throughput, Mbit/s, where chunks are looked at; a network's word only of a link that was cut."""
+        link = (event.sender, event.receiver)
+        if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
+            self.belief.edges[link]["mbps"] = event.mbps
+            self.updated = -math.inf
+        if isinstance(event, Changed) or not self.aware or not self.belief.has_edge(*link):
+            return
+        self.measured(link, event.mbps)
+
+    def measured(self, link: tuple[Node, Node], mbps: float) -> None:
+        """A chunk met this throughput on a link that exists."""
+        samples = self.samples.setdefault(link, [])
+        samples.append(mbps)
+        if len(samples) >= self.probes:
+            self.belief.edges[link]["mbps"] = sum(samples) / len(samples)
+            samples.clear()
+
+    def broken(self, node: str, other: str) -> None:
+        """Trees keep away from this link, both ways, until the network says that it is back."""
+        for link in ((node, other), (other, node)):
+            if self.belief.has_edge(*link):
+                self.cut[link] = self.belief.edges[link]["mbps"]
+                self.belief.edges[link]["mbps"] = BROKEN_MBPS
+                self.samples.pop(link, None)
+                self.updated = -math.inf
+
+    def refresh(self, now: float) -> bool:
+        """Decides anew where it is time to and what is believed has changed; whether it did."""
+        if (not self.aware and not self.cut) or now < self.updated + self.update:
+            return False
+        if rates_changed(self.decided, self.belief, self.update_rate):
+            self.updated = now
+            self.decided = self.belief.copy()
+            self.decisions += 1
+            self.trees = self._decide()
+            self.detours = self._detours()
+            return True
+        return False
+
+    # --- decisions ---
+
+    def _decide(self) -> tuple[AggregationTree, ...]:
+        if self.topology == "STAR":
+            return (star(self.decided, self.roots[0]),)
+        if self.topology == "BKT":
+            return (balanced_tree(self.decided, self.roots[0]),)
+        if self.topology == "MST":
+            return (widest_tree(self.decided, self.roots[0]),)
+        return multi_root(self.decided, self.roots, self.counts)
+
+    def _detours(self) -> tuple[Edge, ...]:
+        if not self.auxiliary:
+            return ()
+        pairs = {pair for tree in self.trees for v, above in tree.parent.items() for pair in ((v, above), (above, v))}
+        return tuple(
+            Edge(u, v, tuple(path[1:-1]))
+            for u, v in sorted(pairs)
+            for path in auxiliary_paths(self.decided, u, v)
+            if 2 < len(path) <= 9
+        )
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        self.refresh(now)
+        chunks = max(1, round(values / self.chunk_values))
+        owners = chunk_roots(self.trees, chunks)
+        counts = [owners.count(k) for k in range(len(self.trees))]
+        trees: list[SumTree] = []
+        first = 0
+        for tree, count in zip(self.trees, counts, strict=True):
+            last = sum(count > 0 for count in counts) == len(trees) + 1
+            size = values - first if last else min(values - first, count * self.chunk_values)
+            if count:
+                trees.append(sum_tree(tree, self.nodes, first, size))
+                first += size
+        return Task(
+            number,
+            values,
+            tuple(trees),
+            round=number,
+            chunk_values=self.chunk_values,
+            window=self.window,
+            detours=self.detours,
+            busy_bound=self.busy_bound,
+            detour_length=self.auxiliary_length,
+        )
+
+
+def sum_tree(tree: AggregationTree, members: Sequence[str], first: int, count: int) -> SumTree:
+    """Results go back as they came: children's values up, the result down the same tree."""
+    up = tuple(Edge(str(v), str(above)) for v, above in tree.parent.items())
+    down = tuple(Edge(edge.receiver, edge.sender) for edge in up)
+    return SumTree(str(tree.root), first, count, up, down, tuple(members), tuple(members))

@@ -1,0 +1,373 @@
+"""SelMcast: whom each worker multicasts its model to (Luo et al., "Efficient Parameter Synchronization ... Selective
+Multicast"), beside Orpheus's random choice and the exact optimum.
+
+A non-blocking switch: worker i sends with upload[i] (the paper's ingress) and receives with download[j] (its egress).
+x[i, j]: j receives i's model. L3: a multicast leaves its sender once; L7: once per receiver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix, lil_matrix
+from scipy.sparse.csgraph import maximum_flow
+
+from controlplane.planner.strategies.solver import Program, SolverError
+from controlplane.planner.strategies.wan.errors import WanError
+
+Layer = Literal["L3", "L7"]
+Bools = NDArray[np.bool_]
+Reals = NDArray[np.float64]
+TOLERANCE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Instance:
+    """upload, download: Mbit/s, shape (n,). volumes: Mbit, shape (n,). receivers: p_i, shape (n,).
+
+    must: D, pairs that have to be selected; stale: c, rounds since i last selected j; both (n, n).
+    """
+
+    upload: Reals
+    download: Reals
+    volumes: Reals
+    receivers: NDArray[np.int64]
+    must: Bools
+    stale: NDArray[np.int64]
+    layer: Layer
+
+    @property
+    def n(self) -> int:
+        return len(self.upload)
+
+
+def instance(
+    upload: ArrayLike,
+    download: ArrayLike,
+    receivers: int | Sequence[int],
+    *,
+    layer: Layer = "L3",
+    volumes: ArrayLike = 1.0,
+    must: ArrayLike | None = None,
+    stale: ArrayLike | None = None,
+) -> Instance:
+    """Checks and completes. Raises WanError, naming the worker."""
+    up, down = np.asarray(upload, float), np.asarray(download, float)
+    n = len(up)
+    if n < 1 or len(down) != n:
+        raise WanError(f"{n} uploads and {len(down)} downloads: there must be as many, at least one")
+    wanted = np.broadcast_to(np.asarray(receivers), (n,)).astype(np.int64)
+    sizes = np.broadcast_to(np.asarray(volumes, float), (n,)).copy()
+    forced = np.zeros((n, n), bool) if must is None else np.asarray(must, bool).copy()
+    age = np.zeros((n, n), np.int64) if stale is None else np.asarray(stale, np.int64)
+    if layer not in ("L3", "L7"):
+        raise WanError(f"layer must be L3 or L7, got {layer!r}")
+    if (wanted < 0).any() or (wanted > n - 1).any():
+        raise WanError(f"{n} workers can have 0 .. {n - 1} receivers, got {wanted.tolist()}")
+    if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+        raise WanError("volumes must be > 0")
+    for what, values in (("upload", up), ("download", down)):
+        if np.isnan(values).any() or (values < 0).any():
+            raise WanError(f"{what} bandwidths must be >= 0")
+    np.fill_diagonal(forced, False)
+    silent = np.flatnonzero((up == 0) & ((wanted > 0) | forced.any(axis=1)))
+    if len(silent):
+        raise WanError(f"workers {silent.tolist()} have receivers but no upload bandwidth")
+    deaf = np.flatnonzero((down == 0) & forced.any(axis=0))
+    if len(deaf):
+        raise WanError(f"workers {deaf.tolist()} must receive but have no download bandwidth")
+    if wanted.max(initial=0) > (down > 0).sum() - 1 and (down == 0).any():
+        few = [i for i in range(n) if wanted[i] > (down > 0).sum() - (down[i] > 0)]
+        if few:
+            raise WanError(f"workers {few} have more receivers to find than there are with download bandwidth")
+    return Instance(up, down, sizes, wanted, forced, age, layer)
+
+
+def sent(x: Bools, volumes: Reals, layer: Layer) -> Reals:
+    """s_i of Eq. (9) when nothing is delivered yet: what leaves each sender, Mbit."""
+    return volumes * (x.any(axis=1) if layer == "L3" else x.sum(axis=1))
+
+
+def _over(amount: Reals, rate: Reals) -> Reals:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(amount > 0, amount / rate, 0.0)
+
+
+def completion(x: Bools, task: Instance) -> float:
+    """t of (10) and (11): seconds until all is delivered, every transfer ending at the same time."""
+    out = _over(sent(x, task.volumes, task.layer), task.upload)
+    into = _over(task.volumes @ x, task.download)
+    return float(max(out.max(), into.max()))
+
+
+def select(task: Instance) -> Bools:
+    """Algorithm 1. Ties, which it leaves open: of senders the larger volume first, as what comes late should be small;
+    else by number ((load, id), then (i, j) in the Pareto improvement).
+
+    O(n^2 log n) for the basic selection; the paper derives O(n^4) and claims O(n^3).
+    """
+    volumes, layer = task.volumes, task.layer
+    x = task.must.copy()
+    load = volumes @ x
+    for i in np.lexsort((-volumes, -x.sum(axis=1))):
+        q = int(task.receivers[i] - x[i].sum())
+        if q <= 0:
+            continue
+        with np.errstate(divide="ignore"):
+            key = (volumes[i] + load) / task.download
+        key[x[i]] = np.inf
+        key[i] = np.inf
+        chosen = np.argsort(key, kind="stable")[:q]
+        x[i, chosen] = True
+        load[chosen] += volumes[i]
+    # Pareto improvement: whoever fits in before t. Loads only grow, so what does not fit now never will.
+    t = completion(x, task) * TOLERANCE
+    room = t * task.download
+    budget = t * task.upload
+    fits = ~x & (load[None, :] + volumes[:, None] <= room[None, :])
+    np.fill_diagonal(fits, False)
+    out = sent(x, volumes, layer)
+    one_more = volumes if layer == "L3" else out + volumes
+    fits &= (np.maximum(out, one_more) <= budget)[:, None]
+    rows, columns = np.nonzero(fits)
+    order = np.argsort(-task.stale[rows, columns], kind="stable")
+    left, spare, sizes = (room - load).tolist(), (budget - out).tolist(), volumes.tolist()
+    for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+        size = sizes[i]
+        if left[j] >= size and (layer == "L3" or spare[i] >= size):
+            x[i, j] = True
+            left[j] -= size
+            spare[i] -= size
+    return x
+
+
+def orpheus(
+    task: Instance, rng: np.random.Generator, senders: Sequence[int] | None = None, *, allowed: Bools | None = None
+) -> Bools:
+    """Random receivers: first all of D, then random ones up to p_i (as the paper modifies Orpheus).
+
+    senders: whose receivers are drawn (all); the other rows of x are D's. allowed: pairs that may be drawn (all).
+    """
+    x = task.must.copy()
+    for i in range(task.n) if senders is None else senders:
+        q = int(task.receivers[i] - x[i].sum())
+        if q > 0:
+            free = np.flatnonzero(~x[i] & (task.download > 0) & (True if allowed is None else allowed[i]))
+            x[i, rng.choice(free[free != i], q, replace=False)] = True
+    return x
+
+
+# --- the exact optimum of model (12) ---
+
+
+def _flow(task: Instance, x: Bools, senders: NDArray[np.int64], rooms: NDArray[np.int64]) -> tuple[int, Bools]:
+    """Adds as many receivers to x as fit: at most senders[i] more for i and rooms[j] more at j; moves those that are
+    not in D. Returns (added, new x)."""
+    n = task.n
+    movable = x & ~task.must
+    free = ~x
+    np.fill_diagonal(free, False)
+    capacity = lil_matrix((2 * n + 2, 2 * n + 2), dtype=np.int32)
+    capacity[0, 1 : n + 1] = np.maximum(senders, 0)
+    capacity[n + 1 : 2 * n + 1, 2 * n + 1] = np.maximum(rooms, 0)[:, None]
+    capacity[1 : n + 1, n + 1 : 2 * n + 1] = free.astype(np.int32)
+    capacity[n + 1 : 2 * n + 1, 1 : n + 1] = movable.T.astype(np.int32)
+    result = maximum_flow(csr_matrix(capacity), 0, 2 * n + 1)
+    flow = result.flow.toarray()[1 : n + 1, n + 1 : 2 * n + 1]
+    return int(result.flow_value), (x | (flow > 0)) & ~(flow < 0)
+
+
+def optimal_equal(task: Instance) -> Bools:
+    """Exact for equal volumes: with t given, receivers and senders have whole numbers of places, so whether t is
+    possible is a maximum flow; t* is the least of the values (k volumes over some bandwidth) that is.
+
+    Senders' degree vectors form a polymatroid, so the second objective extends a solution of the first by augmenting
+    paths, which never take a receiver from anybody. Raises WanError for unequal volumes (use `optimal_milp`).
+    """
+    if np.ptp(task.volumes) > 0:
+        raise WanError("volumes differ: the flow formulation does not hold, use optimal_milp")
+    n, size = task.n, float(task.volumes[0])
+    base = task.must
+    need = np.maximum(task.receivers - base.sum(axis=1), 0)
+    out_now, in_now = base.sum(axis=1), base.sum(axis=0)
+
+    def places(t: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        up = np.floor(np.minimum(t * task.upload / size * TOLERANCE, n)).astype(np.int64)
+        down = np.floor(np.minimum(t * task.download / size * TOLERANCE, n)).astype(np.int64)
+        if task.layer == "L3":
+            up = np.where(up >= 1, n, 0)
+        return up - out_now, down - in_now
+
+    def attempt(t: float) -> Bools | None:
+        up, down = places(t)
+        if (up < need).any() or (down < 0).any():
+            return None
+        total, x = _flow(task, base, need, down)
+        return x if total == need.sum() else None
+
+    counts = np.arange(1, n + 1)
+    senders = counts if task.layer == "L7" else np.array([1])
+    with np.errstate(divide="ignore"):
+        values = np.concatenate(
+            [(size * counts[:, None] / task.download).ravel(), (size * senders[:, None] / task.upload).ravel()]
+        )
+    candidates = np.unique(values[np.isfinite(values)])
+    low, high = 0, len(candidates) - 1
+    found = attempt(float(candidates[high]))
+    if found is None:
+        raise WanError("no selection gives every worker its receivers")
+    if not need.any() and not base.any():
+        return base.copy()
+    while low < high:
+        middle = (low + high) // 2
+        x = attempt(float(candidates[middle]))
+        if x is None:
+            low = middle + 1
+        else:
+            high, found = middle, x
+    up, down = places(float(candidates[high]))
+    added = found & ~base
+    _, best = _flow(task, found, up - added.sum(axis=1), down - added.sum(axis=0))
+    return best
+
+
+class Unproven(WanError):
+    """The limit of time came before the proof. selection: the best that was found, its time and receivers feasible;
+    bound: what is proven of the least time, s."""
+
+    def __init__(self, text: str, selection: Bools, bound: float) -> None:
+        super().__init__(text)
+        self.selection, self.bound = selection, bound
+
+
+def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
+    """Model (12) by lexicographic optimisation: the least t, then the most receivers at that t.
+
+    Raises Unproven when the limit (s, for each of the two) comes before the proof of either, WanError when it comes
+    before any solution.
+    """
+    n = task.n
+    if not task.download.any():
+        return task.must.copy()  # an instance in which nobody receives, and nobody has to
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    index = {pair: k for k, pair in enumerate(pairs)}
+    total = len(pairs)
+    scale = float(task.volumes.max() / task.download[task.download > 0].max())  # HiGHS's tolerances are absolute
+    program = Program("SelMcast's model (12)", gap=1e-9)
+    program.add_columns(np.zeros(total), [float(task.must[pair]) for pair in pairs], 1.0, whole=np.ones(total))
+    program.add_columns([1.0])  # t
+
+    def add(entries: list[tuple[int, float]], at_least: float) -> None:
+        program.add_row([column for column, _ in entries], [value for _, value in entries], at_least)
+
+    for i in range(n):
+        add([(index[i, j], 1.0) for j in range(n) if j != i], float(task.receivers[i]))
+        if task.layer == "L7":
+            row = [(index[i, j], -1.0) for j in range(n) if j != i]
+            add([(total, task.upload[i] * scale / task.volumes[i]), *row], 0)
+        elif task.receivers[i] > 0 or task.must[i].any():
+            add([(total, task.upload[i] * scale / task.volumes[i])], 1.0)
+        else:
+            for j in range(n):
+                if j != i:
+                    add([(total, task.upload[i] * scale / task.volumes[i]), (index[i, j], -1.0)], 0)
+        largest = float(task.volumes.max())
+        column = [(index[k, i], -task.volumes[k] / largest) for k in range(n) if k != i]
+        add([(total, task.download[i] * scale / largest), *column], 0)
+
+    def selection(values: Reals) -> Bools:
+        x = np.zeros((n, n), bool)
+        for pair, value in zip(pairs, values, strict=False):
+            x[pair] = value > 0.5
+        return x
+
+    try:
+        fastest = program.solve(time_limit)
+    except SolverError as error:
+        raise WanError(str(error)) from None
+    x = selection(fastest.values)
+    if not fastest.optimal:
+        bound = max(0.0, fastest.bound) * scale
+        text = f"the least time is not proven within {time_limit:g} s: {completion(x, task):.4g} s found"
+        raise Unproven(f"{text}, {bound:.4g} s proven", x, bound)
+    # The time of the selection itself: what the solver has of t is within its tolerance only.
+    program.set_bounds(total, 0.0, completion(x, task) / scale * TOLERANCE)
+    program.set_costs(np.append(-np.ones(total), 0.0))
+    try:
+        most = program.solve(time_limit)
+    except SolverError as error:
+        raise Unproven(f"the most receivers at the least time are not known: {error}", x, completion(x, task)) from None
+    x = selection(most.values)
+    if not most.optimal:
+        text = f"the most receivers at the least time are not proven within {time_limit:g} s: {x.sum()} found"
+        raise Unproven(f"{text}, {-most.bound:.4g} possible", x, completion(x, task))
+    return x
+
+
+# --- SSP ---
+
+
+@dataclass(frozen=True)
+class Ongoing:
+    """What SSP's manager knows when a worker becomes ready. x: receivers now, (n, n); all of the newly ready worker's.
+
+    remaining: v_ij, Mbit; waits: tau_i, seconds that i would wait if its multicast were done; active: G, with the new.
+    """
+
+    x: Bools
+    remaining: Reals
+    waits: Reals
+    active: Sequence[int]
+
+
+def select_ssp(task: Instance, now: Ongoing, *, eta: float = 0.75, waiting_first: bool = False) -> Bools:
+    """Algorithm 2: the receivers that stay (y). Only from x: who was left out is not taken in again this round.
+
+    Corrections of the print: line 2's v_i is v_kappa (the caller sets it); line 32's sum is over y. waiting_first: the
+    text's order of tau (non-increasing) instead of line 13's (non-decreasing). Ties: by number.
+    """
+    if not 0 <= eta <= 1:
+        raise WanError(f"eta must be between 0 and 1, got {eta}")
+    x, v = now.x, now.remaining
+    n = task.n
+    y = x & (task.must | (v < eta * task.volumes[:, None]))
+    load = np.where(y, v, 0.0).sum(axis=0)
+    sign = -1 if waiting_first else 1
+    order = sorted(now.active, key=lambda i: (sign * now.waits[i], i))
+    for i in order:
+        q = int(task.receivers[i] - y[i].sum())
+        if q <= 0:
+            continue
+        with np.errstate(divide="ignore"):
+            key = np.where(x[i] & ~y[i], (v[i] + load) / task.download, np.inf)
+        chosen = np.argsort(key, kind="stable")[:q]
+        chosen = chosen[np.isfinite(key[chosen])]
+        y[i, chosen] = True
+        load[chosen] += v[i, chosen]
+    # Deadlines t_i of the basic selection, then whoever fits in before them.
+    active = np.zeros(n, bool)
+    active[list(now.active)] = True
+    kept = np.where(y, v, 0.0)
+    out = kept.max(axis=1) if task.layer == "L3" else kept.sum(axis=1)
+    into = _over(load, task.download)
+    deadline = np.maximum(now.waits, np.maximum(_over(out, task.upload), np.where(y, into[None, :], 0.0).max(axis=1)))
+    deadline = deadline * TOLERANCE
+    fits = x & ~y & active[:, None] & (load[None, :] + v <= deadline[:, None] * task.download[None, :])
+    rows, columns = np.nonzero(fits)
+    if len(rows) == 0:
+        return y
+    by_age = np.argsort(-task.stale[rows, columns], kind="stable")
+    loads, outs, ends = load.tolist(), out.tolist(), deadline.tolist()
+    down, up = task.download.tolist(), task.upload.tolist()
+    sizes = v[rows, columns][by_age].tolist()
+    for i, j, size in zip(rows[by_age].tolist(), columns[by_age].tolist(), sizes, strict=True):
+        s = max(outs[i], size) if task.layer == "L3" else outs[i] + size
+        if s <= ends[i] * up[i] and loads[j] + size <= ends[i] * down[j]:
+            y[i, j] = True
+            outs[i] = s
+            loads[j] += size
+    return y

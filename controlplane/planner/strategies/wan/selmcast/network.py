@@ -1,0 +1,130 @@
+"""What SelMcast's manager knows of a network of links: who is reached over which, and how fast multicasts can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+
+from controlplane.planner.simulate import Simulator
+from controlplane.planner.strategies.wan.links import Link, Links
+from controlplane.planner.strategies.wan.policy import BROKEN_MBPS
+
+BROKEN_SECONDS = 30.0
+"""So long it is believed that two workers cannot reach each other, unless the network tells."""
+
+
+class Network:
+    """Workers at the nodes of a graph of links with "mbps".
+
+    routes: of TCP between any two workers, over the graph's nodes; they stay. switch: the name of a node's switch,
+    which copies multicasts (L3): then each multicast has a tree of its own, of the least loaded ways when it begins.
+    None: senders send to each receiver on its own (L7), by the routes.
+    """
+
+    def __init__(
+        self,
+        graph: nx.DiGraph,
+        routes: Mapping[Link, Sequence[str]],
+        *,
+        switch: Callable[[str], str] | None = None,
+    ) -> None:
+        self.nodes = tuple(graph.nodes)
+        self.index = {node: k for k, node in enumerate(self.nodes)}
+        rates = {(u, v): float(data["mbps"]) for u, v, data in graph.edges(data=True)}
+        self.connections = Links(self.nodes, routes, rates)
+        self.switch = switch
+        self._trees: dict[int, dict[str, list[str]]] = {}
+        self.links = self.connections
+        """What multicasts cross: where switches copy, each sender's row is of its present tree."""
+        if switch is not None:
+            self.links = Links(self.nodes, routes, rates)
+            for i in range(len(self.nodes)):
+                self.plant(i, ())
+        self._cut: dict[tuple[int, int], float] = {}  # pairs that cannot reach each other, since when
+        self._before: dict[Link, tuple[float, float]] = {}  # links that are broken: their Mbit/s before, since when
+
+    # --- what happens to it ---
+
+    def change(self, link: Link, mbps: float) -> None:
+        """The network has told; whoever was cut off may be reached again over this link."""
+        if link in self.links.index:
+            self._before.pop(link, None)
+            self._set(link, mbps)
+            for pair in [each for each in self._cut if self.connections.crosses[(*each, self.links.index[link])]]:
+                del self._cut[pair]
+
+    def broken(self, node: str, other: str, now: float) -> None:
+        """These two have found that they cannot reach each other; where a link joins them, it is that."""
+        i, j = self.index[node], self.index[other]
+        self._cut |= {(i, j): now, (j, i): now}
+        for link in ((node, other), (other, node)):
+            if link in self.links.index and link not in self._before:
+                self._before[link] = float(self.links.mbps[self.links.index[link]]), now
+                self._set(link, BROKEN_MBPS)
+
+    def try_again(self, now: float) -> None:
+        """What was found broken long ago may be whole: a connection may have ended late of a cut that is over."""
+        late = now - BROKEN_SECONDS
+        self._cut = {pair: since for pair, since in self._cut.items() if since > late}
+        for link in [link for link, (_, since) in self._before.items() if since <= late]:
+            self._set(link, self._before.pop(link)[0])
+
+    def mended(self, node: str) -> None:
+        """This worker was lost, or is back: what others found broken was that."""
+        i = self.index[node]
+        self._cut = {pair: since for pair, since in self._cut.items() if i not in pair}
+        for link in [link for link in self._before if node in link]:
+            self._set(link, self._before.pop(link)[0])
+
+    def _set(self, link: Link, mbps: float) -> None:
+        for links in (self.connections, self.links):
+            links.change(link, mbps)
+
+    def reached(self, i: int) -> np.ndarray:
+        """Whom a worker can send to: (n,) bool. Also where switches copy: what they lose comes over TCP."""
+        off = np.zeros(len(self.links.mbps), bool)
+        off[[self.links.index[link] for link in self._before]] = True
+        found = ~((self.connections.crosses[i] | self.links.crosses[i]) & off).any(axis=1)
+        found[[j for a, j in self._cut if a == i]] = False
+        found[i] = False
+        return found
+
+    # --- trees and rates ---
+
+    def plant(self, i: int, others: Collection[tuple[int, np.ndarray]]) -> None:
+        """A tree for what a worker sends now, beside the others' multicasts: (sender, its receivers)."""
+        load = np.ones(len(self.links.mbps))
+        for sender, receivers in others:
+            load += self._used(sender, receivers)
+        index, mbps = self.links.index, self.links.mbps
+        graph = nx.DiGraph()
+        graph.add_nodes_from(self.nodes)
+        graph.add_weighted_edges_from([(u, v, load[e] / max(mbps[e], BROKEN_MBPS)) for (u, v), e in index.items()])
+        trees = self._trees[i] = nx.single_source_dijkstra_path(graph, self.nodes[i])
+        self.links.crosses[i] = False
+        for node, path in trees.items():
+            for link in pairwise(path):
+                self.links.crosses[i, self.index[node], index[link]] = True
+
+    def routes(self, i: int, receivers: Collection[int]) -> tuple[tuple[str, ...], ...]:
+        """Of the sender's present tree, over switches; empty where none copies."""
+        if self.switch is None:
+            return ()
+        paths = [self._trees[i][self.nodes[j]] for j in receivers]
+        return tuple((path[0], *map(self.switch, path), path[-1]) for path in paths)
+
+    def rates(self, multicasts: Mapping[int, np.ndarray]) -> dict[int, float]:
+        """Mbit/s of each sender's multicast to its receivers, max-min fair where each crosses a link once."""
+        simulator = Simulator(self.links.mbps)
+        flows = {
+            i: simulator.send(1.0, np.flatnonzero(self._used(i, receivers)).tolist())
+            for i, receivers in multicasts.items()
+            if receivers.any()
+        }
+        return {i: simulator.rate(flow) for i, flow in flows.items()}
+
+    def _used(self, i: int, receivers: np.ndarray) -> np.ndarray:
+        return self.links.crosses[i][receivers].any(axis=0)

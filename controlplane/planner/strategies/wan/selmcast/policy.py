@@ -1,0 +1,431 @@
+"""SelMcast over time: a manager selects each multicast's receivers (SelMcast paper, III-B and III-C).
+
+Bulk-synchronous (`SelMcastRounds`) or with stale synchronisation (`SelMcast`);
+Orpheus's random choice beside all. Agents send straight to each receiver (L7), or once, and switches copy (L3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.policy import (
+    Abort,
+    Alone,
+    Back,
+    Changed,
+    Drop,
+    Event,
+    Failed,
+    Finished,
+    Go,
+    Lost,
+    Measured,
+    Order,
+    Pace,
+    Progress,
+    Ready,
+    Rounds,
+    Start,
+)
+from controlplane.planner.strategies.wan.selmcast import algorithm, shared
+from controlplane.planner.strategies.wan.selmcast.network import Network
+
+SCHEMES = ("SelMcast", "Orpheus")
+UNDER_WAY = 1e-9
+"""The part of a multicast that is left when all of it has left its sender and not all has arrived."""
+
+PACE_CHANGE = 0.02
+"""A sender is told of another rate where it differs by more than this part."""
+
+Bools = NDArray[np.bool_]
+Reals = NDArray[np.float64]
+
+
+def _checked(nodes: Sequence[str], upload: ArrayLike, download: ArrayLike, p: int, scheme: str) -> tuple[Reals, Reals]:
+    n = len(nodes)
+    up, down = np.asarray(upload, float), np.asarray(download, float)
+    if up.shape != (n,) or down.shape != (n,):
+        raise ValueError(f"{n} nodes need as many uploads and downloads, got {up.shape} and {down.shape}")
+    if not 1 <= p <= n - 1:
+        raise ValueError(f"p must be 1 .. {n - 1}, got {p}")
+    if scheme not in SCHEMES:
+        raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
+    return up, down
+
+
+class SelMcastRounds(Rounds):
+    """BSP: all multicast at once, each receiver takes the mean of its own model and those that reach it.
+
+    upload, download: Mbit/s of each node, as believed. p: receivers at least. k: every pair at least once in k + 1
+    rounds (None: never forced). layer, network, headroom: as for `SelMcast`.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        upload_mbps: ArrayLike,
+        download_mbps: ArrayLike,
+        p: int,
+        *,
+        scheme: str = "SelMcast",
+        k: int | None = 4,
+        seed: int = 0,
+        chunk_values: int = 65_536,
+        layer: algorithm.Layer = "L7",
+        network: Network | None = None,
+        headroom: float = 0.0,
+    ) -> None:
+        super().__init__(nodes)
+        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
+        self.p, self.scheme, self.k, self.chunk_values = p, scheme, k, chunk_values
+        self.layer, self.network, self.headroom = layer, network, headroom
+        self.rng = np.random.default_rng(seed)
+        self.stale = np.zeros((len(nodes), len(nodes)), np.int64)
+        self.now = 0.0
+
+    def learn(self, event: Measured | Changed, now: float) -> None:
+        if self.network is not None and isinstance(event, Changed):
+            self.network.change((event.sender, event.receiver), event.mbps)
+
+    def broken(self, node: str, other: str) -> None:
+        if self.network is not None:
+            self.network.broken(node, other, self.now)
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        self.now = now
+        x = self._selected(values * 32e-6, now)
+        self.stale = np.where(x, 0, self.stale + 1)
+        np.fill_diagonal(self.stale, 0)
+        trees = {i: _multicast(self.nodes, i, np.flatnonzero(row), values) for i, row in enumerate(x) if row.any()}
+        if self.network is not None and self.network.switch is not None:
+            for i, mbps in self.network.rates({i: x[i] for i in trees}).items():
+                routes = self.network.routes(i, np.flatnonzero(x[i]).tolist())
+                trees[i] = replace(trees[i], routes=routes, rate_mbps=mbps * (1 - self.headroom))
+        return Task(number, values, tuple(trees.values()), "mix", number, self.chunk_values, 0)
+
+    def _selected(self, volume: float, now: float) -> Bools:
+        n = len(self.nodes)
+        allowed = ~np.eye(n, dtype=bool)
+        if self.network is not None:
+            self.network.try_again(now)
+            if self.network.switch is not None:
+                for i in range(n):
+                    self.network.plant(i, ())
+            allowed &= np.array([self.network.reached(i) for i in range(n)])
+        must = allowed & (np.full((n, n), self.k is not None) & (self.stale >= (self.k or 0)))
+        wanted = algorithm.instance(
+            self.upload, self.download, np.minimum(self.p, allowed.sum(axis=1)).tolist(), layer=self.layer,
+            volumes=volume, must=must, stale=self.stale,
+        )  # fmt: skip
+        if self.scheme == "Orpheus":
+            return algorithm.orpheus(wanted, self.rng, allowed=allowed)
+        if self.network is None:
+            return algorithm.select(wanted)
+        return shared.select(wanted, self.network.links, allowed=allowed)
+
+
+def _multicast(nodes: Sequence[str], sender: int, receivers: Collection[int], values: int) -> SumTree:
+    names = tuple(nodes[j] for j in receivers)
+    edges = tuple(Edge(nodes[sender], name) for name in names)
+    return SumTree(nodes[sender], 0, values, (), edges, (nodes[sender],), names)
+
+
+@dataclass
+class _Sending:
+    """A multicast under way: its receivers, and what each has still to get, as a part of the whole."""
+
+    task: int
+    values: int
+    receivers: Bools
+    left: Reals
+    sent: bool = False  # whether anybody gets it
+    mbps: float = 0.0  # what its sender was told
+
+
+class Exact(Protocol):
+    """Who knows what a manager can only estimate. Workers by number."""
+
+    def waits(self, new: int) -> Reals:
+        """tau of each worker, s, now that `new` is ready; shape (n,)."""
+
+    def left(self, sender: int) -> Reals:
+        """Which part of the sender's multicast each worker has still to get; shape (n,)."""
+
+
+class SelMcast:
+    """SSP: a worker that is ready multicasts to whom Algorithm 2 selects, and goes on when that has arrived and it is
+    at most `threshold` rounds ahead of the slowest. Receivers that would hold others up lose what they have of a
+    multicast (preemption), but for pairs that k forces and those that have less than eta of it still to get (see
+    `select_ssp`).
+
+    What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before, and what
+    is left of a multicast is what its sender last told; `exact` knows both better (the figures' simulator does).
+    layer: whether a multicast leaves its sender once (L3) or once per receiver. network: of links, by which the loads
+    are reckoned then; where its switches copy, multicasts have its trees, and max-min fair rates (less the part
+    `headroom`), which senders are told of whenever they change (`Pace`). None: one big switch, as in the paper.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        upload_mbps: ArrayLike,
+        download_mbps: ArrayLike,
+        p: int,
+        *,
+        scheme: str = "SelMcast",
+        k: int | None = 4,
+        threshold: int = 4,
+        eta: float = 0.75,
+        waiting_first: bool = False,
+        seed: int = 0,
+        chunk_values: int = 65_536,
+        layer: algorithm.Layer = "L7",
+        exact: Exact | None = None,
+        network: Network | None = None,
+        headroom: float = 0.0,
+    ) -> None:
+        self.layer, self.exact, self.network, self.headroom = layer, exact, network, headroom
+        self.nodes = tuple(nodes)
+        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
+        if threshold < 0 or not 0 <= eta <= 1:
+            raise ValueError(f"threshold must be >= 0 and eta between 0 and 1, got {threshold} and {eta}")
+        n = self.n = len(self.nodes)
+        self.p, self.scheme, self.k, self.threshold, self.eta = p, scheme, k, threshold, eta
+        self.waiting_first, self.chunk_values = waiting_first, chunk_values
+        self.rng = np.random.default_rng(seed)
+        self.index = {node: i for i, node in enumerate(self.nodes)}
+        self.stale = np.zeros((n, n), np.int64)
+        self.round = np.zeros(n, np.int64)
+        self.present = np.zeros(n, bool)
+        self.since = np.full(n, np.nan)  # when it began to compute; nan: it does not
+        self.spent = np.full(n, np.nan)  # s that it computed, the mean of a few
+        self.sending: dict[int, _Sending] = {}
+        self.tasks: dict[int, int] = {}  # task -> sender
+        self.waiting: dict[int, int] = {}  # who is done and too far ahead, and with which task
+        self.unsent: set[int] = set()  # tasks of those that had nobody to send to
+        self.scales: list[int] = []
+        self.dropped = 0
+        self.numbers = 0
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        return self._paced(self._decide(event, now))
+
+    def _decide(self, event: Event, now: float) -> Sequence[Order]:
+        match event:
+            case Back(node):
+                return self._back(self.index[node], now)
+            case Ready(node=node, values=values):
+                return self._ready(self.index[node], values, now)
+            case Progress(node, task, receiver, left):
+                i = self.tasks.get(task)
+                if i is not None and self.nodes[i] == node:
+                    # Nothing of it is left when the receiver says so, which may be heard before.
+                    before = self.sending[i].left
+                    before[self.index[receiver]] = min(before[self.index[receiver]], max(left, UNDER_WAY))
+            case Finished(node, task):
+                i = self.tasks.get(task)
+                if i is not None:
+                    return self._arrived(i, self.index[node], now)
+            case Lost(node, None):
+                return self._lost(self.index[node], now)
+            case Lost(node, str(other)):
+                return self._cut(self.index[node], self.index[other], now)
+            case Changed(sender, receiver, mbps) if self.network is not None:
+                self.network.change((sender, receiver), mbps)
+            case Failed(task, reason) if task in self.tasks:
+                del self.sending[self.tasks.pop(task)]
+                return [Abort(task, reason)]
+        return ()
+
+    # --- who is there ---
+
+    def _back(self, i: int, now: float) -> list[Order]:
+        if self.network is not None:
+            self.network.mended(self.nodes[i])
+        if not self.present[i]:
+            self.round[i] = self.round[self.present].min() if self.present.any() else 0
+            self.present[i] = True
+            self.since[i] = now
+        return []
+
+    def _lost(self, i: int, now: float) -> list[Order]:
+        """Its multicasts end; who sends to it does so no more, and nobody waits for it."""
+        self.present[i] = False
+        self.since[i] = np.nan
+        self.waiting.pop(i, None)
+        if self.network is not None:
+            self.network.mended(self.nodes[i])
+        orders: list[Order] = []
+        own = self.sending.pop(i, None)
+        if own is not None:
+            del self.tasks[own.task]
+        if own is not None and own.sent:
+            orders.append(Abort(own.task, f"{self.nodes[i]} is lost"))
+        for j in list(self.sending):
+            orders += self._without(j, i, now)
+        return [*orders, *self._go(now)]
+
+    def _cut(self, i: int, j: int, now: float) -> list[Order]:
+        pairs = [(i, j), (j, i)]
+        if self.network is not None:
+            self.network.broken(self.nodes[i], self.nodes[j], now)
+            pairs = [(k, each) for k in self.sending for each in np.flatnonzero(~self.network.reached(k)).tolist()]
+        orders: list[Order] = []
+        for sender, receiver in pairs:
+            if sender in self.sending:
+                orders += self._without(sender, receiver, now)
+        return orders
+
+    def _without(self, sender: int, receiver: int, now: float) -> list[Order]:
+        """The multicast ends without this receiver."""
+        task = self.sending[sender]
+        if not task.receivers[receiver]:
+            return []
+        task.receivers[receiver] = False
+        drop = Drop(task.task, (self.nodes[receiver],))
+        if (task.receivers & (task.left > 0)).any():
+            return [drop]
+        return [drop, *self._done(sender, now)]
+
+    # --- selection ---
+
+    def _waits(self, now: float) -> Reals:
+        """tau: what a worker would wait, were its multicast done now."""
+        after = self.round.copy()
+        after[list(self.sending)] += 1
+        least = int(after[self.present].min()) if self.present.any() else 0
+        slowest = (after == least) & self.present & np.isfinite(self.since)
+        usual = np.nan_to_num(self.spent, nan=float(np.nanmean(self.spent)) if np.isfinite(self.spent).any() else 0.0)
+        left = np.maximum(usual - (now - np.nan_to_num(self.since)), 0.0)[slowest]
+        return np.where(after - least > self.threshold, float(left.max()) if left.size else 0.0, 0.0)
+
+    def _ready(self, i: int, values: int, now: float) -> list[Order]:
+        if np.isfinite(self.since[i]):
+            took = now - float(self.since[i])
+            self.spent[i] = took if np.isnan(self.spent[i]) else 0.7 * self.spent[i] + 0.3 * took
+        self.since[i] = np.nan
+        others = self.present.copy()
+        others[i] = False
+        if self.network is not None:
+            self.network.try_again(now)
+            if self.network.switch is not None:
+                self.network.plant(i, [(k, each.receivers) for k, each in self.sending.items() if k != i])
+            others &= self.network.reached(i)
+        self.numbers += 1
+        task = self.sending[i] = _Sending(self.numbers, values, others, others.astype(float))
+        self.tasks[task.task] = i
+        if not others.any():
+            return self._done(i, now)
+        orders = self._select(i, now)
+        receivers = np.flatnonzero(task.receivers)
+        tree = _multicast(self.nodes, i, receivers, values)
+        if self.network is not None:
+            tree = replace(tree, routes=self.network.routes(i, receivers.tolist()))
+        task.sent = True
+        return [*orders, Start(Task(task.task, values, (tree,), "copy", int(self.round[i]), self.chunk_values, 0))]
+
+    def _select(self, new: int, now: float) -> list[Order]:
+        n = self.n
+        if self.exact is not None:
+            for i, task in self.sending.items():
+                if i != new:
+                    task.left = self.exact.left(i)
+        x, v, volumes = np.zeros((n, n), bool), np.zeros((n, n)), np.ones(n)
+        wanted = np.zeros(n, np.int64)
+        for i, task in self.sending.items():
+            volumes[i] = task.values * 32e-6
+            x[i] = task.receivers & (task.left > 0)
+            wanted[i] = max(0, self.p - int((task.receivers & (task.left <= 0)).sum()))
+            v[i] = np.where(x[i], task.left * volumes[i], 0.0)
+        must = np.zeros((n, n), bool) if self.k is None else (self.stale >= self.k) & x
+        wanted = np.minimum(wanted, x.sum(axis=1))
+        instance = algorithm.instance(
+            self.upload, self.download, wanted.tolist(), layer=self.layer, volumes=volumes, must=must, stale=self.stale
+        )
+        if self.scheme == "Orpheus":
+            free = np.flatnonzero(x[new] & ~must[new])
+            more = max(0, int(wanted[new]) - int(must[new].sum()))
+            y = must[new].copy()
+            y[self.rng.choice(free, min(more, len(free)), replace=False)] = True
+            self.sending[new].receivers = y
+            return []
+        waits = self._waits(now) if self.exact is None else self.exact.waits(new)
+        ongoing = algorithm.Ongoing(x, v, waits, list(self.sending))
+        how: dict[str, Any] = {"eta": self.eta, "waiting_first": self.waiting_first}
+        if self.network is None:
+            kept = algorithm.select_ssp(instance, ongoing, **how)
+        else:
+            kept = shared.select_ssp(instance, ongoing, self.network.links, **how)
+        orders: list[Order] = []
+        for i, task in list(self.sending.items()):
+            gone = np.flatnonzero(x[i] & ~kept[i]).tolist()
+            if i == new:
+                task.receivers = kept[i]
+            elif gone:
+                self.dropped += len(gone)
+                for j in gone:
+                    orders += self._without(i, j, now)
+        return orders
+
+    def _paced(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Who has to send slower hears it first, then what begins does, then others may send faster."""
+        if self.network is None or self.network.switch is None:
+            return orders
+        rates = self.network.rates({i: each.receivers & (each.left > UNDER_WAY) for i, each in self.sending.items()})
+        slower: list[Order] = []
+        faster: list[Order] = []
+        for i, fair in rates.items():
+            task, mbps = self.sending[i], fair * (1 - self.headroom)
+            if abs(mbps - task.mbps) > PACE_CHANGE * task.mbps:
+                (slower if mbps < task.mbps else faster).append(Pace(task.task, mbps))
+                task.mbps = mbps
+        told = {each.task: each.mbps for each in self.sending.values()}
+        begun = {order.task.number for order in orders if isinstance(order, Start)}
+        there = [
+            Start(order.task.at_rate(told[order.task.number])) if isinstance(order, Start) else order
+            for order in orders
+        ]
+        return [*slower, *there, *(each for each in faster if isinstance(each, Pace) and each.task not in begun)]
+
+    # --- what is done ---
+
+    def _arrived(self, i: int, j: int, now: float) -> list[Order]:
+        task = self.sending[i]
+        task.left[j] = 0.0
+        return [] if (task.receivers & (task.left > 0)).any() else self._done(i, now)
+
+    def _done(self, i: int, now: float) -> list[Order]:
+        task = self.sending.pop(i)
+        del self.tasks[task.task]
+        self.scales.append(int(task.receivers.sum()))
+        self.stale[i] += 1
+        self.stale[i, task.receivers] = 0
+        self.stale[i, i] = 0
+        self.round[i] += 1
+        self.waiting[i] = task.task
+        if not task.sent:
+            self.unsent.add(task.task)
+        return self._go(now)
+
+    def _go(self, now: float) -> list[Order]:
+        if not self.present.any():
+            return []
+        limit = int(self.round[self.present].min()) + self.threshold
+        ready = [i for i in sorted(self.waiting) if self.round[i] <= limit]
+        for i in ready:
+            self.since[i] = now
+        orders: list[Order] = []
+        for i in ready:
+            task = self.waiting.pop(i)
+            if task in self.unsent:
+                self.unsent.discard(task)
+                orders.append(Alone(self.nodes[i], "nobody can be reached"))
+            else:
+                orders.append(Go(self.nodes[i], task))
+        return orders

@@ -1,0 +1,158 @@
+"""Ours: the best fractional packing of aggregation trees, with a proven bound.
+
+Every part of the model climbs an in-tree to a root and comes back down an out-tree; all hops pipelined, both ways at
+once, every site adding. Maximise the sum of the trees' rates under the directed links' capacities. Column generation:
+the master LP over the trees known so far prices the links; the cheapest in-tree and out-tree of each root under these
+prices are the new columns. Any prices y >= 0 give the bound sum(B y) / (cost of the cheapest pair), so the gap is known
+at every step. No scheme of this kind (any number of trees, any roots allowed) is faster.
+
+The cheapest trees: Edmonds' arborescences where all nodes take part; else Steiner arborescences, by dynamic programming
+for up to 12 nodes that take part, and beyond that heuristics for the columns and dual ascent for the bound, which stays
+proven but may not be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from controlplane.planner.strategies.wan.apsp.algorithm import Node
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.tree_packing.master import Master
+from controlplane.planner.strategies.wan.tree_packing.problem import Problem
+from controlplane.planner.strategies.wan.tree_packing.shallow import shallower
+
+
+@dataclass(frozen=True)
+class PackedTree:
+    """up[v]: whom v sends its sum to; down[v]: from whom v gets the result; but for the root. mbps: rate.
+
+    Nodes that take no part are in a tree only where it passes through them.
+    """
+
+    root: Node
+    up: Mapping[Node, Node]
+    down: Mapping[Node, Node]
+    mbps: float
+
+
+@dataclass(frozen=True)
+class Packing:
+    """rate: Mbit/s of model per second, the trees' sum. bound: no packing is faster."""
+
+    trees: tuple[PackedTree, ...]
+    rate: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        return 1 - self.rate / self.bound if self.bound > 0 else 0.0
+
+
+PROGRESS = 1e-4  # of the rate, in a round
+
+
+def pack(
+    graph: nx.DiGraph,
+    roots: Sequence[Node] | None = None,
+    *,
+    terminals: Sequence[Node] | None = None,
+    shares: Mapping[Node, float] | None = None,
+    root_mbps: Mapping[Node, float] | None = None,
+    results: bool = True,
+    back: float = 0.0,
+    gap: float = 1e-3,
+    rounds: int = 500,
+    shallow: float = 0.0,
+) -> Packing:
+    """graph: directed, "mbps" on its links. roots: who may be one (all). terminals: who has something to add and wants
+    the result (all); every other node may be passed through, and adds what meets there.
+
+    shares: the part of the model that each root has to carry (None: whatever is best). root_mbps: what a root takes in
+    at most. results: whether their way down counts on the links. back: the part of what a link carries that also goes
+    over the link the other way (acknowledgements). Stops when the rate is within `gap` of the bound.
+    shallow: the part of the rate that may be given up for trees that a chunk is soon through (where all nodes take
+    part, results count and no shares are given).
+    Raises WanError for unreachable nodes and wrong input.
+    """
+    candidates = _candidates(graph, roots, terminals, shares)
+    problem = Problem(graph, candidates, terminals, results, back)
+    intake = np.array([np.inf if root_mbps is None else root_mbps.get(root, np.inf) for root in candidates])
+    alone = [k for k, root in enumerate(problem.roots) if set(problem.terminals) == {root}]
+    free = [k for k in alone if len(candidates) == 1 or (shares is None and np.isinf(intake[k]))]
+    if free:  # nothing has to move
+        rate = float(intake[free[0]])
+        return Packing((PackedTree(candidates[free[0]], {}, {}, rate),), rate, rate)
+    if (intake <= 0).any():
+        dead = [root for root, mbps in zip(candidates, intake, strict=True) if mbps <= 0]
+        raise WanError(f"roots {dead} take nothing in: leave them out")
+    part = None if shares is None else np.array([shares[root] for root in candidates])
+    scale = float(np.median(problem.capacity))  # the solver's tolerances are absolute
+    master = Master(problem, np.concatenate([problem.capacity, intake]) / scale, part)
+    rates, bound = _generated(problem, master, scale, gap, rounds)
+    if shallow > 0 and problem.exact == "edmonds" and part is None and results:
+        master, rates = shallower(problem, master, float(rates.sum()) * (1 - shallow))
+    rate = float(rates.sum()) * scale
+    trees = []
+    for (k, up, down), value in zip(master.columns, rates, strict=False):
+        if value * scale > 1e-7 * rate:
+            climb = {problem.nodes[problem.arcs[a][0]]: problem.nodes[problem.arcs[a][1]] for a in up}
+            fall = {problem.nodes[problem.arcs[a][1]]: problem.nodes[problem.arcs[a][0]] for a in down}
+            trees.append(PackedTree(candidates[k], climb, fall, float(value) * scale))
+    return Packing(tuple(trees), rate, max(bound, rate))
+
+
+def _candidates(
+    graph: nx.DiGraph,
+    roots: Sequence[Node] | None,
+    terminals: Sequence[Node] | None,
+    shares: Mapping[Node, float] | None,
+) -> list[Node]:
+    """Who may be a root, each once. Raises WanError for what is wrong in pack's arguments."""
+    candidates = list(graph.nodes) if roots is None else list(dict.fromkeys(roots))
+    if shares is not None:
+        if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
+            raise WanError(f"shares must be >= 0 with sum 1, got {dict(shares)}")
+        candidates = [root for root in candidates if shares.get(root, 0.0) > 0]
+    unknown = [root for root in candidates if root not in graph]
+    if unknown or not candidates:
+        raise WanError(f"roots {unknown} are no nodes of the network" if unknown else "no node may be a root")
+    unknown = [] if terminals is None else [v for v in terminals if v not in graph]
+    if unknown or (terminals is not None and not terminals):
+        raise WanError(f"{unknown} are no nodes of the network" if unknown else "no node takes part")
+    return candidates
+
+
+def _generated(problem: Problem, master: Master, scale: float, gap: float, rounds: int) -> tuple[np.ndarray, float]:
+    """(rates of the master's trees in its unit of `scale` Mbit/s, the bound in Mbit/s): trees are added until the rate
+    is within `gap` of the bound, or none helps."""
+    for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
+        master.add((k, up, down))
+    bound = np.inf
+    rates = np.zeros(0)
+    exact, before = problem.exact == "edmonds", 0.0
+    for _ in range(rounds):
+        rates, price, _ = master.solve()
+        cost, slack = problem.costs(price[: len(problem.capacity)])
+        pairs, least = problem.trees(problem.with_back(cost), exact)
+        fresh = False
+        for k, (up, down) in enumerate(pairs):
+            fresh |= master.add((k, up, down))
+        rate = float(rates.sum()) * scale
+        if least is not None:
+            own = price[len(problem.capacity) :]
+            least = least - slack + own
+            cheapest = float(least.min() if master.part is None else master.part @ least)
+            if cheapest > 0:
+                bound = min(bound, scale * master.worth(cost, own) / cheapest)
+            if not fresh or rate >= bound * (1 - gap):
+                break
+        if not exact:  # cheap columns as long as they help, then the exact ones (or, where there are none, the bound)
+            exact = not fresh or rate < before * (1 + PROGRESS)
+            before = rate
+        elif not problem.exact:
+            exact = False
+    return rates, bound

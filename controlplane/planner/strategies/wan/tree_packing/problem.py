@@ -1,0 +1,112 @@
+"""What is packed: a network's links as numbered arcs, and which trees of them are the cheapest under prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx as nx
+import numpy as np
+
+from controlplane.planner.strategies.wan.apsp.algorithm import Node, usable
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.tree_packing.arborescence import Arc, arborescence
+from controlplane.planner.strategies.wan.tree_packing.steiner import (
+    MOST_TERMINALS,
+    Distances,
+    Exact,
+    dual_ascent,
+    short_tree,
+)
+
+
+class Problem:
+    """The links as arcs between numbers, and the cheapest trees of a root under prices.
+
+    Its arguments are those of algorithm.pack. Raises WanError for nodes that cannot be reached.
+    """
+
+    def __init__(
+        self,
+        graph: nx.DiGraph,
+        roots: Sequence[Node],
+        terminals: Sequence[Node] | None,
+        results: bool,
+        back: float = 0.0,
+    ) -> None:
+        network = usable(graph)
+        self.nodes = list(network.nodes)
+        self.index = {node: k for k, node in enumerate(self.nodes)}
+        self.arcs: list[Arc] = [(self.index[u], self.index[v]) for u, v in network.edges]
+        self.reversed: list[Arc] = [(v, u) for u, v in self.arcs]
+        self.capacity = np.array([data["mbps"] for _, _, data in network.edges(data=True)])
+        at = {arc: k for k, arc in enumerate(self.arcs)}
+        self.back, self.results = back, results
+        # The link the other way of each, where there is one.
+        self.opposite = np.array([at.get((v, u), -1) for u, v in self.arcs])
+        self.roots = [self.index[root] for root in roots]
+        self.terminals = [self.index[v] for v in (self.nodes if terminals is None else dict.fromkeys(terminals))]
+        spanned = len(self.terminals) >= len(self.nodes) - 1 and all(
+            {root, *self.terminals} == set(range(len(self.nodes))) for root in self.roots
+        )
+        self.exact = "edmonds" if spanned else "subsets" if len(self.terminals) <= MOST_TERMINALS else ""
+        for root in self.roots:
+            self._connected(root)
+        # Where results count on no link, any trees will do for them.
+        self.falls = None if results else self._one_way(self.arcs, self.costs(1 / self.capacity)[0], exact=False)[0]
+
+    def _connected(self, root: int) -> None:
+        network = nx.DiGraph(self.arcs)
+        network.add_node(root)
+        below, above = nx.descendants(network, root), nx.ancestors(network, root)
+        for there in self.terminals:
+            if there != root and not (there in below and there in above):
+                raise WanError(
+                    f"root {self.nodes[root]} cannot reach all nodes and be reached by them "
+                    f"(not both ways: {self.nodes[there]})"
+                )
+
+    def with_back(self, cost: np.ndarray) -> np.ndarray:
+        """What a tree pays for each link, that part of the link the other way included which it takes there."""
+        if not self.back:
+            return cost
+        return cost + self.back * np.where(self.opposite >= 0, cost[self.opposite], 0.0)
+
+    def costs(self, price: np.ndarray) -> tuple[np.ndarray, float]:
+        """(the links' prices with a little of their scarcity, so that free links are not taken at random and all are
+        positive; by how much a tree can cost more than under prices that a bound may use). A bound may use these costs
+        themselves as prices but for links without a limit, whose price is 0."""
+        grain = 1e-8 * max(float(price.max(initial=0.0)), 1e-6)
+        extra = grain * (self.capacity.min(initial=1.0) / self.capacity + 1e-3)
+        unlimited = extra[~np.isfinite(self.capacity)]
+        slack = 2 * len(self.nodes) * (1 + self.back) * float(unlimited.max(initial=0.0))
+        return price + extra, slack
+
+    def _one_way(self, arcs: Sequence[Arc], cost: np.ndarray, exact: bool) -> tuple[list[list[int]], np.ndarray | None]:
+        """(a tree of each root, what the cheapest costs at least or None: not known)."""
+        values = cost.tolist()
+        n = len(self.nodes)
+        best = self.exact == "edmonds" or (bool(self.exact) and exact)
+        found: list[list[int] | None]
+        if self.exact == "edmonds":
+            found = [arborescence(n, root, arcs, values) for root in self.roots]
+        elif best:
+            cheapest = Exact(n, arcs, values, self.terminals)
+            found = [cheapest.tree(root) for root in self.roots]
+        else:
+            distances = Distances(n, arcs, values)
+            found = [short_tree(n, root, arcs, values, self.terminals, distances) for root in self.roots]
+        trees = [tree for tree in found if tree is not None]
+        assert len(trees) == len(self.roots)  # _connected
+        if best:
+            return trees, np.array([cost[tree].sum() for tree in trees])
+        if exact:
+            return trees, np.array([dual_ascent(n, root, arcs, values, self.terminals) for root in self.roots])
+        return trees, None
+
+    def trees(self, cost: np.ndarray, exact: bool) -> tuple[list[tuple[list[int], list[int]]], np.ndarray | None]:
+        """((up, down) of each root, what the cheapest cost together at least or None: not known)."""
+        ups, least = self._one_way(self.reversed, cost, exact)
+        if self.falls is not None:
+            return list(zip(ups, self.falls, strict=True)), least
+        downs, also = self._one_way(self.arcs, cost, exact)
+        return list(zip(ups, downs, strict=True)), None if least is None or also is None else least + also

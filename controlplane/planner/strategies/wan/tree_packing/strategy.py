@@ -1,0 +1,102 @@
+"""wan: the best packing of pipelined aggregation trees over all parameter servers, up and down together (ours)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.framing import PAYLOAD, Framing, payload_mbps
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.strategies.common import Infeasible, Split, finish
+from controlplane.planner.strategies.wan.errors import WanError
+from controlplane.planner.strategies.wan.sites import Sites, aggregation_tree, needed, owners, sites
+from controlplane.planner.strategies.wan.tree_packing.algorithm import PackedTree, pack
+from controlplane.planner.topology import Topology
+
+SHALLOW = 5e-4
+"""Of the rate, for trees that a chunk is soon through: where messages are counted, filling and draining count."""
+
+
+def _limits(view: Sites) -> dict[str, float]:
+    """Mbit/s of sums that each server takes in, and of results that it sends."""
+    found = {}
+    for server, site in view.server.items():
+        mbps = view.topology.residual_ingress_mbps(server)
+        if view.topology.results_on_links:
+            mbps = min(mbps, view.topology.residual_bandwidth_mbps(server, site))
+        found[server] = mbps
+    return found
+
+
+def _given(trees: Sequence[PackedTree], limits: Mapping[str, float]) -> list[tuple[PackedTree, str, float]]:
+    """(tree, server, Mbit/s): the trees of one site to its servers, filled one after the other, largest first."""
+    servers = sorted(limits, key=lambda server: -limits[server])
+    left = limits[servers[0]]
+    given = []
+    for tree in trees:
+        rest = tree.mbps
+        while rest > left and len(servers) > 1:
+            if left > 0:
+                given.append((tree, servers[0], left))
+            rest -= left
+            servers = servers[1:]
+            left = limits[servers[0]]
+        given.append((tree, servers[0], rest))
+        left -= rest
+    return given
+
+
+def wan(
+    topology: Topology,
+    job: Job,
+    *,
+    seed: int = 0,
+    frozen_split: Split | None = None,
+    framing: Framing = PAYLOAD,
+) -> Plan:
+    """Column generation over trees (algorithm.py here): optimal for up to twelve sites with workers, or where every
+    site has some; beyond that with a proven bound.
+
+    Sites' aggregation capacities are not part of the packing; the evaluator's rate counts them. framing: what links
+    carry beside the payload; the trees' shares, the rate and its bound are then those that leave room for it.
+    """
+    view = sites(topology, job)
+    limits = _limits(view)
+    members, split = owners(view, frozen_split)
+    if split is None:
+        at = {site: {s: limits[s] for s, where in view.server.items() if where == site} for site in members}
+        intake = {site: math.fsum(own.values()) for site, own in at.items() if any(own.values())}
+    else:
+        intake = {site: min(limits[server] / part for server, part in own) for site, own in members.items()}
+    try:
+        network = needed(view, list(intake))
+        for _, _, data in network.edges(data=True):
+            data["mbps"] /= 1 + framing.headers
+        packing = pack(
+            network,
+            list(intake),
+            terminals=view.busy,
+            shares=split,
+            root_mbps=intake,
+            results=topology.results_on_links,
+            back=framing.acknowledgements / (1 + framing.headers),
+            gap=1e-4,
+            shallow=SHALLOW if framing != PAYLOAD else 0.0,
+        )
+    except WanError as error:
+        raise Infeasible(f"wan: {error}") from None
+    used = [tree for tree in packing.trees if tree.mbps > 1e-4 * packing.rate]
+    if split is None:
+        given = [each for site in intake for each in _given([tree for tree in used if tree.root == site], at[site])]
+    else:
+        given = [(tree, server, part * tree.mbps) for tree in used for server, part in members[tree.root]]
+    total = math.fsum(mbps for _, _, mbps in given)
+    trees = [
+        aggregation_tree(view, server, mbps / total, tree.up, tree.down) for tree, server, mbps in given if mbps > 0
+    ]
+    plan = replace(finish(topology, job, "wan", trees, seed), proven_mbps=packing.bound)
+    if framing == PAYLOAD:
+        return plan
+    return replace(plan, rate_mbps=min(plan.rate_mbps, payload_mbps(plan, topology, framing)))

@@ -1,1 +1,0 @@
-"""The living thing: agents and switches of a job that runs, and changes under it."""

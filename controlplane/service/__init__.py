@@ -1,0 +1,1 @@
+"""The running controller: membership of agents, jobs, failures, replanning, updates of switches."""

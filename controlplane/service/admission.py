@@ -1,0 +1,202 @@
+"""What a job would get: beside jobs that keep what they have, or with fair shares for all. Plans only: nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from controlplane.planner.evaluate import evaluate, unit_loads
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import limited
+from controlplane.planner.plan.repair import unbroken
+from controlplane.planner.plan.replan import replan
+from controlplane.planner.routing import Unreachable
+from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.common import Split
+from controlplane.planner.strategies.fabric.sharing import Demand, share
+from controlplane.planner.terms import USUAL, Terms
+from controlplane.planner.topology import Topology
+from controlplane.service.network_state import NetworkState
+from controlplane.service.residual import with_loads, without
+from controlplane.service.running import JobsError, RunningJob
+from controlplane.service.settled import MOST, STEADY, unsettled
+
+NEAR = 0.9
+LEAST_AT_FIRST = 0.25
+"""Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
+LEAST_SHARE = 1e-3
+"""Of what a job alone would get: one that would get less is not admitted."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a job would get beside those that run. others: their rates before and after, Mbit/s.
+
+    plans: the others', where all are planned together.
+    """
+
+    plan: Plan
+    bottleneck: str
+    others: dict[str, tuple[float, float]]
+    plans: dict[str, Plan] = field(default_factory=dict)
+
+
+class AdmissionControl:
+    """Of one network, as it is when it is asked.
+
+    Args:
+        steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at
+            most so many change over in one step.
+        log: gets one line for each guarantee that cannot be kept.
+
+    steps: that have been taken so far on the way to fair rates, while there are more to take; 0: there are none.
+    """
+
+    def __init__(
+        self, state: NetworkState, *, steady: float = STEADY, most: int = MOST, log: Callable[[str], None]
+    ) -> None:
+        self.state, self._steady, self._most, self._log = state, steady, most, log
+        self.steps = 0
+
+    def admit(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
+        """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
+        self.state.jobs.check_name(job.name)
+        self.state.check_reach(job)
+        state = self.state.left(self.state.now, None)
+        try:
+            plan = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
+        except (Infeasible, Unreachable) as error:
+            others = ", ".join(one.name for one in self.state.jobs)
+            if not others:
+                raise
+            raise Infeasible(f"{error}, beside {others} (--share plans all jobs together)") from None
+        admission = self.admission(plan)
+        if admission.plan.rate_mbps < terms.guarantee_mbps:
+            raise JobsError(
+                f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
+                f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
+            )
+        return admission
+
+    def admission(self, plan: Plan) -> Admission:
+        """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
+        self.state.jobs.check_name(plan.job.name)
+        state = self.state.left(self.state.now, None)
+        plan.check(state)
+        now = evaluate(plan, state)
+        alone = evaluate(plan, self.state.now).rate_mbps
+        if now.rate_mbps < LEAST_SHARE * alone or now.rate_mbps <= 0:
+            worst = now.bottleneck
+            raise JobsError(
+                f"job {plan.job.name!r} would get {now.rate_mbps:.3g} Mbit/s: {worst.kind.replace('_', ' ')} "
+                f"{worst.name} has nothing left beside {', '.join(job.name for job in self.state.jobs)} (--share plans "
+                "all jobs together)"
+            )
+        if plan.rate_mbps > now.rate_mbps * (1 + 1e-6):
+            plan = replace(plan, rate_mbps=now.rate_mbps)
+        others = {job.name: (job.plan.rate_mbps, job.plan.rate_mbps) for job in self.state.jobs}
+        bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
+        return Admission(plan, bottleneck, others)
+
+    def shared(
+        self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, fixed: Collection[str] = ()
+    ) -> Admission:
+        """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
+        fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
+        self.state.jobs.check_name(job.name)
+        self.state.check_reach(job)
+        state = self.state.now
+        alone = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
+        running = [one for one in self.state.jobs.changeable() if one.name not in fixed]
+        plans, [plan] = self.fair_plans(running, [_demand(job, (alone,), terms)], fixed)
+        rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
+        return Admission(plan, self._shared_bottleneck(plan, plans), rates, plans)
+
+    def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan]) -> str:
+        """What is full where a plan shares with these others, and with whom."""
+        running = {job.name: job.updater.plan for job in self.state.jobs if job.updater is not None}
+        others = {name: plans.get(name) or own for name, own in running.items()}
+        worst = evaluate(plan, with_loads(self.state.now, list(others.values()))).bottleneck
+        sharing = [name for name, other in others.items() if worst.name in used(other, worst.kind, self.state.topology)]
+        shared = f", shared with {', '.join(sharing)}" if sharing else ""
+        return f"{worst.kind.replace('_', ' ')} {worst.name}{shared}"
+
+    def fair_plans(
+        self, running: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
+    ) -> tuple[dict[str, Plan], list[Plan]]:
+        """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Who is cut off waits
+        with what it has: its dead switch is no way for anybody. Raises as `_share`."""
+        cut = {job.name for job in running if self.state.cut_off(job)}
+        running, fixed = [job for job in running if job.name not in cut], {*fixed, *cut}
+        made = self._share(running, more, fixed)
+        fair, fresh = dict(zip([job.name for job in running], made, strict=False)), made[len(running) :]
+        rates = {job.name: job.plan.rate_mbps for job in running}
+        state = self.state.now
+        broken = [
+            job.name
+            for job in running
+            if job.updater is None
+            or fair[job.name].job != job.updater.plan.job
+            or job.plan.rate_mbps < job.terms.guarantee_mbps
+            or not unbroken(job.updater.plan, state)
+        ]
+        far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
+        change = far[: max(self._most, len(broken))]
+        steps, self.steps = self.steps, 0
+        if len(change) == len(running):
+            return fair, fresh
+        jobs = [job for job in running if job.name in change]
+        try:
+            again = self._share(jobs, more, {*fixed, *fair} - set(change))
+        except Infeasible:  # others hold what is guaranteed to these
+            return fair, fresh
+        enough = NEAR if len(change) == len(far) else LEAST_AT_FIRST
+        if any(one.rate_mbps < enough * of.rate_mbps for one, of in zip(again[len(jobs) :], fresh, strict=True)):
+            return fair, fresh
+        plans = dict(zip([job.name for job in jobs], again, strict=False))
+        if len(change) < len(far):
+            self.steps = steps + 1
+            # What others have too little of now is left for them.
+            plans = {name: replace(p, rate_mbps=min(p.rate_mbps, fair[name].rate_mbps)) for name, p in plans.items()}
+        return plans, again[len(jobs) :]
+
+    def _share(
+        self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
+    ) -> list[Plan]:
+        """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
+        with self.state.lock:
+            state = self.state.now
+        kept = [job.updater.plan for job in self.state.jobs if job.updater is not None and job.name in fixed]
+        state = with_loads(state, kept)
+        for one in more:
+            if not all(unbroken(plan, state) for plan in one.start):
+                raise PlanError(f"job {one.job.name!r}: the network has changed while it was planned")
+        demands = [self._demand(job, state) for job in jobs]
+        if not demands and not more:
+            return []
+        return share(state, [*demands, *more], strict=bool(more), short=self._log)
+
+    def _demand(self, job: RunningJob, state: Topology) -> Demand:
+        """A running job as it can go on in this state of the network: with the parameter servers that are left, and
+        trees of which nothing is gone."""
+        assert job.updater is not None
+        plan = job.updater.plan
+        state = without(state, job.without)
+        there = job.updater.job.among(state)
+        if there != plan.job:
+            start = get_strategy(plan.strategy)(limited(state, self.state.kind.limits), there, seed=plan.seed or 0)
+            return _demand(there, (start,), job.terms)
+        if not unbroken(plan, state):
+            plan = replan(plan, limited(state, self.state.kind.limits))
+        return _demand(plan.job, (plan,), job.terms, plan.split)
+
+
+def used(plan: Plan, kind: str, topology: Topology) -> set[str]:
+    """Resources of this kind that a plan uses, as `evaluate` names them."""
+    links, switches, roots = unit_loads(plan, topology.results_on_links)
+    return {f"{u}->{v}" for u, v in links} if kind in ("link", "nic") else {*switches, *roots}
+
+
+def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:
+    return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority)

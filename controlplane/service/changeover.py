@@ -1,0 +1,68 @@
+"""Several jobs change their plans at once; one that is late holds nobody up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from controlplane.service.update import PREPARE_SECONDS, Update, UpdateError
+from controlplane.targets.base import TargetError
+
+LATE_SECONDS = PREPARE_SECONDS + 15.0
+"""A job that has neither changed over nor failed by then counts as failed."""
+DRAIN_SECONDS = 5.0
+"""How long it is waited for that nothing of the old versions is left; what then is left takes up room, and no more."""
+
+Work = Callable[[Callable[[], None]], Update]
+"""Changes a job's plan; calls its argument as soon as the job has changed over."""
+
+
+class Late(UpdateError):
+    """Some jobs did not change over, and keep what they have. why: by name."""
+
+    def __init__(self, why: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"job {name}: {words}" for name, words in why.items()))
+        self.why = dict(why)
+
+
+class _Change(threading.Thread):
+    def __init__(self, name: str, work: Work) -> None:
+        super().__init__(name=f"change-{name}", daemon=True)
+        self.moved, self.ended = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.result: Update | None = None
+        self._work = work
+
+    def run(self) -> None:
+        try:
+            self.result = self._work(self.moved.set)
+        except (UpdateError, TargetError, ValueError) as error:
+            self.error = error
+        finally:
+            self.ended.set()
+            self.moved.set()
+
+
+def change_over(
+    works: Mapping[str, Work], drain: float = DRAIN_SECONDS
+) -> tuple[dict[str, Update | None], dict[str, str]]:
+    """Do them all at once; those that have changed over (None: what is old is not all gone within `drain` seconds), and
+    why others have not."""
+    changes = {name: _Change(name, work) for name, work in works.items()}
+    for change in changes.values():
+        change.start()
+    late = time.monotonic() + LATE_SECONDS
+    done: dict[str, Update | None] = {}
+    failures = {}
+    for name, change in changes.items():
+        if not change.moved.wait(max(0.0, late - time.monotonic())):
+            failures[name] = f"it has not changed over within {LATE_SECONDS:g} s"
+        elif change.error is not None:
+            failures[name] = str(change.error)
+    drained = time.monotonic() + drain
+    for name, change in changes.items():
+        if name not in failures:
+            change.ended.wait(max(0.0, drained - time.monotonic()))
+            done[name] = change.result
+    return done, failures

@@ -1,0 +1,389 @@
+"""The controller's gRPC service: gives agents their configuration, takes operators' orders, says what is going on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import grpc
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+
+from controlplane.common.access import Access, Denied
+from controlplane.common.inputs import parse_json
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import NotFree, bind
+from controlplane.common.rpc.client import ControllerError
+from controlplane.common.rpc.stubs import SERVICE, add_to_server
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.job import Job, parse_next_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.terms import Terms
+from controlplane.planner.topology import Topology
+from controlplane.service.changeover import Late
+from controlplane.service.events import EventLog
+from controlplane.service.keeper import Keeper
+from controlplane.service.members import Refused
+from controlplane.service.network import Network
+from controlplane.service.roster import Roster
+from controlplane.service.running import Jobs, JobsError, NoJobYet, RunningJob, job_state
+from controlplane.service.update import Update, UpdateError
+from controlplane.targets.base import TargetError
+from controlplane.targets.fabric import everywhere
+
+STOP_SECONDS = 2.0
+WAIT_SECONDS = 1.0
+"""How often it is looked whether an agent that waits for its job is still there."""
+EVENTS_IN_STATUS = 50
+MOST_WORDS = 1500
+DENIED_SECONDS = 60.0
+MOST_DENIED = 1000
+
+Bound = tuple[grpc.Server, int]
+
+
+def listen(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> Bound:
+    """A server that has its port, but answers nobody yet; and the port. more: further addresses.
+
+    Raises ControllerError."""
+    try:
+        return bind(address, tls, *more)
+    except NotFree as error:
+        raise ControllerError(str(error)) from None
+
+
+class Controller:
+    """The gRPC server of a network's jobs.
+
+    Args:
+        jobs: a network, which operators can add jobs to and remove them from; or jobs alone.
+        log: gets one line per event. An `EventLog`: status has its events.
+        access: whom it knows; default: everybody who reaches it may do everything.
+    """
+
+    def __init__(
+        self,
+        jobs: Network | Jobs | RunningJob,
+        *,
+        log: Callable[[str], None] = lambda line: None,
+        access: Access | None = None,
+    ) -> None:
+        self.access = access or Access()
+        self.network = jobs if isinstance(jobs, Network) else None
+        self.jobs = jobs.jobs if isinstance(jobs, Network) else jobs if isinstance(jobs, Jobs) else Jobs(jobs)
+        self._log = log
+        self._server: grpc.Server | None = None
+        self._denied: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._health = HealthServicer()  # for everybody who gets a connection
+
+    @property
+    def roster(self) -> Roster:
+        """The only job's."""
+        return self.jobs.get().roster
+
+    def start(self, address: str | Bound, tls: Tls | None = None) -> int:
+        """Serve on "host:port" (port 0: any free one), or what `listen` bound; returns the port. Raises
+        ControllerError."""
+        self._server, port = listen(address, tls) if isinstance(address, str) else address
+        add_to_server(self, self._server, self._guard)
+        add_HealthServicer_to_server(self._health, self._server)
+        for service in ("", SERVICE):
+            self._health.set(service, HealthCheckResponse.SERVING)
+        self._server.start()
+        return port
+
+    def _log_denied(self, line: str) -> None:
+        """Once in a while: who tries again and again must not push everything else out of the log."""
+        now = time.monotonic()
+        if now - self._denied.get(line, -DENIED_SECONDS) >= DENIED_SECONDS:
+            if len(self._denied) >= MOST_DENIED:
+                self._denied.clear()
+            self._denied[line] = now
+            self._log(line)
+
+    def _guard(self, method: str, context: grpc.ServicerContext) -> None:
+        try:
+            self.access.check(method, context)
+        except Denied as denied:
+            self._log_denied(f"denied {context.peer().rpartition(':')[0]}: {denied}")
+            context.abort(denied.code, _short(denied))
+
+    def stop(self) -> None:
+        """End all streams and the server."""
+        self._stopping.set()
+        self._health.enter_graceful_shutdown()
+        for job in self.jobs:
+            job.roster.close()
+        if self._server is not None:
+            self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
+
+    # -- agents (inart.proto) ---------------------------------------------------------------------------------------
+
+    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
+        """An agent's events, until it leaves or is refused; the end of the stream tells that it is gone."""
+        caller = self.access.caller(context)
+        if caller is not None:
+            if request.node and request.node != caller.name:
+                self._deny(context, f"{caller} may not join as {request.node}")
+            request.node = caller.name  # not by addresses: those anybody can give
+        try:
+            for words in self._wait_for_job(request, context):
+                yield pb.Event(waiting=pb.Waiting(reason=words))
+            if not context.is_active():
+                return
+            roster = self.jobs.of(request).roster
+            if words := roster.in_use(request):
+                yield pb.Event(waiting=pb.Waiting(reason=words))
+            member = roster.join(request, context.peer())
+        except (Refused, OSError) as error:
+            self._log(f"refused an agent from {context.peer()}: {error}")
+            yield pb.Event(refused=pb.Refused(reason=str(error)))
+            return
+        except Exception as error:  # the agent only sees its stream end, and comes again
+            self._log(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}")
+            raise
+
+        def ended() -> None:
+            roster.leave(member)
+            member.events.put(None)
+
+        if not context.add_callback(ended):
+            ended()
+        while (event := member.events.get()) is not None:
+            yield event
+
+    def _wait_for_job(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[str]:
+        """What an agent waits for that comes before its job, until that is there or the agent is gone. Raises
+        Refused."""
+        said = ""
+        while context.is_active() and not self._stopping.is_set():
+            try:
+                self.jobs.of(request)
+                return
+            except NoJobYet as error:
+                if self.network is None or not self.network.has_server(request.node, request.addresses):
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self._log(f"an agent from {context.peer()} waits for its job: {said}")
+                    yield f"{said}; waiting for one to be added"
+            self.jobs.wait_for(request, WAIT_SECONDS)
+
+    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        """An agent says that it is done, or why it goes, before its stream ends."""
+        self._check_agent(request.agent, context)
+        for job in self.jobs:
+            job.roster.announce_leave(request.agent, request.failure)
+        return pb.LeaveReply()
+
+    def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        """An agent's statistics."""
+        caller = self.access.caller(context)
+        if caller is not None and request.node != caller.name:
+            self._deny(context, f"{caller} may not report for {request.node}")
+        for job in self.jobs:  # no two jobs have the same epoch
+            job.roster.report(request)
+        return pb.ReportReply()
+
+    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
+        """How far an agent is with a change of plan."""
+        self._check_agent(request.agent, context)
+        for job in self.jobs:
+            job.roster.report_update(request)
+        return pb.UpdateReportReply()
+
+    def _check_agent(self, agent: str, context: grpc.ServicerContext) -> None:
+        """An agent speaks for its own process only."""
+        caller = self.access.caller(context)
+        if caller is not None:
+            nodes = {
+                node for job in self.jobs for node, member in job.roster.members().items() if member.agent == agent
+            }
+            if nodes - {caller.name}:
+                self._deny(context, f"{caller} may not speak for another node's agent")
+
+    def _deny(self, context: grpc.ServicerContext, words: str) -> NoReturn:
+        self._log_denied(f"denied {context.peer().rpartition(':')[0]}: {words}")
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, _short(words))
+        raise AssertionError("abort raises")
+
+    # -- operators --------------------------------------------------------------------------------------------------
+
+    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        """Of one job and of the network. Aborts where there is no such job."""
+        try:
+            job = self.jobs.get(request.job) if request.job or len(self.jobs) == 1 else None
+        except JobsError as error:
+            _refuse(context, error)
+        reply = job.roster.status() if job is not None else pb.StatusReply()
+        if job is not None:
+            plan = job.plan
+            reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
+            reply.plan_version = plan.version
+        reply.jobs.extend(map(job_status, self.jobs))
+        if self.network is not None:
+            reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
+        if self.network is not None:
+            times = self.network.state.host_times_ms()
+            for agent in reply.agents:
+                if agent.node in times:
+                    agent.host_ms = times[agent.node]
+            reply.switches.extend(everywhere(self.network.switches.keepers, Keeper.status).values())
+        if isinstance(self._log, EventLog):
+            reply.events.extend(pb.LogEvent(time=e.time, text=e.text) for e in self._log.last(EVENTS_IN_STATUS))
+        return reply
+
+    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
+        """As `Network.replan`. Aborts with its error."""
+        try:
+            if self.network is None:
+                raise UpdateError("this controller cannot change its plan")
+            update = self.network.replan(
+                request.job,
+                given=Topology.load(parse_json(request.topology)) if request.topology else None,
+                changes=request.changes,
+                off=request.without,
+                restored=request.restored,
+                strategy=request.strategy or None,
+                dry_run=request.dry_run,
+            )
+        except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
+            self._log(f"replan refused: {error}")
+            _refuse(context, error)
+        reply = update_reply(update, request.dry_run)
+        if request.without and not request.dry_run and self.network.empty(request.without):
+            self._log(f"{', '.join(request.without)}: empty, no job uses it any more")
+            if reply.outcome == "unchanged":
+                reply.outcome = "drained"
+        return reply
+
+    def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
+        """Admit, plan and run a job (dry run: say what it would get). Aborts with the reason where it cannot be."""
+        try:
+            network = self._network()
+            terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
+            running, entries = None, 0
+            if request.plan:
+                admission = network.admissions.admission(Plan.from_json(parse_json(request.plan)))
+                if not request.dry_run:
+                    running, entries = network.add(admission.plan, terms=terms)
+            else:
+                job = parse_given_job(request.job, network)
+                strategy = request.strategy or "inart"
+                if not request.dry_run:
+                    admission, running, entries = network.launch(
+                        job, strategy, request.seed, together=request.share, terms=terms
+                    )
+                elif request.share:
+                    admission = network.admissions.shared(job, strategy, request.seed, terms)
+                else:
+                    admission = network.admissions.admit(job, strategy, request.seed, terms)
+            plan = admission.plan
+            reply = pb.AddJobReply(
+                name=plan.job.name,
+                rate_mbps=plan.rate_mbps,
+                bottleneck=admission.bottleneck,
+                plan=json.dumps(plan.to_json()),
+                workers=plan.job.workers,
+                parameter_servers=plan.job.parameter_servers,
+                others=[
+                    pb.JobRate(name=name, before_mbps=before, after_mbps=after)
+                    for name, (before, after) in admission.others.items()
+                ],
+            )
+            if running is not None:
+                reply.entries, reply.job_id = entries, running.job_id
+            return reply
+        except (JobsError, TargetError, UpdateError, ValueError) as error:
+            self._log(f"a job was not added: {error}")
+            _refuse(context, error)
+
+    def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
+        """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
+        try:
+            network = self._network()
+            if not request.name:
+                raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
+            entries, later = network.remove(request.name)
+            rates = {}
+            if request.share:
+                try:
+                    rates = network.replanning.rebalance()
+                except Late as error:
+                    self._log(f"not all were planned again: {error}")
+        except (JobsError, TargetError, UpdateError, ValueError) as error:
+            _refuse(context, error)
+        others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
+        return pb.RemoveJobReply(entries=entries, later=later, others=others)
+
+    def _network(self) -> Network:
+        if self.network is None:
+            raise JobsError("this controller has one job and no network")
+        return self.network
+
+
+def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    """End the call with the error's words."""
+    wrong = isinstance(error, ValueError)
+    code = grpc.StatusCode.INVALID_ARGUMENT if wrong else grpc.StatusCode.FAILED_PRECONDITION
+    context.abort(code, _short(error))
+    raise AssertionError("abort raises")
+
+
+def _short(words: object) -> str:
+    """What fits into gRPC's 8 KiB of headers: a request may be quoted in it."""
+    text = str(words)
+    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
+
+
+def parse_given_job(text: str, network: Network) -> Job:
+    """A job from a request: JSON, or words, for which servers that no job uses are taken as long as there are enough.
+
+    Raises JobError, TopologyError.
+    """
+    return parse_next_job(text, network.topology, {job.name: list(job.roster.configs) for job in network.jobs})
+
+
+def job_status(job: RunningJob) -> pb.JobStatus:
+    """A job in a line."""
+    plan, roster = job.plan, job.roster
+    joined = roster.members()
+    missing = [node for node in roster.configs if node not in joined]
+    return pb.JobStatus(
+        name=job.name,
+        job_id=job.job_id,
+        strategy=plan.strategy,
+        plan_version=plan.version,
+        planned_rate_mbps=plan.rate_mbps,
+        state=job_state(job),
+        epoch=roster.epoch,
+        joined=len(roster.configs) - len(missing),
+        agents=len(roster.configs),
+        missing=missing,
+        terms=str(job.terms),
+    )
+
+
+def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
+    """What `replan` answers."""
+    return pb.ReplanReply(
+        outcome="updated" if update.changed else "planned" if dry_run else "unchanged",
+        rate_before_mbps=update.rate_before,
+        rate_mbps=update.plan.rate_mbps,
+        version=update.plan.version,
+        trees_kept=len(update.trees.kept),
+        trees_removed=len(update.trees.removed),
+        trees_added=len(update.trees.added),
+        entries_added=update.entries_added,
+        entries_removed=update.entries_removed,
+        epoch=update.epoch,
+        first_operation=update.first_operation,
+        held_seconds=update.held_seconds,
+        seconds=update.seconds,
+        plan=json.dumps(update.plan.to_json()),
+    )

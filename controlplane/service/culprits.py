@@ -1,0 +1,150 @@
+"""Watches what the check refuses: names who changes packets, and keeps a switch or link off that is proven to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controlplane.common.agentconfig import read_suspect_key
+from controlplane.service.disabled import Why
+from controlplane.service.network import Network
+from controlplane.service.only_ways import connected
+from controlplane.service.residual import only_switch
+from controlplane.service.running import RunningJob
+from controlplane.service.suspicion import Group, Key, Way, in_words, named, points_alone, suspects, ways_of
+from controlplane.service.update import Version
+
+WINDOW_SECONDS = 10.0
+"""What failed longer ago says nothing any more."""
+SETTLE_SECONDS = 3.0
+"""Agents report every second, not at the same moment: failures are judged when all have had time to report theirs."""
+AT_LEAST = 3
+"""Failures in the window, before anybody is named."""
+UNCLEAR_AT_LEAST = 20
+"""Failures in the window, before a switch that adds is named although a link on the way of its sums alone is not
+cleared, and before it is said that several may have done it."""
+AGAIN_SECONDS = 60.0
+"""The same is not said again within this time."""
+
+
+@dataclass
+class _Seen:
+    """Of one job: the plan that runs, since when, its ways, and what failed with it: when, which flow, how often."""
+
+    versions: tuple[Version, ...]
+    since: float
+    ways: dict[Key, Way]
+    failures: list[tuple[float, Key, int]] = field(default_factory=list)
+
+
+@dataclass
+class Culprits:
+    """Looks at what agents report, from one thread.
+
+    log: gets one line when somebody is named.
+    """
+
+    network: Network
+    log: Callable[[str], None] = lambda line: None
+    _counted: dict[tuple[str, str], tuple[object, dict[str, float]]] = field(default_factory=dict)  # by job and node
+    _seen: dict[str, list[_Seen]] = field(default_factory=dict)  # by job, the plan that runs last
+    _said: dict[str, float] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Take what was reported since the last look, and name who did it when that is clear."""
+        now = time.monotonic()
+        jobs = [job for job in self.network.jobs if job.updater is not None]
+        for job in jobs:
+            self._take(job, now)
+        names = {job.name for job in jobs}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
+        self._counted = {key: counted for key, counted in self._counted.items() if key[0] in names}
+        for seen in self._seen.values():
+            for one in seen:
+                one.failures = [failure for failure in one.failures if now - failure[0] <= WINDOW_SECONDS]
+            seen[:-1] = [one for one in seen[:-1] if one.failures]
+        found = [one for seen in self._seen.values() for one in seen if one.failures]
+        if found and now - min(one.failures[0][0] for one in found) >= SETTLE_SECONDS:
+            self._judge(found, now)
+
+    def _take(self, job: RunningJob, now: float) -> None:
+        assert job.updater is not None
+        versions, seen = job.updater.versions, self._seen.setdefault(job.name, [])
+        if not seen or seen[-1].versions != versions:
+            (version, *others) = versions
+            # While two plans run at once, it is not known which of them a packet belonged to.
+            seen.append(_Seen(versions, now, {} if others else ways_of(version.plan, version.deployment)))
+        for node, member in job.roster.members().items():
+            counts = {name: count for name, count in member.statistics.items() if read_suspect_key(name)}
+            running, before = self._counted.get((job.name, node), (None, counts))
+            self._counted[job.name, node] = member.running, counts
+            if running is not None and running != member.running:
+                before = {}
+            for name, count in counts.items():
+                key, new = read_suspect_key(name), int(count - before.get(name, 0))
+                assert key is not None
+                tree, label, worker = key
+                way = tree, job.roster.label_number(label), worker if label else node
+                # What was counted since the last report may have been before the plan changed.
+                if new > 0 and way in seen[-1].ways and now - seen[-1].since >= SETTLE_SECONDS / 2:
+                    seen[-1].failures.append((now, way, new))
+
+    def _judge(self, found: list[_Seen], now: float) -> None:
+        groups = []
+        for one in found:
+            counts: dict[Key, int] = {}
+            for _, key, count in one.failures:
+                counts[key] = counts.get(key, 0) + count
+            groups.append(Group(one.ways, counts))
+        total = sum(sum(group.failures.values()) for group in groups)
+        if total < AT_LEAST:
+            return
+        left = suspects(groups)
+        name = named(left, self.network.topology)
+        if not name and total >= UNCLEAR_AT_LEAST:
+            name = named(points_alone(groups, left), self.network.topology)
+        if name:
+            self._name(name, total, now)
+        elif total >= UNCLEAR_AT_LEAST:
+            whose = f"one of {in_words(left)} changes them" if left else "more than one thing changes them"
+            self._say(f"{total} sums or packets were refused within {WINDOW_SECONDS:g} s: {whose}", now, whose)
+
+    def _name(self, name: str, total: int, now: float) -> None:
+        topology, state = self.network.topology, self.network.state
+        if name in state.off:
+            return
+        how = f"{total} sums or packets were refused within {WINDOW_SECONDS:g} s, all of which came by"
+        if name in topology and topology.kind(name) != "switch":
+            self._say(f"host {name}, or its link, changes what it sends or receives: {how} it", now, name)
+            return
+        kind = "switch" if name in topology else "link"
+        why_not = self._needed(name)
+        if why_not:
+            self._say(f"{kind} {name} corrupts: {how} it; it stays in use, as {why_not}", now, name)
+            return
+        for seen in self._seen.values():
+            for one in seen:
+                one.failures.clear()
+        self.network.failover.lose({name: f"{kind} {name} corrupts: {how} it (replan --with {name})"}, Why.CORRUPTS)
+        self.network.changed()  # it stays out when the controller starts again
+
+    def _needed(self, name: str) -> str:
+        """Why no job can be led around it; empty: all can."""
+        topology, state = self.network.topology, self.network.state
+        for job in self.network.jobs:
+            if job.updater is None:
+                continue
+            plan = job.updater.plan.job
+            nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
+            for node in nodes:
+                if name in only_switch(node, topology):
+                    return f"{node} of job {job.name} hangs on it alone"
+            if not connected(topology, nodes, {*state.off, name}):
+                return f"job {job.name} has no other way"
+        return ""
+
+    def _say(self, line: str, now: float, what: str) -> None:
+        if now - self._said.get(what, -AGAIN_SECONDS) >= AGAIN_SECONDS:
+            self._said[what] = now
+            self.log(line)

@@ -1,0 +1,99 @@
+"""Epoch numbers: 32 bits, strictly increasing over the life of an installation, also across controller restarts; and
+the secret of the installation, from which the key of each epoch and the labels on the wire come."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from pathlib import Path
+
+from controlplane.targets.secret_labels import SecretLabels
+
+LAST_EPOCH = (1 << 32) - 1
+SECRET_BYTES = 32
+
+
+def default_file() -> Path:
+    """Where the last epoch is kept unless told otherwise: per user, for all jobs."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "inart" / "epoch"
+
+
+class EpochStore:
+    """Hands out epochs: max(last + 1, seconds since 1970). The file has the last one.
+
+    The clock alone would do as long as it never goes back and epochs are more than a second apart; the file alone as
+    long as it is never lost. Both together need neither. Several controllers may share the file.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or default_file()
+
+    def next(self) -> int:
+        """A new epoch, stored before it is handed out. Raises OSError when the file cannot be written."""
+        return self._advance(lambda last: max(last + 1, int(time.time())))
+
+    def check(self) -> None:
+        """Raises OSError when the file could not be written, or holds something else."""
+        try:
+            self._advance(lambda last: last)
+            self._secret()
+        except OSError as error:
+            if error.errno is None:
+                raise
+            words = f"the last epoch cannot be kept in {self.path}: {error.strerror}; another place: --epoch-file FILE"
+            raise OSError(words) from None
+
+    def adopt(self, epoch: int) -> None:
+        """An epoch that agents already run: later ones are larger."""
+        self._advance(lambda last: max(last, epoch))
+
+    def key(self, epoch: int) -> str:
+        """The key of an epoch, with which its agents check all sums: 32 hexadecimal digits, the same after a restart of
+        the controller. Raises OSError when the secret can neither be read nor kept."""
+        return self._derived("epoch", epoch, 16)
+
+    def labels(self) -> SecretLabels:
+        """The labels that switches and agents are given in the place of the numbers that rules have: the same after a
+        restart of the controller. Raises OSError when the secret can neither be read nor kept."""
+        return SecretLabels(bytes.fromhex(self._derived("labels", 0, 32)))
+
+    def _derived(self, purpose: str, number: int, size: int) -> str:
+        text = f"{purpose} {number}".encode()
+        return hashlib.blake2b(text, digest_size=size, key=self._secret()).hexdigest()
+
+    def _secret(self) -> bytes:
+        """Drawn once and kept beside the last epoch, in a file that only this user can read."""
+        path = self.path.with_name(f"{self.path.name}.secret")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            secret = file.read()
+            if not secret:
+                secret = secrets.token_bytes(SECRET_BYTES)
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
+        if len(secret) != SECRET_BYTES:
+            raise OSError(f"{path} does not hold a secret of {SECRET_BYTES} bytes: remove it, and a new one is drawn")
+        return secret
+
+    def _advance(self, rule) -> int:  # type: ignore[no-untyped-def]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read().strip()
+            if text and not text.isdigit():
+                raise OSError(f"{self.path} does not hold an epoch but {text[:40]!r}: remove it")
+            epoch = rule(int(text or 0))
+            if epoch > LAST_EPOCH:
+                raise OSError(f"{self.path}: epoch {epoch} does not fit in 32 bits: is the clock right?")
+            file.truncate(0)
+            file.write(f"{epoch}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return epoch

@@ -1,0 +1,180 @@
+"""Keeps switches filled: one that restarts, or loses its program, is connected again and gets its rules back.
+
+Nothing has to be told to the agents: registers start at zero, and the protocol treats a switch that forgot its slots
+like one that lost some packets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.rules import RuleSet
+from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, difference
+
+HEARTBEAT_SECONDS = 2.0
+HEARTBEAT_DEADLINE_SECONDS = 5.0
+RECONNECT_SECONDS = 5.0
+LAST_PAUSE_SECONDS = 5.0
+
+
+class Keeper:
+    """Watches one connected, installed target from a thread until `close`.
+
+    It does not fight another controller that takes the switch over: it says so and only reads from then on.
+
+    rules: what the switch shall hold; whoever changes that writes it with `write`, or calls `wake`. holds: what it
+    holds, as far as is known (None: nothing is). lock: of whoever writes to the target.
+    """
+
+    def __init__(
+        self, target: SwitchTarget, rules: RuleSet, log: Callable[[str], None], holds: RuleSet | None = None
+    ) -> None:
+        self.target = target
+        self.rules = rules
+        self.holds = holds
+        self.lock = threading.RLock()
+        self.refills = 0
+        self.ordered = False  # whoever sets `rules` now writes them, too
+        self.state = "connected"
+        self.problem = ""
+        self._log = log
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        target.on_lost = self._lost
+        self._thread = threading.Thread(target=self._run, name=f"keeper-{target.name}", daemon=True)
+        self._thread.start()
+
+    def _lost(self, reason: str) -> None:
+        self.problem = reason
+        self._wake.set()
+
+    def _run(self) -> None:
+        pause, filled = 0.1, True
+        while not self._closed.is_set():
+            try:
+                if self._healthy() and filled:
+                    self._catch_up()
+                    self._say("connected")
+                    pause = 0.1
+                    self._wake.wait(HEARTBEAT_SECONDS)
+                    self._wake.clear()
+                    continue
+                filled = False
+                self._say("reconnecting")
+                self._refill()
+                filled = True
+            except NotPrimary as error:
+                self.problem = str(error)
+                self._say("not primary")
+                return
+            except TargetError as error:
+                self.problem = str(error)
+                self._say("reconnecting")
+                self._closed.wait(pause)
+                pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    def _healthy(self) -> bool:
+        if self.target.demoted:
+            raise NotPrimary("another controller took the switch over; its rules are that one's now")
+        return self.target.alive and self.target.runs_program(HEARTBEAT_DEADLINE_SECONDS)
+
+    def write(self, rules: RuleSet) -> int:
+        """Bring the switch to these rules, with the lock held; how many changes that took. Raises TargetError."""
+        if self.holds is not None:
+            changes = difference(self.holds, rules)
+            known, self.holds = self.holds, None
+            try:
+                self.target.apply(changes)
+            except TargetError:
+                if not self.target.alive:
+                    raise
+                # It does not hold what was thought, or refuses: reading it tells.
+                self._log(f"switch {self.target.name} is read again: it refused a change of {len(known.labels)} labels")
+            else:
+                self.holds = rules
+                return len(changes)
+        self.target.load_pipeline()
+        changes = difference(self.target.read(), rules)
+        self.target.apply(changes)
+        if difference(self.target.read(), rules):
+            raise TargetError(f"switch {self.target.name} does not hold what was written to it")
+        self.holds = rules
+        return len(changes)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the switch can be written to now."""
+        return self.state == "connected" and self.target.alive
+
+    def wake(self) -> None:
+        """Look at the switch at once: `rules` may be others than it holds."""
+        self._wake.set()
+
+    def _catch_up(self) -> None:
+        """Write what was to be written while the switch could not be."""
+        # In this order: rules that an order has set are seen together with it.
+        if self.holds is self.rules or self.ordered or not self.lock.acquire(blocking=False):
+            return
+        try:
+            changes = self.write(self.rules)
+            if changes:
+                self._log(f"switch {self.target.name}: {changes} entries written that it lacked")
+        finally:
+            self.lock.release()
+
+    def _refill(self) -> None:
+        if not self.target.alive:
+            self.target.connect(RECONNECT_SECONDS)
+        with self.lock:
+            self.holds = None
+            changes = self.write(self.rules)
+            self.refills += 1
+            self.problem = ""
+            self._log(f"switch {self.target.name} is back: {changes} entries written")
+            self._say("connected")
+
+    def _say(self, state: str) -> None:
+        if state != self.state and not self._closed.is_set():
+            self.state = state
+            if state != "connected":
+                problem = self.problem or "it does not run our program any more"
+                self._log(f"switch {self.target.name}: {state}: {problem}")
+
+    def status(self) -> pb.SwitchStatus:
+        """State, what is installed, and the verdict counters where the switch answers within its deadline."""
+        reply = pb.SwitchStatus(
+            name=self.target.name,
+            address=self.target.address,
+            state=self.state,
+            problem=self.problem if self.state != "connected" else "",
+            labels=len(self.rules.labels),
+            groups=len(self.rules.groups),
+            routes=len(self.rules.routes),
+            refills=self.refills,
+        )
+        if self.state == "connected":
+            try:
+                reply.verdicts.update(self.target.read_verdicts())
+            except TargetError as error:
+                reply.problem = str(error)
+        return reply
+
+    def stop(self) -> None:
+        """Stop watching, soon. The rules stay on the switch."""
+        self._closed.set()
+        self._wake.set()
+
+    def cut(self) -> None:
+        """Wait no longer for a switch that does not answer; one that is being written to has its time."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.target.close()
+            finally:
+                self.lock.release()
+
+    def close(self) -> None:
+        """Stop watching, and wait for the end of it."""
+        self.stop()
+        self._thread.join(timeout=10)

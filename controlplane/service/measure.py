@@ -1,0 +1,271 @@
+"""What flows through a network, by its switches' counters and its agents' reports.
+
+Counters are read when somebody asks, at most every `FRESH_SECONDS`; a rate is what was counted between two readings.
+A job's own rate, from its workers' reports, is noted every second whether anybody looks or not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from controlplane.planner.rules import Forward, Replicate
+from controlplane.planner.topology import Topology
+from controlplane.service.keeper import Keeper
+from controlplane.service.network import Network
+from controlplane.service.periodic import Periodic
+from controlplane.service.room import job_of
+from controlplane.service.running import RunningJob
+from controlplane.targets.base import Counters, TargetError
+from controlplane.targets.fabric import everywhere
+
+FRESH_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+HISTORY = 600
+"""Seconds of each job's rate that are kept."""
+READERS = 8
+PATIENCE_SECONDS = 2.0
+SMOOTH_SECONDS = 2.5
+"""Over how long a worker's reports, which come every second, are averaged."""
+
+Link = tuple[str, str]
+
+
+@dataclass
+class Flow:
+    """Bytes that were counted, ever, and the rate between the last two readings, Mbit/s."""
+
+    total: int = 0
+    mbps: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the switches had counted. at: seconds since 1970.
+
+    links: per link and job (by number); trees: per job and tree, what a worker sends on average; verdicts: per switch;
+    silent: switches that did not answer, and why.
+    """
+
+    at: float = 0.0
+    links: dict[Link, dict[int, Flow]] = field(default_factory=dict)
+    trees: dict[tuple[int, int], Flow] = field(default_factory=dict)
+    verdicts: dict[str, dict[str, int]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+    def link(self, link: Link) -> float:
+        """Mbit/s of all jobs on a link."""
+        return sum(flow.mbps for flow in self.links.get(link, {}).values())
+
+
+@dataclass
+class _Reports:
+    """A worker's or server's byte counter, as it reported it: (when, value)."""
+
+    readings: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=16))
+
+    def add(self, when: float, value: float) -> None:
+        if self.readings and (when <= self.readings[-1][0] or value < self.readings[-1][1]):
+            if when <= self.readings[-1][0]:
+                return
+            self.readings.clear()  # another epoch
+        self.readings.append((when, value))
+
+    def mbps(self, now: float) -> float:
+        """Over the last reports; 0 when they have ended."""
+        recent = [one for one in self.readings if now - one[0] <= SMOOTH_SECONDS]
+        if len(recent) == 1:
+            recent = list(self.readings)[-2:]
+        if len(recent) < 2:
+            return 0.0
+        (begin, first), (end, last) = recent[0], recent[-1]
+        return 8e-6 * (last - first) / (end - begin)
+
+
+class Measurements:
+    """Readings of a network. Thread-safe; notes the jobs' rates from `start` to `close`."""
+
+    def __init__(self, network: Network, clock: Callable[[], float] = time.time) -> None:
+        self._network = network
+        self._clock = clock
+        self._reading = Reading()
+        self._taken = 0.0  # monotonic
+        self._counted: dict[tuple[str, int, int], int] = {}
+        self._when: dict[str, float] = {}  # by switch, monotonic
+        self._bytes: dict[tuple[str, str], _Reports] = {}  # by job and node
+        self._history: dict[str, deque[tuple[float, float]]] = {}
+        self._lock = threading.Lock()
+        self._reading_lock = threading.Lock()
+        self._thread = Periodic("measuring jobs", LOOK_SECONDS, self.note, network.log)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.close()
+
+    # -- jobs' rates, by their agents -------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Note every job's rate now."""
+        now, when = time.monotonic(), self._clock()
+        with self._lock:
+            names = set()
+            for job in self._network.jobs:
+                names.add(job.name)
+                self._history.setdefault(job.name, deque(maxlen=HISTORY)).append((when, self._rate(job, now)))
+            for gone in set(self._history) - names:
+                del self._history[gone]
+            self._bytes = {key: value for key, value in self._bytes.items() if key[0] in names}
+
+    def _rate(self, job: RunningJob, now: float) -> float:
+        members = job.roster.members()
+        workers = 0
+        total = 0.0
+        for node, config in job.roster.configs.items():
+            member = members.get(node)
+            worker = config.role == "worker"
+            workers += worker
+            if member is None or member.reported is None:
+                continue
+            reports = self._bytes.setdefault((job.name, node), _Reports())
+            reports.add(member.reported, member.statistics.get("bytes_sent" if worker else "bytes_received", 0.0))
+            if worker:
+                total += reports.mbps(now)
+        return total / workers if workers else 0.0
+
+    def history(self, job: str) -> list[tuple[float, float]]:
+        """(seconds since 1970, Mbit/s that a worker sent on average), the latest last."""
+        with self._lock:
+            return list(self._history.get(job, ()))
+
+    # -- links and trees, by the switches' counters -------------------------------------------------------------------
+
+    def read(self) -> Reading:
+        """What the switches count now; not older than a second."""
+        if not self._reading_lock.acquire(timeout=PATIENCE_SECONDS):
+            return self._reading  # a switch hangs; somebody else waits for it already
+        try:
+            if time.monotonic() - self._taken >= FRESH_SECONDS:
+                began = time.monotonic()
+                counted, silent = _counters(self._network.switches.keepers)
+                with self._lock:
+                    self._reading = self._advance(counted, silent)
+                self._taken = began
+            return self._reading
+        finally:
+            self._reading_lock.release()
+
+    def _advance(self, counters: dict[str, tuple[float, Counters]], silent: dict[str, str]) -> Reading:
+        network = self._network
+        topology, first = network.topology, not self._taken
+        numbers = {job.job_id: job for job in network.jobs}
+        actions = {
+            (switch, entry.ingress_port, entry.label): (entry.action, rules)
+            for number in numbers
+            for switch, rules in network.switches.rules(number).items()
+            for entry in rules.labels
+        }
+        grown: dict[Link, dict[int, Flow]] = {}
+        entries: dict[tuple[str, int, int], Flow] = {}
+
+        def add(u: str, v: str, job: int, more: Flow) -> None:
+            flow = grown.setdefault((u, v), {}).setdefault(job, Flow())
+            flow.total += more.total
+            flow.mbps += more.mbps
+
+        now = dict(self._counted)
+        for switch, (when, counted) in counters.items():
+            seconds = when - self._when.get(switch, when)
+            self._when[switch] = when
+            nodes = {topology.port(switch, other): other for other in topology.neighbours(switch)}
+            now = {key: value for key, value in now.items() if key[0] != switch}
+            for (port, label), (_, count) in counted.labels.items():
+                key = (switch, port, label)
+                now[key] = count
+                before = self._counted.get(key, count if first else 0)
+                grew = count - before if count >= before else count
+                more = entries[key] = Flow(grew, 8e-6 * grew / seconds if seconds > 0 else 0.0)
+                job = job_of(label)
+                if not grew or job not in numbers:
+                    continue
+                if port in nodes:
+                    add(nodes[port], switch, job, more)
+                action, rules = actions.get(key, (None, None))
+                out: Iterable[int] = ()
+                if isinstance(action, Forward):
+                    out = (action.port,)
+                elif isinstance(action, Replicate) and rules is not None:
+                    out = next((group.ports for group in rules.groups if group.group == action.group), ())
+                for one in out:
+                    if one in nodes and topology.kind(nodes[one]) == "server":
+                        add(switch, nodes[one], job, more)
+        self._counted = now
+        links = self._links(grown, numbers, topology)
+        trees = self._trees(entries, numbers)
+        verdicts = {switch: one.verdicts for switch, (_, one) in counters.items()}
+        return Reading(self._clock(), links, trees, verdicts, silent)
+
+    def _links(
+        self, grown: dict[Link, dict[int, Flow]], numbers: dict[int, RunningJob], topology: Topology
+    ) -> dict[Link, dict[int, Flow]]:
+        before = self._reading.links
+        links: dict[Link, dict[int, Flow]] = {}
+        for link in {*before, *grown}:
+            for number in {*before.get(link, {}), *grown.get(link, {})} & set(numbers):
+                total = before.get(link, {}).get(number, Flow()).total
+                more = grown.get(link, {}).get(number, Flow())
+                links.setdefault(link, {})[number] = Flow(total + more.total, more.mbps)
+        # What a switch sums and sends to a parameter server is counted nowhere but there.
+        now = time.monotonic()
+        for number, job in numbers.items():
+            for root, config in job.roster.configs.items():
+                if config.role == "parameter_server" and root in topology:
+                    reports = self._bytes.get((job.name, root))
+                    if reports is not None and reports.readings:
+                        link = topology.access_switch(root), root
+                        flow = Flow(int(reports.readings[-1][1]), reports.mbps(now))
+                        links.setdefault(link, {})[number] = flow
+        return links
+
+    def _trees(
+        self, entries: dict[tuple[str, int, int], Flow], numbers: dict[int, RunningJob]
+    ) -> dict[tuple[int, int], Flow]:
+        before = self._reading.trees
+        trees: dict[tuple[int, int], Flow] = {}
+        topology = self._network.topology
+        for number, job in numbers.items():
+            sent: dict[int, list[Flow]] = {}
+            for node, config in job.roster.configs.items():
+                if config.role != "worker" or node not in topology:
+                    continue
+                edge = topology.access_switch(node)
+                port = topology.port(edge, node)
+                for tree in config.worker_trees:
+                    sent.setdefault(tree.tree, []).append(entries.get((edge, port, tree.up_label), Flow()))
+            for index, flows in sent.items():
+                total = before.get((number, index), Flow()).total + sum(flow.total for flow in flows)
+                trees[number, index] = Flow(total, sum(flow.mbps for flow in flows) / len(flows))
+        return trees
+
+
+def _counters(keepers: Iterable[Keeper]) -> tuple[dict[str, tuple[float, Counters]], dict[str, str]]:
+    """Of every switch that answers, and when; and why others do not."""
+    counters: dict[str, tuple[float, Counters]] = {}
+    silent: dict[str, str] = {}
+
+    def read(keeper: Keeper) -> None:
+        name = keeper.target.name
+        if keeper.state != "connected":
+            silent[name] = keeper.problem or keeper.state
+            return
+        try:
+            counters[name] = time.monotonic(), keeper.target.read_counters()
+        except TargetError as error:
+            silent[name] = str(error)
+
+    everywhere(tuple(keepers), read, READERS)
+    return counters, silent

@@ -1,0 +1,383 @@
+"""A network that runs: its switches, and the jobs on them. What `deploy`, `serve` and the emulation have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+
+from controlplane.planner.job import Job, JobError
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.rules import Deployment, RuleSet
+from controlplane.planner.terms import USUAL, Terms
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.admission import Admission, AdmissionControl
+from controlplane.service.changeover import Late
+from controlplane.service.disabled import Why
+from controlplane.service.epochs import EpochStore
+from controlplane.service.failover import Failover
+from controlplane.service.members import Known
+from controlplane.service.network_state import NetworkState
+from controlplane.service.replanning import Replanning
+from controlplane.service.residual import without
+from controlplane.service.room import JOB_IDS, base_rules, deployment_of
+from controlplane.service.roster import Roster
+from controlplane.service.running import Jobs, JobsError, PlanSummary, RunningJob
+from controlplane.service.settled import MOST, STEADY
+from controlplane.service.state import Stored
+from controlplane.service.switches import Switches
+from controlplane.service.update import Update, UpdateError, Updater
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.kinds import Kind
+from controlplane.targets.secret_labels import SecretLabels
+from p4src.protocol import ENCODING
+
+ATTEMPTS = 3
+"""How often a job is planned when links and switches fail meanwhile."""
+ORDER_SECONDS = 30.0
+"""How long an operator's order waits for a change of the job's plan that is under way: on a busy machine a plan takes
+seconds, and an order that is refused for that is given again."""
+
+
+class Network:
+    """The switches of a topology, and the jobs that run on them. Thread-safe. A context manager.
+
+    Args:
+        targets: connected; they stay the caller's.
+        labels: what agents are told in the place of label numbers, as the targets write them (None: the numbers).
+        found: what other jobs have on them (`found`); None: nothing.
+        pace: share of the planned rate at which agents send.
+        log: gets one line per event.
+        steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at
+            most so many change over in one step.
+        changed: called after every change of the jobs.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        kind: Kind,
+        targets: Sequence[SwitchTarget],
+        *,
+        epochs: EpochStore | None = None,
+        labels: SecretLabels | None = None,
+        found: Mapping[int, Mapping[str, RuleSet]] | None = None,
+        pace: float = 1.0,
+        log: Callable[[str], None] = lambda line: None,
+        steady: float = STEADY,
+        most: int = MOST,
+    ) -> None:
+        self.topology = topology
+        self.kind = kind
+        self.switches = Switches(targets, base_rules(topology, kind), found, log)
+        self.jobs = Jobs()
+        self.state = NetworkState(topology, kind, self.switches, self.jobs)
+        self.log = log
+        self.changed: Callable[[], None] = lambda: None
+        self.unkept: Callable[[], str] = lambda: ""
+        self.admissions = AdmissionControl(self.state, steady=steady, most=most, log=log)
+        self._epochs = epochs or EpochStore()
+        self._labels = labels
+        self._pace = pace
+        self.answers: Counter[str] = Counter()  # what was done about failures, and how often
+        self.replanning = Replanning(self.state, self.admissions, self.answers, log)
+        self.failover = Failover(self.state, self.replanning, self.answers, log)
+
+    def install(self, plan: Plan, job_id: int) -> tuple[Deployment, int]:
+        """Put a plan on the switches beside what other jobs have there; how many changes that took.
+
+        Raises DoesNotFit, PlanError, FabricError; nothing is changed then.
+        """
+        with self.switches.placing:
+            deployment = deployment_of(
+                plan,
+                self.topology,
+                self.kind,
+                job_id,
+                taken=self.switches.taken(without=job_id),
+                installed=self.switches.rules(job_id),
+                pace=self._pace,
+            )
+            return deployment, self.switches.install(job_id, deployment.rulesets)
+
+    def run(self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None) -> RunningJob:
+        """What agents of an installed plan join; it can be changed from now on. whole: the job, where the plan is for a
+        part of it. Raises JobsError."""
+        whole = whole or plan.job
+        roster = Roster(
+            deployment.agents,
+            self._epochs,
+            ENCODING,
+            self.log,
+            known=self._known(whole),
+            labels=self._labels,
+            spare=lambda left: _suffice(whole, left),
+            on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
+        )
+        updater = Updater(
+            plan,
+            self.topology,
+            deployment,
+            limits=self.kind.limits,
+            switches=self.switches,
+            roster=roster,
+            log=self.log,
+            job_id=job_id,
+            pace=self._pace,
+            check=self.kind.check,
+            left=lambda topology: self.state.left(topology, job_id),
+            changed=lambda: self.changed(),
+            job=whole,
+        )
+        job = RunningJob(
+            PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version), roster, updater, job_id
+        )
+        needed = {*plan.job.workers, *plan.job.parameter_servers}
+        expected = needed.union(self.state.off)  # what an operator took out was not lost
+        job.do_without([node for node in (*whole.workers, *whole.parameter_servers) if node not in expected], Why.LOST)
+        self.jobs.add(job)
+        self.changed()
+        return job
+
+    def _known(self, job: Job) -> dict[str, Known]:
+        roles = [("worker", job.workers), ("parameter_server", job.parameter_servers)]
+        return {node: Known(role, self.topology.address(node)) for role, nodes in roles for node in nodes}
+
+    def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = ()) -> None:
+        """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
+        taken out stays out. Raises FabricError."""
+        gone = []
+        for name in kept_off:
+            try:
+                without(self.topology, [name])
+            except TopologyError:
+                gone.append(name)  # of another topology than the last time
+        self.state.off = dict.fromkeys((name for name in kept_off if name not in gone), Why.OPERATOR)
+        if self.state.off:
+            self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
+        if gone:
+            self.log(f"was kept off and is not in the topology any more: {', '.join(gone)}")
+        for stored in jobs:
+            self.switches.keep(stored.job_id, stored.deployment.rulesets)
+        changes = self.switches.fill()
+        if changes:
+            self.log(f"{changes} changes brought the switches to what they shall hold")
+        for stored in jobs:
+            self.run(stored.plan, stored.deployment, stored.job_id, stored.job).terms = stored.terms
+        self.replanning.fair = any(stored.terms != USUAL for stored in jobs)
+
+    def stored(self) -> list[Stored]:
+        """The jobs as they are now, for a controller that starts again."""
+        return [
+            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.terms, job.updater.job)
+            for job in self.jobs
+            if job.updater is not None
+        ]
+
+    def launch(
+        self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, terms: Terms = USUAL
+    ) -> tuple[Admission, RunningJob, int]:
+        """`AdmissionControl.admit` (together: `shared`), and `add`, as one order; planned again when something fails
+        meanwhile. Raises as they do."""
+        with self.replanning.changing:
+            attempts, late = 0, dict[str, str]()
+            while True:
+                off = dict(self.state.off)
+                try:
+                    if together:
+                        admission = self.admissions.shared(job, strategy, seed, terms, late)
+                    else:
+                        admission = self.admissions.admit(job, strategy, seed, terms)
+                    running, changes = self.add(admission.plan, terms=terms, others=admission.plans)
+                    break
+                except Late as error:
+                    self.log(f"job {job.name} is planned without taking from those that do not change over: {error}")
+                    late |= error.why
+                except (PlanError, UpdateError):
+                    attempts += 1
+                    if off == self.state.off or attempts == ATTEMPTS:
+                        raise
+            if together and admission.others:
+                self.replanning.fair = True
+            if late or self.admissions.steps:
+                self.replanning.soon()
+            return admission, running, changes
+
+    def add(
+        self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
+    ) -> tuple[RunningJob, int]:
+        """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
+        which the running jobs are changed over before. Raises as `admissions.admission`, `install` and
+        `replanning.rebalance`."""
+        with self.replanning.changing:
+            self.jobs.check_name(plan.job.name)
+            try:
+                if others:
+                    self.replanning.fair = True
+                    self.replanning.rebalance(others)
+                job_id = self.free_id()
+                deployment, changes = self.install(plan, job_id)
+            except BaseException:
+                if others:
+                    self.replanning.soon()  # room was made for nothing
+                raise
+            job = self.run(plan, deployment, job_id)
+            job.terms = terms
+            self.changed()
+            if words := self.unkept():  # a controller that starts again would not know it
+                self.remove(job.name)
+                if others:
+                    self.replanning.soon()
+                raise JobsError(f"job {job.name} was not added: {words}")
+            self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
+        self.failover.lead_around()  # what failed while it was installed
+        return job, changes
+
+    def remove(self, name: str) -> tuple[int, list[str]]:
+        """End a job and take its entries off; how many, and which switches lose theirs later. Raises JobsError,
+        FabricError (before the switches are watched)."""
+        job = self.jobs.get(name)
+        # First of all, so that an order that waits for this job goes on.
+        job.ending = True
+        job.roster.close(f"job {job.name} was removed")
+        with self.replanning.changing:
+            if all(one is not job for one in self.jobs):
+                raise JobsError(f"job {name!r} was removed by another order")
+            if job.updater is not None:
+                job.updater.end()
+            self.jobs.discard(job)
+            changes = self.switches.remove(job.job_id)
+            self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
+            self.changed()
+            return changes, self.switches.off()
+
+    def empty(self, names: Sequence[str]) -> bool:
+        """Whether nothing of any job passes these switches, links and parameter servers."""
+        parts = set(names)
+        for job in self.jobs:
+            for version in job.updater.versions if job.updater is not None else ():
+                for tree in version.plan.trees:
+                    ways = [*(flow.route for flow in tree.flows), *tree.return_edges]
+                    links = {f"{a}-{b}" for way in ways for u, v in pairwise(way) for a, b in ((u, v), (v, u))}
+                    if parts & {tree.root, *tree.points, *(node for way in ways for node in way), *links}:
+                        return False
+        return True
+
+    def has_server(self, node: str, addresses: Sequence[str]) -> bool:
+        """Whether a server has this name or, where no name is given, one of these addresses."""
+        if node:
+            return node in self.topology.servers
+        return any(self.topology.address(server) in addresses for server in self.topology.servers)
+
+    def taken_out(self) -> list[str]:
+        """What only an operator takes back, for a controller that starts again."""
+        return [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
+
+    def free_id(self) -> int:
+        """The lowest number that no job has, running or on a switch."""
+        used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
+        return next(number for number in range(1, JOB_IDS) if number not in used)
+
+    def replan(
+        self,
+        name: str = "",
+        *,
+        given: Topology | None = None,
+        changes: Sequence[str] = (),
+        off: Sequence[str] = (),
+        restored: Sequence[str] = (),
+        strategy: str | None = None,
+        dry_run: bool = False,
+    ) -> Update:
+        """As an operator orders it: plan a job again for the network's present state, and change over.
+
+        off, restored: switches, links ("V1-V2") and parameter servers that are kept off from now on, or no more; that
+        holds for all jobs, and what runs is led around them first. Raises JobsError, UpdateError, TopologyError and
+        what planning raises.
+        """
+        job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
+        with self.state.lock:
+            for one in self.jobs:
+                whole = one.updater.job if one.updater is not None else None
+                if whole is not None and not whole.may_lose_workers and (needed := {*off} & {*whole.workers}):
+                    raise JobsError(
+                        f"{min(needed)} is a worker of job {one.name}, which waits for each of its workers (one that "
+                        "may lose some has at_least= among its words)"
+                    )
+            wrong = [one for one in restored if one not in self.state.kept_off]
+            if wrong:
+                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.state.kept_off) or 'nothing'}")
+            kept = {one: why for one, why in self.state.off.items() if one not in restored}
+            later = kept | dict.fromkeys(off, Why.OPERATOR)
+            without(self.topology, later)
+            bases = {
+                one.name: one.updater.state(given or self.state.bases.get(one.name, self.topology), changes)
+                for one in ([job] if job is not None else self.jobs)
+                if one.updater is not None
+            }
+            for one in self.jobs:
+                if one.updater is not None:  # before anything is changed for anybody
+                    nodes = {node for node in (*later, *one.without) if node not in restored}
+                    one.updater.job.among([node for node in self.topology.servers if node not in nodes])
+            if not dry_run:
+                self.state.off = later
+                for one in self.jobs:
+                    one.use_again(restored)
+        if not dry_run and (off or restored):
+            self.changed()  # remembered before anything else, whatever becomes of the plans
+        if not dry_run and off:
+            self.failover.lead_around()
+        made = []
+        passing = bool(off or restored) and not (changes or given or strategy)
+        for one in [job] if job is not None else self.replanning.worst_first(self.jobs):
+            if one.updater is None:
+                raise UpdateError("this controller cannot change its plan")
+            state = self.state.at(bases[one.name], {*later, *one.without})
+            most = self.replanning.most_of(one) if passing else None
+            try:
+                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=ORDER_SECONDS, most=most))
+            except Exception as error:
+                if not dry_run and (off or restored):
+                    self.replanning.soon()  # that holds from now on, whatever became of the plans
+                if not dry_run and off and isinstance(error, UpdateError | ValueError):
+                    names = ", ".join(off)
+                    raise UpdateError(f"{error}; {names} kept off all the same, until --with {off[0]}") from error
+                raise
+            if not dry_run:
+                with self.state.lock:
+                    self.state.bases[one.name] = bases[one.name]
+        self.changed()
+        if len(self.jobs) > 1 and (off or restored) and not dry_run:
+            # Each has taken what the others left of what is there now; some were only led around.
+            self.replanning.soon()
+        if not made:
+            said = ""
+            if not dry_run and off:
+                said = f"; {', '.join(off)} kept off all the same, until --with {off[0]}"
+            elif not dry_run and restored:
+                said = f"; {', '.join(restored)} can be used again all the same"
+            raise JobsError(f"there is no job{said}")
+        return next((update for update in made if update.changed), made[0])
+
+    def close(self) -> None:
+        """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made."""
+        self.replanning.end()
+        for job in self.jobs:
+            job.roster.close()
+        self.switches.close()
+        self.replanning.wait()
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _suffice(job: Job, left: Collection[str]) -> bool:
+    """Whether a job can go on with these agents only."""
+    try:
+        there = job.among(left)
+    except JobError:
+        return False
+    return all(worker in left for worker in there.workers)

@@ -1,0 +1,91 @@
+"""What a network that runs is like now: what is kept off, what agents measured, what its jobs leave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_measured
+from controlplane.planner.topology import Topology
+from controlplane.service.disabled import Why
+from controlplane.service.residual import avoidable, only_switch, with_loads, with_taken, without
+from controlplane.service.running import Jobs, JobsError, RunningJob
+from controlplane.service.switches import Switches
+from controlplane.targets.kinds import Kind
+from p4src.protocol import frame_bytes
+
+
+class NetworkState:
+    """Thread-safe. Whoever changes `off` or `bases` holds `lock`; `off` is replaced as a whole.
+
+    Args:
+        topology: the network before anything is kept off.
+        switches, jobs: those of the network, which change.
+
+    off: what is kept off, and why. bases: by job, what its last plan was made for, before anything is kept off. lock:
+    never held for long: failures must not wait for orders.
+    """
+
+    def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs) -> None:
+        self.topology, self.kind, self.switches, self.jobs = topology, kind, switches, jobs
+        self.lock = threading.RLock()
+        self.off: dict[str, Why] = {}
+        self.bases: dict[str, Topology] = {}
+        self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
+        self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
+
+    @property
+    def now(self) -> Topology:
+        """The network as it is now, without what is kept off."""
+        return self.at(self.topology, self.off)
+
+    def at(self, base: Topology, off: Iterable[str]) -> Topology:
+        """A topology as it is now: without what is kept off, and with what agents measured."""
+        return with_measured(without(base, off), self.host_times_ms())
+
+    def of(self, job: RunningJob) -> Topology:
+        """As `now`, with the changes that a job's last plan was made for."""
+        with self.lock:
+            base = self.bases.get(job.name, self.topology)
+            plans = [] if job.updater is None else [job.updater.plan.job]
+            return self.at(base, [*avoidable(self.off, self.topology, plans), *job.without])
+
+    def left(self, topology: Topology, job_id: int | None) -> Topology:
+        """What the other jobs leave of a state of the network, of rates and of what switches hold."""
+        others = [job.updater.plan for job in self.jobs if job.updater is not None and job.job_id != job_id]
+        return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
+
+    def host_times_ms(self) -> dict[str, float]:
+        """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
+        for job in self.jobs:
+            if job.updater is not None and (trips := job.roster.round_trips_ms()):
+                plan, found = job.updater.plan, self._found.get(job.name)
+                if found is None or found[0] is not plan or found[1] != trips:  # seldom: states are asked for often
+                    bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
+                    found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
+                self._measured = self._measured | found[2]
+        return self._measured
+
+    @property
+    def kept_off(self) -> dict[str, str]:
+        """Switches, links and servers that no plan uses now, and why; of servers also of which job they are."""
+        servers = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.unused().items()}
+        return {**servers, **self.off}
+
+    def cut_off(self, job: RunningJob) -> bool:
+        """Whether the only switch of one of its agents is kept off."""
+        assert job.updater is not None
+        nodes = (*job.updater.plan.job.workers, *job.updater.plan.job.parameter_servers)
+        return any(switch in self.off for node in nodes for switch in only_switch(node, self.topology))
+
+    def check_reach(self, job: Job) -> None:
+        """Raises JobError; JobsError: a server of the job, or its only switch, is kept off."""
+        job.check(self.topology)
+        with self.lock:
+            for node in (*job.workers, *job.parameter_servers):
+                for name in (node, *only_switch(node, self.topology)):
+                    if name in self.off:
+                        hangs = f"{node} hangs on {name}, which" if name != node else node
+                        raise JobsError(f"job {job.name!r}: {hangs} is kept off ({self.off[name]})")

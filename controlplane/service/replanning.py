@@ -1,0 +1,239 @@
+"""New plans for jobs that run: all with fair shares, or one after the other on what the others leave."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import JobError
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import limited
+from controlplane.service.admission import AdmissionControl
+from controlplane.service.changeover import Late, Work, change_over
+from controlplane.service.network_state import NetworkState
+from controlplane.service.residual import with_loads
+from controlplane.service.running import RunningJob
+from controlplane.service.update import SAME, Update, UpdateError
+from controlplane.targets.base import TargetError
+
+REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
+"""Seconds until jobs that could not be planned again are tried once more; the last from then on."""
+TURN_SECONDS = 2.0
+"""How long a change of a job's plan waits for the one before it."""
+CLOSE_SECONDS = 20.0
+"""How long the end waits for a plan that is being made."""
+
+
+class Replanning:
+    """Of one network. Thread-safe; plans from a thread of its own, from the first `soon` to `end`.
+
+    Args:
+        answers: counts what was changed.
+        log: gets one line per event.
+
+    changing: held by whoever changes what runs: one order at a time, which may wait for operations to end. fair: a job
+    was added with the others; all are planned together from then on.
+    """
+
+    def __init__(
+        self,
+        state: NetworkState,
+        admissions: AdmissionControl,
+        answers: Counter[str],
+        log: Callable[[str], None],
+    ) -> None:
+        self.state, self._admissions, self._answers, self._log = state, admissions, answers, log
+        self.changing = threading.RLock()
+        self.fair = False
+        self.closed = False
+        self._wanted = threading.Event()
+        self._lock = threading.Lock()  # of the thread
+        self._thread: threading.Thread | None = None
+
+    def soon(self) -> None:
+        """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
+        self._wanted.set()
+        with self._lock:
+            if self._thread is None and not self.closed:
+                self._thread = threading.Thread(target=self._run, name="replan", daemon=True)
+                self._thread.start()
+
+    def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
+        """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
+        after. What cannot change over keeps what it has, and the others share the rest (with plans given: `Late`).
+
+        Raises Late at the end, naming those; UpdateError, Infeasible: those that were changed already stay so."""
+        with self.changing:
+            rates: dict[str, tuple[float, float]] = {}
+            late: dict[str, str] = {}
+            while True:
+                jobs = {job.name: job for job in self.state.jobs.changeable() if job.name not in late}
+                wanted = plans
+                if wanted is None:
+                    wanted, _ = self._admissions.fair_plans(list(jobs.values()), fixed=late)
+                jobs = {name: job for name, job in jobs.items() if name in wanted}
+                before = {name: job.plan.rate_mbps for name, job in jobs.items()}
+                less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
+                failures: dict[str, str] = {}
+                done: dict[str, Update | None] = {}
+                for names in (less, [name for name in jobs if name not in less]):
+                    if not failures:
+                        made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
+                        done |= made_way
+                        # One that was removed meanwhile leaves more than was planned.
+                        failures = {name: words for name, words in failures.items() if self.state.jobs.runs(jobs[name])}
+                self._answers["plans changed"] += sum(update is None or update.changed for update in done.values())
+                for name, job in jobs.items():
+                    rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
+                if done:
+                    self._log(f"{len(done)} of {len(self.state.jobs)} jobs change over: {entries(done.values())}")
+                late |= failures
+                if failures and plans is None:
+                    continue
+                if late:
+                    raise Late(late)
+                return rates
+
+    def reshared(self, job: RunningJob) -> bool:
+        """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
+        assert job.updater is not None
+        before = job.updater.plan.version
+        rate = job.updater.reshare(self.state.of(job))
+        if rate is not None and job.updater.plan.version != before:
+            self._log(f"job {job.name}: new shares for trees that are intact, {rate:.4g} Mbit/s; no switch is written")
+        return rate is not None
+
+    def most_of(self, job: RunningJob) -> float:
+        """What a job may have when it is planned again by itself: no more than it was given, while there are others:
+        whoever comes first would take what these had."""
+        return job.updater.home.rate_mbps if job.updater is not None and len(self.state.jobs) > 1 else math.inf
+
+    def worst_first(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
+        """Those that have the least of what they were given."""
+
+        def part(job: RunningJob) -> float:
+            return job.plan.rate_mbps / max(job.updater.home.rate_mbps, SAME) if job.updater is not None else 1.0
+
+        return sorted(jobs, key=part)
+
+    def end(self) -> None:
+        """Nothing is planned any more but what is being planned now."""
+        self.closed = True
+        self._wanted.set()
+
+    def wait(self) -> None:
+        """Until no plan is being made: a solver's threads must not be under way when the process ends."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        said: dict[str, str] = {}
+        tries = 0
+        while True:
+            waiting = None if not tries else REPLAN_PAUSES[min(tries, len(REPLAN_PAUSES)) - 1]
+            tries = 0 if self._wanted.wait(waiting) else tries
+            if self.closed:
+                return
+            self._wanted.clear()
+            try:
+                failures = self._plan_all(said)
+            except Exception as error:  # the thread must not end; whatever it was is said
+                failures = {"all": f"{type(error).__name__}: {error}"}
+            for name, words in failures.items():
+                if said.get(name) != words:
+                    self._log(f"job {name} was not planned again: {words}")
+            said, tries = failures, tries + 1 if failures else 0
+
+    def _plan_all(self, late: Collection[str] = ()) -> dict[str, str]:
+        """Why a job was not planned again, by its name. late: those that were not, before; they come last."""
+        failures: dict[str, str] = {}
+        if self.fair and len(self.state.jobs) > 1:
+            try:
+                rates = self.rebalance()
+                changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
+                if changed:
+                    self._log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
+                if 0 < self._admissions.steps <= 2 * len(self.state.jobs):
+                    self._wanted.set()  # the next ones
+                return {}
+            except Late as error:
+                return error.why
+            except (UpdateError, TargetError, ValueError) as error:
+                failures["all"] = str(error)
+        if self._all_home():
+            return {}
+        # One after the other: each is planned on what the others leave.
+        moved_on = False
+        for job in sorted(self.worst_first(self.state.jobs.changeable()), key=lambda one: one.name in late):
+            if self.closed or not self.state.jobs.runs(job):
+                continue
+            try:
+                if self.reshared(job):
+                    continue
+            except ValueError as error:
+                failures[job.name] = str(error)
+                continue
+            done, failed = change_over({job.name: self._work(job)}, drain=0.0)
+            update = done.get(job.name)
+            if job.name in done and (update is None or update.changed):
+                moved_on = True
+                self._answers["plans changed"] += 1
+                self._log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
+            failures |= failed if self.state.jobs.runs(job) else {}
+        if moved_on and any(self._has_less(job) for job in self.state.jobs.changeable()):
+            self._wanted.set()  # another may have made room meanwhile
+        return failures
+
+    def _all_home(self) -> bool:
+        """Where jobs have less than they were given, and all can have that again: as they were planned then. (One after
+        the other they may not find there: what one goes around by is another's way.)"""
+        jobs = [job for job in self.state.jobs.changeable() if job.updater is not None]
+        homes = {job.name: job.updater.home for job in jobs if job.updater is not None}
+        if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
+            return False
+        for job in jobs:
+            home, state = homes[job.name], self.state.of(job)
+            if job.updater is None or home.job != job.updater.job.among(state):
+                return False
+            try:
+                beside = with_loads(state, [other for name, other in homes.items() if name != job.name])
+                if evaluate(home, limited(beside, self.state.kind.limits)).rate_mbps < home.rate_mbps * (1 - SAME):
+                    return False
+            except (PlanError, JobError):
+                return False
+        try:
+            self.rebalance({job.name: homes[job.name] for job in jobs if not _same(job, homes[job.name])})
+        except (UpdateError, TargetError, ValueError):
+            return False
+        self._log("all jobs have again what they were given")
+        return True
+
+    def _has_less(self, job: RunningJob) -> bool:
+        """Than it was given."""
+        return job.updater is not None and job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
+
+    def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
+        updater = job.updater
+        assert updater is not None
+        most = self.most_of(job) if plan is None else None
+        return lambda moved: updater.update(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
+
+
+def entries(updates: Iterable[Update | None]) -> str:
+    """What changes of plans took; of those that are not all through, nothing is known yet."""
+    known = [update for update in updates if update is not None]
+    added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
+    return f"{added} entries added, {removed} removed"
+
+
+def _same(job: RunningJob, plan: Plan) -> bool:
+    """Whether a job runs this plan, whatever its version."""
+    return job.updater is not None and (job.updater.plan.trees, job.updater.plan.rate_mbps) == (
+        plan.trees,
+        plan.rate_mbps,
+    )

@@ -1,0 +1,97 @@
+"""What is left of a network: without what is kept off, beside what others use of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from controlplane.planner.evaluate import unit_loads
+from controlplane.planner.gathers import gather_loads
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.rules import NOTHING, Taken
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.targets.kinds import Kind
+
+
+def without(topology: Topology, off: Iterable[str]) -> Topology:
+    """The topology without these switches, links ("V1-V2", both directions) and servers. Raises TopologyError."""
+    nodes, links = [], []
+    for name in off:
+        ends = [(u, v) for u, v in topology.links if name in (f"{u}-{v}", f"{v}-{u}")]
+        if name in topology:
+            nodes.append(name)
+        elif ends:
+            links += ends
+        else:
+            raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
+    return topology.replace(remove_nodes=nodes, remove_links=links)
+
+
+def with_room(topology: Topology, part: float) -> Topology:
+    """The topology of whose links, switches and servers at least this part is left, whoever uses them."""
+    nodes: dict[str, dict[str, float]] = {}
+    for node, given in topology.graph.nodes.items():
+        for what in ("aggregation_mbps", "ingress_mbps"):
+            most = given.get(what, math.inf) * (1 - part)
+            if given.get(f"used_{what}", 0.0) > most:
+                nodes.setdefault(node, {})[f"used_{what}"] = most
+    links = {
+        (u, v): {"used_bandwidth_mbps": topology.bandwidth_mbps(u, v) * (1 - part)}
+        for u, v in topology.links
+        if topology.used_bandwidth_mbps(u, v) > topology.bandwidth_mbps(u, v) * (1 - part)
+    }
+    return topology.replace(nodes=nodes, links=links)
+
+
+def avoidable(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
+    """Of what is kept off, all that these jobs can be planned without: not the only switch of one of their servers. A
+    job waits for that one to be back, and is rerouted around what else fails."""
+    nodes = {node for job in jobs for node in (*job.workers, *job.parameter_servers)}
+    only = {switch for node in nodes for switch in only_switch(node, topology)}
+    return [name for name in off if name not in only]
+
+
+def only_switch(node: str, topology: Topology) -> tuple[str, ...]:
+    """The switch that a server hangs on, where that is one."""
+    others = topology.neighbours(node)
+    return others if len(others) == 1 else ()
+
+
+def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
+    """The topology with what these plans use at their rates as background load. What is not there cannot be used."""
+    nodes: dict[str, dict[str, float]] = {}
+    links: dict[tuple[str, str], float] = {}
+    for plan in plans:
+        on_links, on_switches, on_roots = unit_loads(plan, topology.results_on_links)
+        if plan.gather_speed > 1:
+            gathered, _ = gather_loads(plan, topology.results_on_links)
+            for link, load in gathered.items():
+                on_links[link] = max(on_links.get(link, 0.0), plan.gather_speed * load)
+        for (u, v), load in on_links.items():
+            if topology.has_link(u, v):
+                links[u, v] = links.get((u, v), topology.used_bandwidth_mbps(u, v)) + load * plan.rate_mbps
+        for name, found in (("used_aggregation_mbps", on_switches), ("used_ingress_mbps", on_roots)):
+            for node, load in found.items():
+                if node in topology:
+                    own = nodes.setdefault(node, {name: topology.graph.nodes[node].get(name, 0.0)})
+                    own[name] += load * plan.rate_mbps
+    return topology.replace(nodes=nodes, links={link: {"used_bandwidth_mbps": load} for link, load in links.items()})
+
+
+def with_taken(topology: Topology, taken: Mapping[str, Taken], kind: Kind) -> Topology:
+    """The topology whose switches hold only what is not taken, where anything is. What a switch holds in all is what
+    its program does, or less, where the topology says so."""
+    limits = kind.limits
+    nodes: dict[str, dict[str, int]] = {}
+    for switch, by in taken.items():
+        if by != NOTHING and switch in topology:
+            own = topology.graph.nodes[switch]
+            there = {
+                "slots": (limits.slots, by.used_slots),
+                "label_entries": (limits.label_table_size, by.labels),
+                "multicast_groups": (limits.multicast_groups, len(by.groups)),
+            }
+            free = {name: min(most, own.get(name, most)) - used for name, (most, used) in there.items()}
+            nodes[switch] = {name: max(0, count) for name, count in free.items()}
+    return topology.replace(nodes=nodes)

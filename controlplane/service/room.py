@@ -1,0 +1,178 @@
+"""What the jobs of a network have on its switches, and where the next version of a plan finds room.
+
+A label number's upper half is its job's number (less one, so that job 1's begin at 1): whose an entry is can be read
+from the switch itself, by any controller that has the secret from which its label was made (secret_labels.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.planner.bridging import is_flood
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource
+from controlplane.planner.rules import (
+    Deployment,
+    LabelEntry,
+    MulticastGroup,
+    Replicate,
+    RuleSet,
+    Taken,
+    build,
+    routes,
+)
+from controlplane.planner.topology import Topology
+from controlplane.targets.base import SwitchTarget, difference, empty
+from controlplane.targets.kinds import Kind
+
+JOB_IDS = 1 << 16
+JOB_LABELS = 1 << 16
+"""Labels of one job, all versions of its plan together."""
+
+
+def first_label(job_id: int) -> int:
+    """Where a job's labels begin (0 is no label)."""
+    return max(1, (job_id - 1) % JOB_IDS * JOB_LABELS)
+
+
+def last_label(job_id: int) -> int:
+    """Where a job's labels end, itself one of them."""
+    return (job_id - 1) % JOB_IDS * JOB_LABELS + JOB_LABELS - 1
+
+
+def job_of(label: int) -> int:
+    """The number of the job that a label belongs to."""
+    return (label // JOB_LABELS + 1) % JOB_IDS
+
+
+def split(rules: RuleSet) -> dict[int, RuleSet]:
+    """The labels and groups of each job on a switch. A group goes with the labels that use it (else with job 1)."""
+    labels: dict[int, list[LabelEntry]] = {}
+    owner: dict[int, int] = {}
+    for entry in rules.labels:
+        labels.setdefault(job_of(entry.label), []).append(entry)
+        if isinstance(entry.action, Replicate):
+            owner[entry.action.group] = job_of(entry.label)
+    groups: dict[int, list[MulticastGroup]] = {}
+    for group in part(rules).groups:
+        groups.setdefault(owner.get(group.group, 1), []).append(group)
+    return {
+        job: RuleSet(rules.switch, tuple(labels.get(job, ())), tuple(groups.get(job, ())), ())
+        for job in sorted({*labels, *groups})
+    }
+
+
+def part(rules: RuleSet) -> RuleSet:
+    """A job's part of a rule set: without what belongs to the network (IPv4 routes, ports, bridging)."""
+    groups = tuple(group for group in rules.groups if not is_flood(group))
+    return replace(rules, groups=groups, routes=(), ports=(), bridge=())
+
+
+def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
+    """The network's own entries and those of all jobs; their numbers are disjoint."""
+    labels, groups = list(base.labels), list(base.groups)
+    for rules in parts:
+        labels += rules.labels
+        groups += rules.groups
+    return replace(base, labels=tuple(labels), groups=tuple(groups))
+
+
+def place(
+    plan: Plan,
+    topology: Topology,
+    limits: Limits,
+    *,
+    job_id: int,
+    taken: Mapping[str, Taken] | None = None,
+    installed: Mapping[str, RuleSet] | None = None,
+    fresh: bool = False,
+) -> Deployment:
+    """Rules and configurations of `plan` whose labels, groups and slots are free.
+
+    taken: what this must not meet. installed: what the job has on the switches already; labels are others than these,
+    unless everything is as it is there (fresh: even then). Agents that run with a label so never find another meaning
+    behind it. Raises DoesNotFit.
+    """
+    low, high = first_label(job_id), last_label(job_id)
+    own = _labels(installed or {})
+
+    def attempt(label: int) -> Deployment:
+        return build(plan, topology, limits, job_id=job_id, epoch=0, first_label=label, taken=taken)
+
+    if installed and own and not fresh:
+        first = attempt(low)
+        offset = min(_labels(first.rulesets)) - low  # not every label needs an entry
+        same = first if min(own) == low + offset else attempt(min(own) - offset)
+        if all(_same(part(rules), installed.get(switch)) for switch, rules in same.rulesets.items()):
+            return same
+    begin = max((label for label in own if low <= label <= high), default=low - 1) + 1
+    made = attempt(begin)
+    if made.next_label > high + 1 and begin > low:
+        made = attempt(low)
+    if made.next_label > high + 1 or own & _labels(made.rulesets):
+        raise DoesNotFit(topology.switches[0], Resource.NUMBERS, len(own | _labels(made.rulesets)), JOB_LABELS)
+    return made
+
+
+def build_beside(
+    plan: Plan,
+    topology: Topology,
+    limits: Limits,
+    old: Deployment,
+    *,
+    job_id: int,
+    taken: Mapping[str, Taken] | None = None,
+) -> Deployment:
+    """As `place`, while `old` is installed. taken: of everything on the switches (None: `old` is alone there)."""
+    if taken is None:
+        taken = {v: Taken.by(rules) for v, rules in old.rulesets.items()}
+    return place(plan, topology, limits, job_id=job_id, taken=taken, installed=old.rulesets, fresh=True)
+
+
+def deployment_of(
+    plan: Plan,
+    topology: Topology,
+    kind: Kind,
+    job_id: int,
+    *,
+    taken: Mapping[str, Taken] | None = None,
+    installed: Mapping[str, RuleSet] | None = None,
+    pace: float = 1.0,
+) -> Deployment:
+    """What a plan puts on the switches beside what is taken there. Raises DoesNotFit, PlanError."""
+    paced = replace(plan, rate_mbps=plan.rate_mbps * pace)
+    deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
+    kind.check(plan, topology)
+    return deployment
+
+
+def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
+    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches."""
+    found = {}
+    for switch, entries in routes(topology).items():
+        panel = (
+            (*topology.front_panel(switch).values(), *topology.loopback_ports(switch))
+            if kind.limits.front_panel
+            else ()
+        )
+        found[switch] = RuleSet(switch, (), (), entries, tuple(sorted(panel)))
+    return kind.bridged(found, topology)
+
+
+def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:
+    """What each job, by number, has on switches that run our program. Raises TargetError."""
+    jobs: dict[int, dict[str, RuleSet]] = {}
+    for target in targets:
+        if target.runs_program():
+            for job, rules in split(target.read()).items():
+                jobs.setdefault(job, {})[target.name] = rules
+    return jobs
+
+
+def _labels(rulesets: Mapping[str, RuleSet]) -> set[int]:
+    return {entry.label for rules in rulesets.values() for entry in rules.labels}
+
+
+def _same(one: RuleSet, other: RuleSet | None) -> bool:
+    return not difference(other or empty(one.switch), one)

@@ -1,0 +1,182 @@
+"""A job that runs, and the jobs of a network by their names."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.terms import USUAL, Terms
+from controlplane.service.disabled import Why
+from controlplane.service.members import Refused
+from controlplane.service.roster import Roster
+from controlplane.service.update import Updater
+
+
+class NoJobYet(Refused):
+    """No job has this agent's node, or the name that it asks for; one that is added later may."""
+
+
+class JobsError(Exception):
+    """There is no such job, there is one already, or it would get nothing; the message says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """What `status` says about the plan. rate: the planned sending rate of each worker, Mbit/s."""
+
+    job: str
+    strategy: str
+    rate_mbps: float
+    version: int = 1
+
+
+class RunningJob:
+    """One job: its plan and its agents. updater: changes the plan while it runs; None: it cannot be changed.
+
+    terms: what it is promised where jobs share the network.
+    """
+
+    def __init__(
+        self,
+        plan: PlanSummary,
+        roster: Roster,
+        updater: Updater | None = None,
+        job_id: int = 1,
+        *,
+        terms: Terms = USUAL,
+    ) -> None:
+        self.terms = terms
+        self.ending = False  # it is being removed
+        self.without: dict[str, Why] = {}  # of its agents: those that it is planned without, and why
+        self._changing = threading.Lock()  # of `without`
+        self.losses: Counter[str] = Counter()  # how often each was lost
+        self.mending = threading.Lock()
+        self._plan = plan
+        self.roster = roster
+        self.updater = updater
+        self.job_id = job_id
+
+    def do_without(self, nodes: Iterable[str], why: Why) -> None:
+        """Plans for the job are made without these agents from now on."""
+        with self._changing:
+            self.without = self.without | dict.fromkeys(nodes, why)
+
+    def use_again(self, nodes: Collection[str]) -> None:
+        """Plans for the job may use these agents again."""
+        with self._changing:
+            self.without = {node: why for node, why in self.without.items() if node not in nodes}
+
+    def unused(self) -> dict[str, Why]:
+        """Agents of the job that its plan does not use, and why."""
+        if self.updater is None:
+            return dict(self.without)
+        whole, planned = self.updater.job, self.updater.plan.job
+        idle = {*whole.workers, *whole.parameter_servers}.difference(planned.workers, planned.parameter_servers)
+        return dict.fromkeys(sorted(idle), Why.UNUSED) | self.without
+
+    @property
+    def name(self) -> str:
+        return self._plan.job
+
+    @property
+    def plan(self) -> PlanSummary:
+        """The plan that runs now."""
+        if self.updater is None:
+            return self._plan
+        plan = self.updater.plan
+        return PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
+
+
+class Jobs:
+    """Jobs by name. Thread-safe."""
+
+    def __init__(self, *jobs: RunningJob) -> None:
+        self._jobs = {job.name: job for job in jobs}
+        self._lock = threading.RLock()
+        self._added = threading.Condition(self._lock)
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        with self._lock:
+            return iter(list(self._jobs.values()))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: RunningJob) -> None:
+        """Raises JobsError when there is one of that name."""
+        with self._lock:
+            self.check_name(job.name)
+            self._jobs[job.name] = job
+            self._added.notify_all()
+
+    def wait_for(self, request: pb.JoinRequest, timeout: float) -> RunningJob | None:
+        """The job that an agent wants to join, as soon as there is one; None: not within so many seconds. Raises
+        Refused."""
+
+        def found() -> RunningJob | None:
+            try:
+                return self.of(request)
+            except NoJobYet:
+                return None
+
+        with self._added:
+            return self._added.wait_for(found, timeout)
+
+    def check_name(self, name: str) -> None:
+        """Raises JobsError when there is one of that name."""
+        with self._lock:
+            if name in self._jobs:
+                raise JobsError(f"a job named {name!r} runs already; give this one another name")
+
+    def runs(self, job: RunningJob) -> bool:
+        """Whether it is one of these, and is not being removed."""
+        return not job.ending and any(one is job for one in self)
+
+    def changeable(self) -> list[RunningJob]:
+        """Those whose plans can be changed, but for those that are being removed."""
+        return [job for job in self if job.updater is not None and not job.ending]
+
+    def discard(self, job: RunningJob) -> None:
+        """Take it out, where it is in."""
+        with self._lock:
+            self._jobs.pop(job.name, None)
+
+    def get(self, name: str = "") -> RunningJob:
+        """The job of that name; without one, the only job. Raises JobsError."""
+        with self._lock:
+            names = ", ".join(self._jobs) or "none"
+            if name and name not in self._jobs:
+                raise JobsError(f"there is no job {name!r}; the jobs are: {names}")
+            if not name and len(self._jobs) != 1:
+                raise JobsError("there is no job" if not self._jobs else f"say which job: {names}")
+            return self._jobs[name] if name else next(iter(self._jobs.values()))
+
+    def of(self, request: pb.JoinRequest) -> RunningJob:
+        """The job that an agent wants to join: by its name, else the only one with its node or address.
+
+        Raises NoJobYet: there is none now; Refused: there are several.
+        """
+        jobs = list(self)
+        try:
+            if request.job:
+                return self.get(request.job)
+        except JobsError as error:
+            raise NoJobYet(str(error)) from None
+        matching = [job for job in jobs if job.roster.knows(request)]
+        if len(matching) == 1:
+            return matching[0]
+        who = request.node or ", ".join(request.addresses) or "an agent without a name"
+        if matching:
+            names = ", ".join(job.name for job in matching)
+            raise Refused(f"{who} is in several jobs ({names}): say which with INART_JOB=NAME (--job NAME)")
+        there = "; ".join(f"{job.name}: {', '.join(job.roster.configs)}" for job in jobs) or "there is no job"
+        raise NoJobYet(f"{who} is not a node of any job ({there})")
+
+
+def job_state(job: RunningJob) -> str:
+    """ "running" when all of a job's agents are there, else "waiting"."""
+    missing = set(job.roster.configs) - set(job.roster.members())
+    return "running" if job.roster.running and not missing else "waiting"

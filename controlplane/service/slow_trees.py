@@ -1,0 +1,65 @@
+"""Trees that carry much less than is planned on them: an operator is told so, and nothing is changed.
+
+The controller does not guess which link is congested. P4Runtime has no queue lengths, and what switches count says the
+same of a full queue, of packets that were lost, and of a rank that is late: a guess from it once throttled a job to 1 %
+because of a late rank. What other traffic takes of a link is declared with `replan --set`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controlplane.service.network import Network
+from controlplane.service.running import RunningJob
+
+LOOK_SECONDS = 1.0
+SLOW_PART = 0.5
+"""A tree is slow when it carries less than this part of its planned rate."""
+SLOW_LOOKS = 10
+"""How many looks in a row must find a tree slow before that is said."""
+
+
+@dataclass
+class SlowTrees:
+    """Looks at what agents report of their trees, at most once a second, from one thread.
+
+    log: gets one line for each plan whose trees are slow.
+    """
+
+    network: Network
+    log: Callable[[str], None] = lambda line: None
+    _looked: float = 0.0
+    _slow: dict[str, dict[int, int]] = field(default_factory=dict)  # by job and tree: in how many looks in a row
+    _said: dict[str, int] = field(default_factory=dict)  # by job: the version of the plan of which it was said
+
+    def look(self) -> None:
+        """Say what is slow and was not said of this plan yet."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        jobs = list(self.network.jobs)
+        for job in jobs:
+            self._look_at(job)
+        names = {job.name for job in jobs}
+        self._slow = {name: counts for name, counts in self._slow.items() if name in names}
+        self._said = {name: version for name, version in self._said.items() if name in names}
+
+    def _look_at(self, job: RunningJob) -> None:
+        rates, planned = job.roster.tree_rates(), job.roster.planned_tree_rates()
+        before = self._slow.get(job.name, {})
+        slow = {tree for tree, rate in rates.items() if rate < SLOW_PART * planned.get(tree, 0.0)}
+        self._slow[job.name] = {tree: before.get(tree, 0) + 1 for tree in slow}
+        found = sorted(tree for tree, looks in self._slow[job.name].items() if looks >= SLOW_LOOKS)
+        version = job.plan.version
+        if not found or self._said.get(job.name) == version:
+            return
+        self._said[job.name] = version
+        words = ", ".join(f"tree {tree} carries {rates[tree]:.4g} of {planned[tree]:.4g} Mbit/s" for tree in found[:4])
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        self.log(
+            f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
+            "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
+        )

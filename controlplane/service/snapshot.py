@@ -1,0 +1,250 @@
+"""A network and its jobs at a moment, as data: what the page shows and /api/snapshot returns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from controlplane.planner.evaluate import unit_loads
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.layout import positions
+from controlplane.planner.rules import NOTHING, Taken
+from controlplane.planner.topology import Topology
+from controlplane.service.events import EventLog
+from controlplane.service.measure import Measurements, Reading
+from controlplane.service.network import Network
+from controlplane.service.running import RunningJob, job_state
+
+EVENTS = 200
+Link = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What a plan puts on everything at its rate, Mbit/s. flows: links with results, also where the topology's planners
+    leave those out; links: as planners count."""
+
+    flows: Mapping[Link, float]
+    links: Mapping[Link, float]
+    switches: Mapping[str, float]
+    roots: Mapping[str, float]
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology) -> Loads:
+        """What a plan puts on links, switches and parameter servers at its rate, Mbit/s."""
+        flows, switches, roots = unit_loads(plan)
+        links = flows if topology.results_on_links else unit_loads(plan, results_on_links=False)[0]
+        rate = plan.rate_mbps
+        return cls(
+            {link: load * rate for link, load in flows.items()},
+            {link: load * rate for link, load in links.items()},
+            {node: load * rate for node, load in switches.items()},
+            {node: load * rate for node, load in roots.items()},
+        )
+
+
+class Snapshots:
+    """Makes snapshots of a network. log: has the events. Thread-safe."""
+
+    def __init__(self, network: Network, measurements: Measurements, log: EventLog) -> None:
+        self.network = network
+        self.measurements = measurements
+        self.log = log
+        self._places = positions(network.topology)
+        self._loads: dict[str, tuple[Plan, Loads]] = {}
+
+    def take(self) -> dict[str, Any]:
+        """The network now; JSON-able. Rates are in Mbit/s, times in seconds since 1970."""
+        network, topology = self.network, self.network.topology
+        reading = self.measurements.read()
+        jobs = [job for job in network.jobs if job.updater is not None]
+        loads = {job.name: self._planned(job) for job in jobs}
+        used = _Used(topology, loads.values())
+        names = {job.job_id: job.name for job in jobs}
+        hosts = network.state.host_times_ms()
+        taken = network.switches.taken()
+        kept_off = network.state.kept_off
+        return {
+            "time": time.time(),
+            "measured_at": reading.at,
+            "topology": topology.name,
+            "without": kept_off,
+            "answers": dict(network.answers),
+            "host_times_ms": dict(hosts),
+            "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
+            "links": [
+                {
+                    "from": u,
+                    "to": v,
+                    "bandwidth_mbps": topology.bandwidth_mbps(u, v),
+                    "planned_mbps": used.flows.get((u, v), 0.0),
+                    "measured_mbps": reading.link((u, v)),
+                    "jobs": {
+                        names[number]: flow.mbps
+                        for number, flow in reading.links.get((u, v), {}).items()
+                        if number in names
+                    },
+                    "off": _is_off(kept_off, u, v),
+                }
+                for u, v in topology.links
+            ],
+            "jobs": [self._job(job, reading, loads[job.name], used) for job in jobs],
+            "events": [{"time": event.time, "text": event.text} for event in self.log.last(EVENTS)],
+        }
+
+    def _planned(self, job: RunningJob) -> Loads:
+        assert job.updater is not None
+        plan = job.updater.plan
+        kept = self._loads.get(job.name)
+        if kept is None or kept[0] is not plan:
+            kept = plan, Loads.of(plan, self.network.topology)
+            self._loads[job.name] = kept
+        return kept[1]
+
+    def _node(
+        self, node: str, reading: Reading, loads: Mapping[str, Loads], used: _Used, taken: Taken
+    ) -> dict[str, Any]:
+        network, topology = self.network, self.network.topology
+        x, y = self._places[node]
+        found: dict[str, Any] = {"name": node, "kind": topology.kind(node), "x": x, "y": y}
+        found["off"] = network.state.kept_off.get(node, "")
+        if topology.kind(node) == "switch":
+            keeper = next((one for one in network.switches.keepers if one.target.name == node), None)
+            found |= {
+                "state": keeper.state if keeper is not None else "",
+                "problem": reading.silent.get(node, ""),
+                "refills": keeper.refills if keeper is not None else 0,
+                "adds_for": sorted(name for name, one in loads.items() if one.switches.get(node)),
+                "aggregation_mbps": _finite(topology.aggregation_mbps(node)),
+                "planned_mbps": used.switches.get(node, 0.0),
+                "slots_used": sum(end - begin for begin, end in taken.slots),
+                "slots": network.kind.limits.slots,
+                "labels": taken.labels,
+                "verdicts": reading.verdicts.get(node, {}),
+            }
+        else:
+            roles = {job.name: job.roster.configs[node].role for job in network.jobs if node in job.roster.configs}
+            joined = [job.name for job in network.jobs if node in job.roster.members()]
+            found |= {
+                "jobs": roles,
+                "joined": joined,
+                "ingress_mbps": _finite(topology.ingress_mbps(node)),
+                "planned_mbps": used.roots.get(node, 0.0),
+            }
+        return found
+
+    def _job(self, job: RunningJob, reading: Reading, loads: Loads, used: _Used) -> dict[str, Any]:
+        assert job.updater is not None
+        plan = job.updater.plan
+        history = self.measurements.history(job.name)
+        members = job.roster.members()
+        status = job.roster.status()
+        waits = {one.tree: one for one in status.trees}
+        trees = []
+        for index, tree in enumerate(plan.trees):
+            flow = reading.trees.get((job.job_id, index))
+            waiting = waits.get(index)
+            late = waiting is not None and waiting.HasField("oldest_chunk")
+            trees.append(
+                {
+                    "tree": index,
+                    "root": tree.root,
+                    "share": tree.share,
+                    "planned_mbps": plan.rate_mbps * tree.share,
+                    "measured_mbps": flow.mbps if flow is not None else 0.0,
+                    "points": list(tree.points),
+                    "links": sorted({pair for one in tree.flows for pair in pairwise(one.route)}),
+                    "oldest_chunk": waiting.oldest_chunk if waiting is not None and late else None,
+                    "waits_for": list(waiting.missing) if waiting is not None and late else [],
+                    "waiting_seconds": waiting.waiting_seconds if waiting is not None and late else 0.0,
+                }
+            )
+        return {
+            "name": job.name,
+            "number": job.job_id,
+            "strategy": plan.strategy,
+            "version": plan.version,
+            "weight": job.terms.weight,
+            "guarantee_mbps": job.terms.guarantee_mbps,
+            "priority": job.terms.priority,
+            "state": job_state(job),
+            "epoch": job.roster.epoch,
+            "update": status.update,
+            "planned_mbps": plan.rate_mbps,
+            "measured_mbps": history[-1][1] if history else 0.0,
+            "bottleneck": used.bottleneck(loads),
+            "workers": list(plan.job.workers),
+            "parameter_servers": list(plan.job.parameter_servers),
+            "missing": [node for node in job.roster.configs if node not in members],
+            "agents": {
+                node: {"role": config.role, "joined": node in members, "statistics": _statistics(members, node)}
+                for node, config in job.roster.configs.items()
+            },
+            "history": [[when, rate] for when, rate in history],
+            "trees": trees,
+        }
+
+
+class _Used:
+    """What all jobs are planned to use of everything, Mbit/s."""
+
+    def __init__(self, topology: Topology, loads: Iterable[Loads]) -> None:
+        self.topology = topology
+        self.flows: dict[Link, float] = {}
+        self.links: dict[Link, float] = {}
+        self.switches: dict[str, float] = {}
+        self.roots: dict[str, float] = {}
+        for one in loads:
+            _add(self.flows, one.flows)
+            _add(self.links, one.links)
+            _add(self.switches, one.switches)
+            _add(self.roots, one.roots)
+
+    def bottleneck(self, loads: Loads) -> dict[str, Any]:
+        """Of what a job uses, that which is fullest; kind: link, switch or parameter_server."""
+        topology = self.topology
+        found: list[tuple[float, str, str, Link | None]] = []
+        for u, v in loads.links:
+            if topology.has_link(u, v):
+                full = _share(self.links[u, v], topology.residual_bandwidth_mbps(u, v))
+                found.append((full, "link", f"{u}->{v}", (u, v)))
+        for node in loads.switches:
+            if node in topology:
+                full = _share(self.switches[node], topology.residual_aggregation_mbps(node))
+                found.append((full, "switch", node, None))
+        for node in loads.roots:
+            if node in topology:
+                full = _share(self.roots[node], topology.residual_ingress_mbps(node))
+                found.append((full, "parameter_server", node, None))
+        if not found:
+            return {"kind": "", "name": "", "link": None, "used": 0.0}
+        # Of equals the node: it says more than the link that leads there.
+        used, kind, name, link = max(found, key=lambda one: (round(one[0], 6), one[3] is None))
+        return {"kind": kind, "name": name, "link": list(link) if link else None, "used": used}
+
+
+def _add(whole: dict[Any, float], part: Mapping[Any, float]) -> None:
+    for name, load in part.items():
+        whole[name] = whole.get(name, 0.0) + load
+
+
+def _share(load: float, capacity: float) -> float:
+    if math.isinf(capacity):
+        return 0.0
+    return load / capacity if capacity > 0 else 1e9
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isinf(value) else value
+
+
+def _statistics(members: Mapping[str, Any], node: str) -> dict[str, float]:
+    return dict(members[node].statistics) if node in members else {}
+
+
+def _is_off(off: Mapping[str, str], u: str, v: str) -> str:
+    return next((off[name] for name in (f"{u}-{v}", f"{v}-{u}", u, v) if name in off), "")

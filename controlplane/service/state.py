@@ -1,0 +1,221 @@
+"""What a controller must know when it starts again: the jobs, their plans, what each has on the switches, and what an
+operator keeps off."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.inputs import parse_json
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.planner.terms import USUAL, Terms
+
+T = TypeVar("T")
+
+ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
+    "forward": Forward,
+    "replicate": Replicate,
+    "aggregate": Aggregate,
+}
+
+
+RETRY_SECONDS = 5.0
+
+
+class StateError(Exception):
+    """The state cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One job as it is installed. job: all of it, where the plan is for a part."""
+
+    job_id: int
+    plan: Plan
+    deployment: Deployment
+    terms: Terms = USUAL
+    job: Job | None = None
+
+
+def default_folder(addresses: Iterable[str]) -> Path:
+    """Where the state of the network with these switches is kept unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    network = hashlib.sha256("\n".join(sorted(addresses)).encode()).hexdigest()[:12]
+    return Path(state) / "inart" / f"network-{network}"
+
+
+class StateFolder:
+    """The state of one network's controller; held by one process at a time. A context manager.
+
+    Raises StateError when another process has it, or what is in it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._saving = threading.Lock()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(path / "lock", "w")  # noqa: SIM115  # it is the lock, until `close`
+        except OSError as error:
+            raise StateError(f"jobs cannot be kept in {path}: {error.strerror}; another place: --state DIR") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise StateError(
+                f"another controller of this network runs on this machine (it has {path}): give it the order "
+                "(python -m controlplane.controller job add), or end it"
+            ) from None
+
+    def load(self) -> list[Stored]:
+        """The jobs that were there."""
+        return self._read(lambda data: [_job(entry) for entry in data["jobs"]])
+
+    def kept_off(self) -> list[str]:
+        """The switches, links ("V1-V2") and servers that an operator had taken out."""
+        return self._read(lambda data: [_name(name) for name in data.get("kept_off", [])])
+
+    def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
+        file = self.path / "jobs.json"
+        try:
+            return what(parse_json(file.read_text()))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise StateError(f"{file} cannot be used ({error}): move it away to begin without jobs") from None
+
+    def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = ()) -> None:
+        """Replace what is there, all or nothing, also when the machine stops meanwhile."""
+        with self._saving:
+            data = {"jobs": [_json(stored) for stored in jobs], "kept_off": sorted(kept_off)}
+            new = self.path / "jobs.json.new"
+            with open(new, "w") as file:
+                json.dump(data, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path / "jobs.json")
+
+    def keeper(self, what: Callable[[], tuple[Iterable[Stored], Iterable[str]]], log: Callable[[str], None]) -> Kept:
+        """Saves what `what` gives whenever it is told to."""
+        return Kept(self, what, log)
+
+    @property
+    def closed(self) -> bool:
+        return self._lock.closed
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def __enter__(self) -> StateFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Kept:
+    """The state of a network that runs, saved at each change. When that cannot be (the disk is full), the network goes
+    on, the log says so once, and it is tried again."""
+
+    def __init__(
+        self,
+        folder: StateFolder,
+        what: Callable[[], tuple[Iterable[Stored], Iterable[str]]],
+        log: Callable[[str], None],
+    ) -> None:
+        self._folder, self._what, self._log = folder, what, log
+        self._lock = threading.Lock()
+        self._waits = False
+        self._problem = ""
+
+    def save(self) -> None:
+        """Does not raise."""
+        before = self._problem
+        try:
+            self._folder.save(*self._what())
+            self._problem = ""
+        except OSError as error:
+            self._problem = f"jobs cannot be kept in {self._folder.path}: {error.strerror or error}"
+            self._again_soon()
+        if self._problem != before:
+            self._log(
+                f"{self._problem}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that begins "
+                "with what was kept last" if self._problem else f"jobs are kept in {self._folder.path} again"
+            )
+
+    def problem(self) -> str:
+        """Why what is there now is not kept; "": it is."""
+        return self._problem
+
+    def _again_soon(self) -> None:
+        with self._lock:
+            if self._waits:
+                return
+            self._waits = True
+        timer = threading.Timer(RETRY_SECONDS, self._again)
+        timer.daemon = True
+        timer.start()
+
+    def _again(self) -> None:
+        with self._lock:
+            self._waits = False
+        if not self._folder.closed:
+            self.save()
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"kept_off holds names, not {name!r}")
+    return name
+
+
+def _json(stored: Stored) -> dict[str, Any]:
+    deployment = stored.deployment
+    return {
+        "job_id": stored.job_id,
+        "terms": asdict(stored.terms),
+        "plan": stored.plan.to_json(),
+        "job": (stored.job or stored.plan.job).to_json(),
+        "labels": [deployment.first_label, deployment.next_label],
+        "slots": [[switch, tree, first] for (switch, tree), first in deployment.slots.items()],
+        "agents": {node: config.to_json() for node, config in deployment.agents.items()},
+        "switches": {switch: _rules_json(rules) for switch, rules in deployment.rulesets.items()},
+    }
+
+
+def _rules_json(rules: RuleSet) -> dict[str, Any]:
+    return {
+        "labels": [
+            [entry.ingress_port, entry.label, type(entry.action).__name__.lower(), list(asdict(entry.action).values())]
+            for entry in rules.labels
+        ],
+        "groups": [[group.group, list(group.ports)] for group in rules.groups],
+    }
+
+
+def _job(data: Mapping[str, Any]) -> Stored:
+    rulesets = {switch: _rules(switch, entry) for switch, entry in data["switches"].items()}
+    agents = {node: AgentConfig.from_json(config) for node, config in data["agents"].items()}
+    first, after = data["labels"]
+    slots = {(switch, tree): slot for switch, tree, slot in data["slots"]}
+    deployment = Deployment(rulesets, agents, after, first, slots)
+    plan = Plan.from_json(data["plan"])
+    whole = Job.from_json(data["job"]) if "job" in data else plan.job
+    terms = Terms(**data["terms"]) if "terms" in data else Terms(data.get("weight", 1.0))
+    return Stored(data["job_id"], plan, deployment, terms, whole)
+
+
+def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:
+    labels = tuple(LabelEntry(port, label, ACTIONS[action](*values)) for port, label, action, values in data["labels"])
+    groups = tuple(MulticastGroup(number, tuple(ports)) for number, ports in data["groups"])
+    return RuleSet(switch, labels, groups, ())

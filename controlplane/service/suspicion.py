@@ -1,0 +1,180 @@
+"""Which switch, link or host changes packets: by what the check refused, and by the ways that those packets took.
+
+Packets that arrive changed, and sums that come out wrong, are counted by the label that they had
+(ps_server/native/root_check.h) and, where they are results, by the worker that refused them. Something that changes
+what it carries is on the way of all of them, and of none that goes on without a failure; a switch whose memory is
+broken is where all of the wrong sums were added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from controlplane.planner.plan import Plan, Tree
+from controlplane.planner.rules import Aggregate, Deployment
+from controlplane.planner.topology import Topology
+
+EXPLAINED = 0.9
+"""A culprit must be on the way of so much of what failed: some packets name others than those that sent them."""
+CLEAN = 0.1
+"""A flow is clean that fails less than so many times as often as was expected of it."""
+REFUTED = 5.0
+"""Failures that were expected of clean flows, before a suspect is cleared: if it had done it, there would be none
+in one of 150 cases (e^-5)."""
+
+Link = tuple[str, str]
+Key = tuple[int, int, str]
+"""Tree; label (0: results); of a contribution or a result, the worker; of sums of several, an empty one."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a flow's packets go. carried: all nodes and links (from, to) that they, or what is added to them, cross.
+    added: switches that add them. share: of the model, that it carries; of contributions that come alone after
+    failures (`alone`), the same for all of a tree."""
+
+    carried: frozenset[str | Link]
+    added: frozenset[str]
+    share: float
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """What failed while one plan of one job ran: its ways, and how often packets of each failed."""
+
+    ways: Mapping[Key, Way]
+    failures: Mapping[Key, int]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A switch, a link or a host that may have done it. kind: "carried": it changes what it sends or receives;
+    "added": it adds wrongly."""
+
+    what: str | Link
+    kind: str
+
+    def on(self, way: Way) -> bool:
+        return self.what in (way.added if self.kind == "added" else way.carried)
+
+
+def ways_of(plan: Plan, deployment: Deployment) -> dict[Key, Way]:
+    """All ways of a plan, up to its roots and down to its workers."""
+    sums = {
+        (switch, entry.label): entry.action.next_label
+        for switch, rules in deployment.rulesets.items()
+        for entry in rules.labels
+        if isinstance(entry.action, Aggregate)
+    }
+    found: dict[Key, Way] = {}
+    for index, tree in enumerate(plan.trees):
+        labels = {
+            node: part.up_label
+            for node, config in deployment.agents.items()
+            for part in config.worker_trees
+            if part.tree == index
+        }
+        found.update(_upwards(index, tree, labels, sums))
+        parent = {child: above for above, child in tree.return_edges}
+        for worker in labels:
+            way = [worker]
+            while way[-1] != tree.root:
+                way.append(parent[way[-1]])
+            found[index, 0, worker] = Way(_crossed(way[::-1]), frozenset(), tree.share)
+    return found
+
+
+def _crossed(route: Sequence[str]) -> frozenset[str | Link]:
+    return frozenset([*route, *pairwise(route)])
+
+
+def _upwards(
+    index: int, tree: Tree, labels: Mapping[str, int], sums: Mapping[tuple[str, int], int]
+) -> Iterable[tuple[Key, Way]]:
+    """Flows that end at the root, and each worker's contributions under their labels, which come so after failures."""
+    above = {relay.node: (relay.next, relay.route) for relay in tree.relays}
+    below: dict[int, list[tuple[str, frozenset[str | Link], frozenset[str]]]] = {}  # by label: worker, its way, points
+    for a in tree.assignments:
+        point, label, route, points = a.point, labels[a.worker], list(a.route), set[str]()
+        while point != tree.root:
+            points.add(point)
+            label = sums[point, label]
+            point, onwards = above[point]
+            route += onwards[1:]
+        below.setdefault(label, []).append((a.worker, _crossed(route), frozenset(points)))
+    for label, members in below.items():
+        carried = frozenset[str | Link]().union(*(way for _, way, _ in members))
+        added = frozenset[str]().union(*(points for _, _, points in members))
+        if len(members) == 1:
+            yield (index, label, members[0][0]), Way(carried, added, tree.share)
+            continue
+        yield (index, label, ""), Way(carried, added, tree.share)
+        for worker, way, _ in members:
+            yield (index, label, worker), Way(way, frozenset(), tree.share, alone=True)
+
+
+def suspects(groups: Sequence[Group]) -> list[Suspect]:
+    """Who may have done all of it, as nothing else that was seen contradicts."""
+    failed = [(group.ways[key], count) for group in groups for key, count in group.failures.items()]
+    total = sum(count for _, count in failed)
+    every = {Suspect(what, "carried") for way, _ in failed for what in way.carried}
+    every |= {Suspect(switch, "added") for way, _ in failed for switch in way.added}
+    return sorted(
+        (
+            one
+            for one in every
+            if sum(count for way, count in failed if one.on(way)) >= EXPLAINED * total
+            and sum(_contradicted(one, group) for group in groups) < REFUTED
+        ),
+        key=lambda one: (str(one.what), one.kind),
+    )
+
+
+def _contradicted(one: Suspect, group: Group) -> float:
+    """How many failures there should have been, if it had done it, on ways of which hardly any failed. Packets that
+    come all the time are compared with such, and those that come alone after a tree's failures with each other."""
+    alike: dict[int | None, list[tuple[float, int]]] = {}
+    for key, way in group.ways.items():
+        if one.on(way):
+            alike.setdefault(key[0] if way.alone else None, []).append((way.share, group.failures.get(key, 0)))
+    expected = 0.0
+    for on in alike.values():
+        share = sum(share for share, count in on if count)
+        rate = sum(count for _, count in on) / share if share else 0.0
+        expected += sum(rate * share for share, count in on if count < CLEAN * rate * share)
+    return expected
+
+
+def points_alone(groups: Sequence[Group], found: Iterable[Suspect]) -> list[Suspect]:
+    """Of the suspects the switches that add, where nothing but sums of several failed: what single packets crossed
+    after each of them was right. Empty: others failed, too."""
+    counts = [(key, count) for group in groups for key, count in group.failures.items()]
+    sums = sum(count for (_, label, worker), count in counts if label and not worker)
+    if sums < EXPLAINED * sum(count for _, count in counts):
+        return []
+    return [one for one in found if one.kind == "added"]
+
+
+def named(found: Iterable[Suspect], topology: Topology) -> str:
+    """The one switch, link ("V1-V2") or server that each of the suspects is or hangs on; empty: they are several. A
+    server's link is the server's."""
+    whats = {one.what for one in found}
+    links = {tuple(sorted(what)) for what in whats if isinstance(what, tuple)}
+    nodes = {what for what in whats if isinstance(what, str)}
+    if not nodes and len(links) == 1:
+        (ends,) = links
+        servers = [end for end in ends if topology.kind(end) != "switch"]
+        return servers[0] if servers else "-".join(ends)
+    if len(nodes) != 1:
+        return ""
+    (node,) = nodes
+    return node if all(node in ends for ends in links) else ""
+
+
+def in_words(found: Iterable[Suspect]) -> str:
+    """All of them, the nodes first."""
+    names = sorted({one.what if isinstance(one.what, str) else " to ".join(one.what) for one in found})
+    return ", ".join(sorted(names, key=lambda name: " to " in name))

@@ -1,0 +1,117 @@
+"""The controller's metrics for Prometheus: every scrape reads the switches' counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+
+from controlplane.service.snapshot import Snapshots
+
+RESENDS = ("resent", "duplicates", "malformed", "kernel_drops", "send_errors")
+
+
+class Collector:
+    """Asked at each scrape. Counters of a switch that restarts, and of an agent in a new epoch, begin anew, which
+    Prometheus's rate() allows for."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    def collect(self) -> Iterator[Any]:
+        """Prometheus's metric families."""
+        now = self._snapshots.take()
+        jobs, links = now["jobs"], now["links"]
+        switches = [node for node in now["nodes"] if node["kind"] == "switch"]
+        yield _gauge("jobs", "Jobs on the network.", (), [((), len(jobs))])
+        of_job = [((job["name"],), job) for job in jobs]
+        for name, text, value in (
+            ("planned_mbps", "Planned sending rate of each worker, Mbit/s.", lambda job: job["planned_mbps"]),
+            ("measured_mbps", "What a worker sends on average, Mbit/s.", lambda job: job["measured_mbps"]),
+            ("running", "1 while all agents are there.", lambda job: job["state"] == "running"),
+            ("agents", "Agents that the job has.", lambda job: len(job["agents"])),
+            ("agents_missing", "Agents that have not joined.", lambda job: len(job["missing"])),
+            ("epoch", "The job's epoch.", lambda job: job["epoch"]),
+            ("plan_version", "Version of the plan.", lambda job: job["version"]),
+            ("bottleneck_ratio", "Planned load over capacity where it is fullest.", lambda job: job["bottleneck"]["used"]),  # noqa: E501
+        ):  # fmt: skip
+            yield _gauge(f"job_{name}", text, ("job",), [(labels, value(job)) for labels, job in of_job])
+        trees = [((job["name"], str(tree["tree"]), tree["root"]), tree) for job in jobs for tree in job["trees"]]
+        for name, text in (
+            ("planned_mbps", "Planned rate of a worker on a tree, Mbit/s."),
+            ("measured_mbps", "What a worker sends on a tree on average, Mbit/s."),
+            ("waiting_seconds", "How long a tree's oldest chunk has lacked a worker."),
+        ):
+            yield _gauge(
+                f"tree_{name}", text, ("job", "tree", "root"), [(labels, tree[name]) for labels, tree in trees]
+            )
+        ends = [((link["from"], link["to"]), link) for link in links]
+        for name, text in (
+            ("bandwidth_mbps", "A link's bandwidth, Mbit/s."),
+            ("planned_mbps", "Planned load of a link, Mbit/s."),
+            ("measured_mbps", "Aggregation traffic on a link, Mbit/s."),
+        ):
+            yield _gauge(f"link_{name}", text, ("from", "to"), [(labels, link[name]) for labels, link in ends])
+        reading = self._snapshots.measurements.read()
+        yield _counter("link_bytes", "Aggregation traffic on a link.", ("from", "to"), [
+            (link, sum(flow.total for flow in flows.values())) for link, flows in reading.links.items()
+        ])  # fmt: skip
+        of_switch = [((node["name"],), node) for node in switches]
+        for name, text, value in (
+            ("connected", "1 while the switch answers.", lambda node: node["state"] == "connected"),
+            ("slots_used", "Aggregation slots that jobs have.", lambda node: node["slots_used"]),
+            ("slots", "Aggregation slots that there are.", lambda node: node["slots"]),
+            ("labels", "Label entries of jobs.", lambda node: node["labels"]),
+            ("planned_mbps", "Planned aggregation, Mbit/s of input.", lambda node: node["planned_mbps"]),
+        ):
+            yield _gauge(f"switch_{name}", text, ("switch",), [(labels, value(node)) for labels, node in of_switch])
+        yield _counter("switch_refills", "How often a switch was filled again.", ("switch",), [
+            (labels, node["refills"]) for labels, node in of_switch
+        ])  # fmt: skip
+        yield _counter("verdicts", "Packets by what the switch decided.", ("switch", "verdict"), [
+            ((node["name"], verdict), count) for node in switches for verdict, count in node["verdicts"].items()
+        ])  # fmt: skip
+        agents = [((job["name"], node), agent["statistics"]) for job in jobs for node, agent in job["agents"].items()]
+        for name in RESENDS:
+            rows = [(labels, numbers[name]) for labels, numbers in agents if name in numbers]
+            yield _counter(f"agent_{name}", f"An agent's {name.replace('_', ' ')}.", ("job", "node"), rows)
+        yield _counter("events", "Events of the log.", (), [((), self._snapshots.log.count)])
+        yield _gauge("kept_off", "1 for what no plan uses.", ("name", "why"), [
+            ((name, why), 1) for name, why in now["without"].items()
+        ])  # fmt: skip
+        yield _counter("answers", "What was done about failures.", ("what",), [
+            ((what,), count) for what, count in now["answers"].items()
+        ])  # fmt: skip
+
+
+Rows = Sequence[tuple[Sequence[str], float]]
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
+    family = GaugeMetricFamily(f"inart_{name}", text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, float(number))
+    return family
+
+
+def _counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
+    family = CounterMetricFamily(f"inart_{name}", text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, float(number))
+    return family
+
+
+class Metrics:
+    """/metrics of a network."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(Collector(snapshots))  # type: ignore[arg-type]
+
+    def render(self, accept: str) -> tuple[str, bytes]:
+        """Content type and body, in the format that the scraper wants."""
+        encoder, content_type = choose_encoder(accept)
+        return content_type, encoder(self._registry)

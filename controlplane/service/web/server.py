@@ -1,0 +1,279 @@
+"""The HTTP server of the page, the snapshot and the metrics. Everything it sends is on this machine."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Collection, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import bokeh
+import grpc
+
+from controlplane.common.access import Access, Caller, Denied, parse_uri
+from controlplane.common.rpc.tls import Fresh, Tls
+from controlplane.service.snapshot import Snapshots
+from controlplane.service.web import page
+from controlplane.service.web.metrics import Metrics
+
+STATIC = Path(__file__).resolve().parent / "static"
+BOKEH = Path(bokeh.__file__).resolve().parent / "server/static/js/bokeh.min.js"
+READERS = ("operator", "viewer")
+REQUEST_SECONDS = 20.0
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
+)
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
+
+
+class WebError(ValueError):
+    """It cannot serve; the message says why."""
+
+
+class Site:
+    """What there is to see, by path."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._metrics = Metrics(snapshots)
+        self._files = {
+            "/": STATIC / "page.html",
+            "/static/page.css": STATIC / "page.css",
+            "/static/page.js": STATIC / "page.js",
+            "/static/bokeh.min.js": BOKEH,
+        }
+
+    def answer(self, path: str, accept: str) -> tuple[str, bytes] | None:
+        """Content type and body; None: there is nothing."""
+        if path in self._files:
+            file = self._files[path]
+            return TYPES[file.suffix], file.read_bytes()
+        if path == "/metrics":
+            return self._metrics.render(accept)
+        if path in ("/api/snapshot", "/api/page", "/api/figures"):
+            data: Any = self._figures() if path == "/api/figures" else self._snapshots.take()
+            if path == "/api/page":
+                data = _page(data)
+            return "application/json", json.dumps(data, allow_nan=False).encode()
+        return None
+
+    def _figures(self) -> dict[str, Any]:
+        topology = self._snapshots.network.topology
+        layers = 1 + max((int(node["y"]) for node in self._snapshots.take()["nodes"]), default=0)
+        legend = [[words, colour, "line"] for _, words, colour in page.STEPS]
+        legend += [["adds", page.colour_of(1), "ring"], ["bottleneck", page.BOTTLENECK_COLOUR, "ring"]]
+        return {"items": list(page.figures(layers, len(topology.servers)).values()), "legend": legend}
+
+
+def _count(jobs: int) -> str:
+    return "1 job" if jobs == 1 else f"{jobs} jobs"
+
+
+def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    columns = page.columns(snapshot)
+    lights = columns.pop("lights")
+    switches = [node for node in snapshot["nodes"] if node["kind"] == "switch"]
+    away = sum(1 for node in switches if node["state"] != "connected")
+    summary = f"{len(switches)} switches" + (f", {away} of them away" if away else "")
+    summary += f", {len(snapshot['nodes']) - len(switches)} servers, {_count(len(snapshot['jobs']))}"
+    if snapshot["without"]:
+        summary += f"; kept off: {', '.join(snapshot['without'])}"
+    jobs = [{**job, "colour": page.colour_of(job["number"])} for job in snapshot["jobs"]]
+    for job in jobs:
+        del job["history"]
+    return {
+        "time": snapshot["time"],
+        "topology": snapshot["topology"],
+        "summary": summary,
+        "columns": columns,
+        "lights": lights,
+        "jobs": jobs,
+        "events": snapshot["events"],
+    }
+
+
+def is_own_name(host: str, names: Collection[str]) -> bool:
+    """Whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
+
+    Where everybody who reaches the page may look, this keeps out the page of another site that has its own name resolve
+    to this machine's address (DNS rebinding): a browser would let it read our answers. "": no browser asks so.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        name = name.rstrip(".")
+        return not host or name == "localhost" or name.endswith(".localhost") or name in names
+    return True
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET and HEAD."""
+
+    server: _Server
+    server_version = "InArt"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_SECONDS
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        named = self.headers.get("Host", "")
+        if not self.server.access.restricted and not is_own_name(named, self.server.names):
+            refusal = f"this page is not {named[:80]!r}: ask for it by the machine's address, or its own name\n"
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", refusal.encode(), body)
+            return
+        try:
+            self._check()
+        except Denied as denied:
+            self._send(HTTPStatus.UNAUTHORIZED, "text/plain", f"{denied}\n".encode(), body)
+            return
+        try:
+            found = self.server.site.answer(urlsplit(self.path).path, self.headers.get("Accept", ""))
+        except Exception as error:  # a page that cannot be made must not end the server
+            self._send(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{type(error).__name__}: {error}\n".encode(), body
+            )
+            return
+        if found is None:
+            words = b"there is /, /metrics, /api/snapshot\n"
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", words, body)
+        else:
+            self._send(HTTPStatus.OK, *found, body)
+
+    def _check(self) -> None:
+        """Raises Denied."""
+        access = self.server.access
+        if not access.restricted:
+            return
+        caller = self._certificate()
+        if caller is None:
+            caller = access.of_token(self._token())
+        if caller.role not in READERS:
+            raise Denied(
+                grpc.StatusCode.PERMISSION_DENIED, f"{caller} may not look: that takes an operator or a viewer"
+            )
+
+    def _certificate(self) -> Caller | None:
+        if not isinstance(self.connection, ssl.SSLSocket):
+            return None
+        names: Any = (self.connection.getpeercert() or {}).get("subjectAltName", ())
+        callers = [parse_uri(str(value)) for kind, value in names if kind == "URI"]
+        return next((caller for caller in callers if caller is not None), None)
+
+    def _token(self) -> str:
+        """From "Bearer TOKEN", or "Basic": a browser asks for name and password, which is the token."""
+        kind, _, value = self.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            try:
+                return base64.b64decode(value, validate=True).decode().partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                return ""
+        return value.strip() if kind.lower() == "bearer" else ""
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, body: bool) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        if status == HTTPStatus.UNAUTHORIZED:
+            # Without tokens there is nothing to type in: only a certificate lets a browser in.
+            words = "any name, and your token" if self.server.access.tokens else "only a certificate lets you in"
+            self.send_header("WWW-Authenticate", f'Basic realm="InArt: {words}"')
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the page asks every second."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    site: Site
+    access: Access
+    names: frozenset[str] = frozenset()
+    contexts: Fresh[ssl.SSLContext] | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self.contexts is not None:  # here, in the connection's own thread: a handshake may take its time
+            request.settimeout(REQUEST_SECONDS)
+            request = self.contexts.now().wrap_socket(request, server_side=True)
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            request.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: who breaks a connection off knows that."""
+
+
+class Web:
+    """Serves a site from `start` to `close`; the port is bound when it is made.
+
+    Args:
+        address: "host:port" (port 0: any).
+        tls: with an authority, clients may show certificates.
+
+    Raises:
+        WebError: the address cannot be listened on, or the files cannot be used.
+    """
+
+    def __init__(self, address: str, access: Access | None = None, tls: Tls | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        if not port.isdigit() or not host:
+            raise WebError(f"--web takes HOST:PORT, got {address!r}")
+        try:
+            self._server = _Server((host.strip("[]"), int(port)), Handler)
+        except (OSError, OverflowError) as error:
+            raise WebError(f"cannot serve the page on {address}: {error}") from None
+        self._server.access = access or Access()
+        self._server.names = frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn()))
+        if tls is not None:
+            self._server.contexts = Fresh(tls, _context)
+        self._thread: threading.Thread | None = None
+        self.url = f"http{'s' if tls is not None else ''}://{host}:{self._server.server_port}/"
+
+    def start(self, site: Site) -> None:
+        self._server.site = site
+        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    if tls.certificate is None or tls.key is None:
+        raise WebError("the page over TLS needs --tls-cert and --tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.authority is not None:
+            context.load_verify_locations(tls.authority)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (ssl.SSLError, OSError) as error:
+        raise WebError(f"TLS: {error}") from None
+    return context

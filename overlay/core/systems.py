@@ -1,0 +1,195 @@
+"""The systems of the four papers, and ours, as policies on a network of sites (nodes h0, h1, ..), all made alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.routing import ways
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.wan.apsp.algorithm import most_connected
+from controlplane.planner.strategies.wan.apsp.policy import Apsp
+from controlplane.planner.strategies.wan.crew.links import Links
+from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
+from controlplane.planner.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
+from controlplane.planner.strategies.wan.selmcast.network import Network
+from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
+from controlplane.planner.strategies.wan.tree_packing.strategy import wan
+from controlplane.planner.topology import Topology
+from controlplane.planner.wan_networks import overlay
+from overlay.core.errors import OverlayError
+from overlay.core.framing import tcp_framing
+from overlay.core.tcp import ONE_OR_MORE, Connections, left_by
+
+PAPERS = {  # each paper's own system last
+    "apsp": ("apsp-random", "apsp-connected", "apsp"),
+    "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
+    "crew": ("a2a", "opr", "crew-early", "crew"),
+    "selmcast": (
+        "orpheus-bsp",
+        "selmcast-bsp",
+        "orpheus-bsp-l3",
+        "selmcast-bsp-l3",
+        "orpheus",
+        "selmcast",
+        "orpheus-l3",
+        "selmcast-l3",
+    ),
+    "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
+}
+BY_HAND = (
+    "apsp", "netstorm", "tsengine", "crew", "crew-early", "opr", "a2a", "orpheus-bsp", "selmcast-bsp", "orpheus",
+    "selmcast",
+)  # fmt: skip
+"""Systems that adapt to what agents measure and to who is ready, on any network with one agent a site."""
+
+BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
+COPIED_HEADROOM = 0.12
+"""Of the plan's rate: headers are 6 %, and what is sent at exactly a link's rate never lets a queue drain."""
+
+COPIES = ("selmcast", "orpheus", "selmcast-l3", "orpheus-l3")
+"""Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
+
+
+def _agent(node: int | str) -> str:
+    """The name of a site's agent. Sites that are known by their agents' names keep them."""
+    return node if isinstance(node, str) else f"h{node}"
+
+
+def links(graph: nx.DiGraph) -> Links:
+    """The links between sites under the names of their agents, and which of them each connection takes."""
+    rates = {(_agent(u), _agent(v)): data["mbps"] for u, v, data in graph.edges(data=True)}
+    return Links([_agent(node) for node in graph], _routes(graph), rates)
+
+
+def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
+    """Over the sites, under the names of their agents, as the switches are told."""
+    agents = {f"h{node}": _agent(node) for node in graph}
+    sites = {f"dc{node}": _agent(node) for node in graph}
+    return {
+        (agents[sender], agents[receiver]): [sites[name] for name in route if name in sites]
+        for (sender, receiver), route in ways(overlay(graph)).items()
+        if sender in agents and receiver in agents
+    }
+
+
+def between_sites(topology: Topology, job: Job) -> nx.DiGraph:
+    """The links between the sites of a job's workers ("mbps"), under the workers' names. A way over switches without a
+    worker counts as one link, of the least of its rates. Raises OverlayError: two workers are at one site."""
+    at: dict[str, str] = {}
+    for worker in job.workers:
+        switch = topology.access_switch(worker)
+        if switch in at:
+            raise OverlayError(f"{at[switch]} and {worker} are both at {switch}: a system has one agent a site")
+        at[switch] = worker
+    switches = topology.graph.subgraph(topology.switches)
+    graph = nx.DiGraph(name=topology.name)
+    graph.add_nodes_from(job.workers)
+    for switch, worker in at.items():
+        inner = switches.subgraph([node for node in switches if node == switch or node not in at])
+        for middle, way in nx.single_source_shortest_path(inner, switch).items():
+            for other in set(switches.successors(middle)) & at.keys() - {switch}:
+                rates = [topology.bandwidth_mbps(u, v) for u, v in pairwise([*way, other])]
+                mbps = max(min(rates), graph.get_edge_data(worker, at[other], {}).get("mbps", 0.0))
+                graph.add_edge(worker, at[other], mbps=mbps)
+    return graph
+
+
+def planned(
+    strategy: str,
+    topology: Topology,
+    job: Job,
+    *,
+    seed: int,
+    chunk: int,
+    mtu: int = MTU,
+    loss: float = 0.0,
+    connections: Connections = ONE_OR_MORE,
+) -> Plan:
+    """A plan for agents over TCP. Only wan's rates are meant to be kept, so it leaves room for what comes beside the
+    values: of chunks of so many, in packets of `mtu` bytes; and where links lose this part of all packets, it counts on
+    what agents' TCP connections carry of each. Raises as the strategy does."""
+    if strategy == "wan":
+        left = left_by(topology, loss, connections, mtu=mtu)
+        return wan(left, job, seed=seed, framing=tcp_framing(chunk, mtu))
+    return get_strategy(strategy)(topology, job, seed=seed)
+
+
+def make(
+    name: str,
+    graph: nx.DiGraph,
+    values: int,
+    *,
+    p: int,
+    chunk: int,
+    seed: int,
+    update: float = 5.0,
+    mtu: int = MTU,
+    loss: float = 0.0,
+    delay_ms: float = 0.0,
+) -> Policy:
+    """A new policy. graph: sites 0, 1, .. (agents h0, h1, ..), or the agents' names (`between_sites`), with "mbps";
+    values: float32 values of the model; p: the size of a group
+    (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s; mtu: bytes of the network's
+    packets (wan counts their headers); loss, delay_ms: of each link, which wan counts, too."""
+    named = nx.relabel_nodes(graph, {node: _agent(node) for node in graph})
+    nodes = tuple(named.nodes)
+    if name in ("apsp", "apsp-random", "apsp-connected"):
+        root = None
+        if name == "apsp-random":
+            root = nodes[int(np.random.default_rng(seed).integers(len(nodes)))]
+        elif name == "apsp-connected":
+            root = most_connected(named)[0]
+        return Apsp(named, seed=seed, root=root, change=None if root else 0.05, chunk_values=chunk)
+    if name in ("netstorm", "tsengine"):
+        return NetStorm(
+            named,
+            topology="FAPT" if name == "netstorm" else "MST",
+            auxiliary=False,
+            update=update,
+            chunk_values=chunk,
+        )
+    if name in ("crew", "crew-early", "opr", "a2a"):
+        known = links(graph)
+        return Crew(
+            nodes, known.narrowest(), p, scheme="CREW" if name == "crew-early" else name.upper(),
+            blocking=name != "crew-early", links=known, chunk_values=chunk,
+        )  # fmt: skip
+    if name in COPIES or name in BSP:
+        out = [sum(data["mbps"] for _, _, data in graph.out_edges(node, data=True)) for node in graph]
+        into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]
+        copied = name.endswith("-l3")
+        return (SelMcastRounds if name in BSP else SelMcast)(
+            nodes, out, into, max(1, p - 1), scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
+            chunk_values=chunk, seed=seed, layer="L3" if copied else "L7", headroom=COPIED_HEADROOM,
+            network=Network(named, _routes(graph), switch=_switch if copied else None),
+        )  # fmt: skip
+
+    job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
+    topology, options = overlay(graph, delay_ms), {"chunk_values": chunk, "window": 64}
+    plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu, loss=loss)
+    if name == "wan":  # the others send as fast as TCP lets them
+        return FollowNetwork(plan, topology, link=_link, paced=True, **options)
+    return FollowPlan(plan(topology), topology, paced=False, **options)
+
+
+def _switch(node: str) -> str:
+    return f"dc{node[1:]}"
+
+
+def _link(sender: str, receiver: str) -> tuple[str, str]:
+    return _switch(sender), _switch(receiver)
+
+
+def maker(name: str, graph: nx.DiGraph, values: int, **options: Any) -> Callable[[], Policy]:
+    """For one run after the other: policies remember."""
+    return partial(make, name, graph, values, **options)

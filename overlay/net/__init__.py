@@ -1,0 +1,1 @@
+"""The overlay over TCP: agents, their coordinator, membership, multicast."""

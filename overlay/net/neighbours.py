@@ -1,0 +1,196 @@
+"""Who is in the overlay, by what number, and one agent's connections to and from them: opened, kept, opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakSet
+
+from controlplane.planner.plan.task import Task
+from overlay.core.errors import MessageError, OverlayError, PeerLost
+from overlay.core.execution import Values
+from overlay.core.message import Header, Kind
+from overlay.net.tls import Security
+from overlay.net.transport import Inbound, Peer, Receiver, kept_open
+
+REOPEN_SECONDS = 1.0
+"""After which a connection that broke is opened again, before a task needs it."""
+
+
+class Neighbours:
+    """Of one agent, in its loop.
+
+    connections: to each neighbour; where packets are lost, up to `most_connections`. security: None: plaintext.
+    clock(): what messages are stamped with. lost(name, address, reason): somebody who has been counted on cannot be
+    reached where he listened (None: nobody knows where).
+    """
+
+    def __init__(
+        self,
+        node: str,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        connections: int,
+        most_connections: int,
+        security: Security | None,
+        clock: Callable[[], float],
+        lost: Callable[[str, tuple[str, int] | None, str], None],
+    ) -> None:
+        self._node, self._loop = node, loop
+        self._connections, self._most_connections = connections, most_connections
+        self.security = security
+        self._clock, self._on_lost = clock, lost
+        self.epoch = 0  # of the coordinator, and of its numbers
+        self.members: dict[str, tuple[str, int]] = {}
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self.peers: dict[str, Peer] = {}
+        self.inbound: WeakSet[Inbound] = WeakSet()
+        self._reopening: dict[str, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    # --- who is there ---
+
+    def meet(self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str]) -> None:
+        """What the coordinator says. members: where they listen now. everyone: of the job, there or not; they have
+        numbers."""
+        for name, peer in list(self.peers.items()):
+            if members.get(name) != peer.address:
+                peer.close()
+                del self.peers[name]
+        self.epoch, self.members = epoch, dict(members)
+        self._names = sorted(everyone)
+        self._numbers = {name: k for k, name in enumerate(self._names)}
+        self._reopen_nothing()
+        self._keep_open()
+
+    def name(self, number: int) -> str | None:
+        """None: nobody has this number."""
+        return self._names[number] if number < len(self._names) else None
+
+    def path(self, *names: str) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(self._numbers[name] for name in names)
+
+    # --- connections that others open ---
+
+    def accept(self, receiver: Receiver) -> Inbound:
+        """For a connection that comes; secure: of who shows a certificate."""
+        self.inbound.add(each := Inbound(receiver, secure=self.security is not None))
+        return each
+
+    def check(self, hello: Header, transport: asyncio.BaseTransport) -> None:
+        """Whether it is the one who says so who speaks over this connection. Raises MessageError."""
+        if self.security is None:
+            return
+        # By another coordinator's numbers it is a member at any rate.
+        speaker = self.name(hello.path[0]) if hello.epoch == self.epoch else None
+        try:
+            self.security.check(transport, "node", speaker)
+        except OverlayError as error:
+            raise MessageError(str(error)) from None
+
+    def divert(self, task: int) -> None:
+        """The trainer gets its tensor back: nothing that comes late may be received into it."""
+        for each in list(self.inbound):
+            each.divert(task)
+
+    # --- connections to others ---
+
+    def send(
+        self,
+        priority: int,
+        header: Header,
+        values: Values,
+        sent: Callable[[], None] = lambda: None,
+        wanted: Callable[[], bool] = lambda: True,
+        *,
+        dropped: Callable[[], None] = lambda: None,
+    ) -> None:
+        """To whom the header is for now (`Peer.send`)."""
+        name = self._names[header.path[header.hop]]
+        try:
+            peer = self._peer(name)
+        except PeerLost as error:
+            dropped()
+            self._lost(name, str(error))
+        else:
+            peer.send(priority, header, values, sent, wanted, dropped=dropped)
+
+    def control(self, kind: Kind, task: Task, receiver: str, tree: int, values: Values) -> None:
+        """What agents say to each other about a task, directly."""
+        path = self.path(self._node, receiver)
+        self.send(task.priority, Header(kind, self.epoch, task.number, path, 1, tree, 0, len(values)), values)
+
+    def expect(self, task: Task) -> None:
+        """Opens what the task will need: later, it would be opened behind queues of what the task sends."""
+        for name in self._after(task):
+            if name in self.members:
+                self._peer(name).expect()
+
+    def adapt(self, task: Task) -> None:
+        """Opens more to whom this task has lost packets (`Peer.adapt`)."""
+        for name in self._after(task) if self._most_connections > self._connections else ():
+            if name in self.peers:
+                self.peers[name].adapt(self._most_connections)
+
+    def _after(self, task: Task) -> dict[str, None]:
+        """To whom this agent sends something of it, each once: a task of many trees says so many times."""
+        return dict.fromkeys(receiver for sender, receiver in task.hops() if sender == self._node)
+
+    def bytes_sent(self) -> dict[str, int]:
+        """By neighbour."""
+        return {name: peer.bytes_sent for name, peer in list(self.peers.items()) if peer.bytes_sent}
+
+    def close(self) -> None:
+        """All of them, both ways; none is opened again, and nobody is lost any more."""
+        self._closed = True
+        self._reopen_nothing()
+        for each in list(self.inbound):
+            each.close()
+        for peer in self.peers.values():
+            peer.close()
+
+    def _peer(self, name: str) -> Peer:
+        peer = self.peers.get(name)
+        if peer is None:
+            if name not in self.members:
+                raise PeerLost(f"{name} is no member of the overlay")
+            peer = self.peers[name] = Peer(
+                name,
+                self.members[name],
+                Header(Kind.HELLO, self.epoch, 0, self.path(self._node)).pack(),
+                connections=self._connections,
+                clock=self._clock,
+                on_lost=lambda reason: self._lost(name, reason),
+                security=self.security,
+            )
+        return peer
+
+    def _lost(self, name: str, reason: str) -> None:
+        peer = self.peers.pop(name, None)
+        address = peer.address if peer is not None else self.members.get(name)
+        if self._closed:
+            return
+        if name not in self._reopening:
+            self._reopening[name] = self._loop.call_later(REOPEN_SECONDS, self._reopen, name)
+        if peer is None or peer.used:  # else nobody misses it
+            self._on_lost(name, address, reason)
+
+    def _keep_open(self) -> None:
+        """To everybody, where they are few: with which of them the next task has to do is not known, and a connection
+        over several links, or with TLS, takes as long to open as a small task."""
+        if self._closed or not kept_open(len(self._names), self._connections):
+            return
+        for name in self.members:
+            if name != self._node and name not in self._reopening:
+                self._peer(name)
+
+    def _reopen(self, name: str) -> None:
+        del self._reopening[name]
+        self._keep_open()
+
+    def _reopen_nothing(self) -> None:
+        for timer in self._reopening.values():
+            timer.cancel()
+        self._reopening.clear()

@@ -1,0 +1,149 @@
+"""The switches' part of multicasts (L3): labels and groups for each task, by the runtime that keeps switches filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.cli.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.plan.model import Multicast
+from controlplane.planner.plan.task import Task
+from controlplane.planner.rules import Deployment, RuleSet, Taken, build_multicasts, routes
+from controlplane.planner.topology import Topology
+from controlplane.service.room import first_label, found, last_label, union
+from controlplane.service.switches import Switches
+from controlplane.targets.base import SwitchTarget, empty
+from controlplane.targets.kinds import P4RuntimeKind
+from overlay.net.multicast import Carrier
+
+CONNECT_SECONDS = 15.0
+JOB_ID = 0xFFFE
+"""On the wire, unless told otherwise: jobs whose gradients switches add are numbered from 1."""
+
+
+class Replication:
+    """Puts what tasks want copied on the switches of a topology, and takes it off. From one thread.
+
+    connect(): the connected targets of all its switches; asked for by the first task that wants anything. From then on
+    they are kept filled with the topology's IPv4 routes and what the tasks want; other jobs' entries stay. limits: of
+    the switches' program.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        limits: Limits,
+        connect: Callable[[], Sequence[SwitchTarget]],
+        *,
+        job_id: int = JOB_ID,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.topology, self.limits, self.job_id = topology, limits, job_id
+        self.carrier = Carrier(job_id, limits.values_per_packet)
+        self._connect, self._log = connect, log
+        self._switches: Switches | None = None
+        self._next = first_label(job_id)
+        self._there: dict[int, Mapping[str, RuleSet]] = {}  # by task
+        self._over: set[int] = set()  # tasks whose entries go with the next write
+        self._pruned: dict[int, Task] = {}  # tasks whose trees lose branches with it
+
+    @property
+    def switches(self) -> Switches:
+        """Connected. Raises FabricError."""
+        if self._switches is None:
+            targets = self._connect()
+            base = {name: RuleSet(name, (), (), entries) for name, entries in routes(self.topology).items()}
+            jobs = found(targets)
+            jobs.pop(self.job_id, None)  # what a coordinator before this one left
+            self._switches = Switches(targets, base, jobs, self._log)
+            self._switches.fill()
+            self._switches.watch()
+        return self._switches
+
+    def install(self, task: Task) -> Task:
+        """The task with the labels under which switches copy what it wants copied. They are on the switches when this
+        returns. Raises FabricError, DoesNotFit, PlanError; nothing is changed then."""
+        copied = _copied(task)
+        if not copied:
+            return task
+        with self.switches.placing:
+            kept = self._kept()
+            if self._next + len(copied) > last_label(self.job_id):
+                self._next = first_label(self.job_id)
+            made = self._made(copied, self._next, kept)
+            self._write({**kept, task.number: made.rulesets})
+            self._next = made.next_label
+        labels = made.multicasts
+        return replace(task, trees=tuple(replace(tree, label=labels.get(tree.root, 0)) for tree in task.trees))
+
+    def prune(self, task: Task) -> None:
+        """A copy (`op`) has lost receivers: its tree loses their branches with the next write. The label stays, and
+        each switch's ports are some of those before, so in whatever order switches are written, all others get every
+        packet."""
+        if task.number in self._there:
+            self._pruned[task.number] = task
+
+    def settle(self) -> None:
+        """Writes what `prune` has left for the next write. Raises FabricError."""
+        if self._pruned.keys() - self._over:
+            with self.switches.placing:
+                self._write(self._kept())
+
+    def remove(self, number: int) -> None:
+        """The task is over: its entries go with the next write."""
+        if number in self._there:
+            self._over.add(number)
+
+    def close(self) -> None:
+        """The entries stay until another coordinator comes; nobody sends under them any more."""
+        if self._switches is not None:
+            self._switches.close()
+            self._switches = None
+
+    def _kept(self) -> dict[int, Mapping[str, RuleSet]]:
+        """Of each task that is not over; trees without what has been pruned."""
+        kept = {number: rules for number, rules in self._there.items() if number not in self._over}
+        for number in self._pruned.keys() & kept.keys():
+            task = self._pruned[number]
+            kept[number] = self._made(_copied(task), task.trees[0].label, kept).rulesets
+        return kept
+
+    def _made(
+        self, copied: tuple[Multicast, ...], label: int, beside: Mapping[int, Mapping[str, RuleSet]]
+    ) -> Deployment:
+        """From this label on, beside what is there and what is to come: what is over goes only when this has come."""
+        others = self.switches.taken(without=self.job_id)
+        taken = {}
+        for name, own in self.switches.rules(self.job_id).items():
+            all_own = union(own, [rules[name] for rules in beside.values() if name in rules])
+            taken[name] = _both(others[name], Taken.by(all_own))
+        return build_multicasts(copied, self.topology, self.limits, first_label=label, taken=taken)
+
+    def _write(self, there: dict[int, Mapping[str, RuleSet]]) -> None:
+        names = list(self.topology.switches)
+        whole = {name: union(empty(name), [rules[name] for rules in there.values() if name in rules]) for name in names}
+        self.switches.install(self.job_id, whole)
+        self._there = there
+        self._over &= there.keys()
+        self._pruned.clear()
+
+
+def p4runtime(
+    topology: Topology, switches: Sequence[SwitchAddress], log: Callable[[str], None] = lambda line: None
+) -> Replication:
+    """For switches that speak P4Runtime; they are taken from the controller that has them. Raises ArtifactError."""
+    kind = P4RuntimeKind(load_artifact(DEFAULT_ARTIFACTS))
+
+    def connect() -> list[SwitchTarget]:
+        return connect_targets(switches, kind, CONNECT_SECONDS, log)
+
+    return Replication(topology, kind.limits, connect, log=log)
+
+
+def _copied(task: Task) -> tuple[Multicast, ...]:
+    return tuple(Multicast(tree.root, "L3", tree.routes) for tree in task.trees if tree.routes)
+
+
+def _both(one: Taken, other: Taken) -> Taken:
+    return Taken(one.labels + other.labels, one.groups | other.groups, (*one.slots, *other.slots))

@@ -1,0 +1,47 @@
+"""What the kernel knows of a TCP connection (Linux's TCP_INFO): what it has sent, lost, and how fast that went."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from overlay.core.tcp import ENOUGH, connections_for
+
+BYTES = 168
+"""Up to and with the delivery rate (Linux 4.9); kernels give what they have."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Segments sent, with what was sent again, and how many were; the least round trip; the highest rate at which
+    something was acknowledged."""
+
+    segments: int
+    again: int
+    rtt_seconds: float
+    mbps: float
+
+
+def seen(connection: socket.socket) -> Seen | None:
+    """None: the kernel does not say."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES)
+    except OSError:
+        return None
+    if len(info) < BYTES:
+        return None
+    (again,), (segments,) = struct.unpack_from("I", info, 100), struct.unpack_from("I", info, 136)
+    (least_us,), (bytes_a_second,) = struct.unpack_from("I", info, 148), struct.unpack_from("Q", info, 160)
+    return Seen(segments, again, least_us * 1e-6, bytes_a_second * 8e-6)
+
+
+def connections_by(what: Sequence[Seen], most: int) -> int:
+    """How many connections the losses of these, to one peer, ask for, at most so many. One, where nothing was lost."""
+    segments, again = sum(each.segments for each in what), sum(each.again for each in what)
+    rates = [each.mbps for each in what if each.mbps > 0]
+    trips = [each.rtt_seconds for each in what if each.rtt_seconds > 0]
+    if not again or again >= segments or not rates or not trips:
+        return 1
+    return connections_for(max(rates), min(trips), again / segments, ENOUGH, most)

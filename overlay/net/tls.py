@@ -1,0 +1,80 @@
+"""TLS between agents, and between an agent and the coordinator: who is at the other end is in its certificate.
+
+Certificates are those of `inart certificates` (docs/deploy.md): inart://node/NAME for agents, inart://controller/NAME
+for the coordinator. Agents serve and connect, so both ends show one. An authority that is not ours names nobody: then
+everyone whom it signed is let in as whom he says he is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.common.access import parse_uri
+from controlplane.common.rpc.tls import Fresh, Tls
+from overlay.core.errors import OverlayError
+
+
+@dataclass(frozen=True)
+class Security:
+    """serve: context for connections that others open. named: whether certificates say whose they are. The files may
+    be replaced: each new connection uses what they are then."""
+
+    fresh: Fresh[tuple[ssl.SSLContext, ssl.SSLContext]]
+    serve: ssl.SSLContext
+    named: bool
+
+    @property
+    def connect(self) -> ssl.SSLContext:
+        """For a connection to others."""
+        return self.fresh.now()[0]
+
+    @classmethod
+    def of(cls, tls: Tls | None) -> Security | None:
+        """None without TLS. Raises ValueError: agents need a certificate, its key and the authority."""
+        if tls is None:
+            return None
+        if tls.certificate is None or tls.key is None or tls.authority is None:
+            raise ValueError(
+                "TLS: agents and coordinator need a certificate, its key and the authority's certificate "
+                "(`inart certificates`); tokens do not do here"
+            )
+        fresh = Fresh(tls, _contexts)
+        serve = fresh.now()[1]
+
+        def greet(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            connection.context = fresh.now()[1]
+
+        serve.sni_callback = greet  # at each handshake, also where no name is asked for
+        return cls(fresh, serve, tls.names_roles())
+
+    def check(self, transport: asyncio.BaseTransport, role: str, name: str | None = None) -> None:
+        """Raises OverlayError when the other end is not of this role, or not this one."""
+        if not self.named:
+            return
+        certificate: dict[str, Any] = transport.get_extra_info("peercert") or {}
+        uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+        callers = [caller for caller in map(parse_uri, uris) if caller is not None]
+        if not any(caller.role == role and name in (None, caller.name) for caller in callers):
+            wanted = f"{role} {name}" if name else f"a {role}"
+            raise OverlayError(f"the certificate at the other end is {', '.join(uris) or 'nobody'}'s, not {wanted}'s")
+
+
+def _contexts(tls: Tls) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For connections to others, and for those that others open. Raises ValueError."""
+    assert tls.certificate is not None and tls.authority is not None, "agents have both"
+    contexts = []
+    for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # a certificate names a node, wherever that is: `Security.check`
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_cert_chain(tls.certificate, tls.key)
+            context.load_verify_locations(tls.authority)
+        except (ssl.SSLError, OSError) as error:
+            raise ValueError(f"TLS: {tls.certificate}, {tls.key} or {tls.authority}: {error}") from None
+        contexts.append(context)
+    return contexts[0], contexts[1]

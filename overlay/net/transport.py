@@ -1,0 +1,346 @@
+"""Messages over TCP: one direction a connection, values received straight into their place (BufferedProtocol).
+
+An agent opens connections to whom it sends and only sends there; what it receives comes over connections that others
+opened. So a connection that is full stops one sender and nothing else. Connections are opened when the roster is known,
+stay open, and are opened again when they break; in a job of many, when a task needs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import socket
+import sys
+from collections.abc import Callable
+from fcntl import ioctl
+from itertools import count
+from termios import TIOCOUTQ
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlay.core.errors import MessageError, OverlayError
+from overlay.core.message import HEADER_BYTES, Header, Kind, unpack
+from overlay.net.tcp_info import Seen, connections_by, seen
+from overlay.net.tls import Security
+
+Values = NDArray[np.float32]
+CONNECT_SECONDS = 10.0
+UNANSWERED_SECONDS = 10.0
+"""A connection on which nothing is acknowledged for so long counts as lost; TCP alone would try for a quarter of an
+hour."""
+
+RETRY_SECONDS = 0.1
+UNSENT_BYTES = 4096, 1 << 17
+"""What a connection's kernel holds that has not left, at least and at most; between them, half a chunk. More would hide
+from the sender how far the network is (stamps, NetStorm's busy bound, what is urgent)."""
+
+JOINED_BYTES = 1 << 16
+"""Header and values up to so many bytes are given to the kernel as one: a header by itself would be a frame by itself.
+Larger ones are not worth a copy."""
+
+
+KEPT_CONNECTIONS = 64
+"""An agent keeps connections open to everybody where that takes no more than so many; in a larger job it opens those
+that tasks need, when they are announced."""
+
+
+def kept_open(agents: int, connections: int) -> bool:
+    """Whether each of so many agents keeps `connections` to each other one."""
+    return (agents - 1) * connections <= KEPT_CONNECTIONS
+
+
+async def end_all() -> None:
+    """Cancels what else runs in this loop, and waits for it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Receiver(Protocol):
+    """Who gets what comes."""
+
+    def place(self, header: Header) -> Values:
+        """Memory for `header.values` float32 values of a message that is coming."""
+        ...
+
+    def received(self, header: Header, values: Values) -> None:
+        """A whole message; values: those of `place`, which are the receiver's."""
+        ...
+
+    def met(self, header: Header, transport: asyncio.BaseTransport) -> None:
+        """A connection's first message. Raises MessageError: it is not let in."""
+        ...
+
+    def refused(self, peer: str, error: MessageError) -> None:
+        """A connection was closed for what came over it."""
+        ...
+
+
+class Inbound(asyncio.BufferedProtocol):
+    """A connection that another agent opened. secure: nothing is taken before its first message has been checked."""
+
+    def __init__(self, receiver: Receiver, *, secure: bool = False) -> None:
+        self._receiver, self._secure = receiver, secure
+        self._head = bytearray(HEADER_BYTES)
+        self._view = memoryview(self._head)
+        self._filled = 0
+        self._header: Header | None = None
+        self._values: Values | None = None
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def close(self) -> None:
+        """Whoever sends here learns that nobody listens any more."""
+        if self._transport is not None:
+            self._transport.abort()  # type: ignore[attr-defined]
+
+    def divert(self, task: int) -> None:
+        """What is still to come of a message of this task goes elsewhere: its place is not the task's any more."""
+        if self._header is not None and self._header.task == task and self._values is not None:
+            self._values = self._values.copy()
+            self._view = memoryview(self._values.data).cast("B")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._filled < len(self._view):
+            return
+        self._filled = 0
+        try:
+            self._full()
+        except MessageError as error:
+            assert self._transport is not None
+            peer = self._transport.get_extra_info("peername")
+            self._transport.abort()  # type: ignore[attr-defined]
+            self._receiver.refused(str(peer), error)
+
+    def _full(self) -> None:
+        if self._header is None:
+            header = unpack(self._head)
+            if header.kind == Kind.HELLO:
+                assert self._transport is not None
+                self._receiver.met(header, self._transport)
+                self._secure = False
+            elif self._secure:
+                raise MessageError("the first message does not say who speaks")
+            if header.kind in (Kind.DISCARD, Kind.SENT):
+                self._receiver.received(header, np.empty(0, np.float32))
+            if header.kind in (Kind.HELLO, Kind.DISCARD, Kind.SENT) or header.values == 0:
+                return
+            self._header, self._values = header, self._receiver.place(header)
+            self._view = memoryview(self._values.data).cast("B")
+            return
+        header, values = self._header, self._values
+        assert values is not None
+        self._header = self._values = None
+        self._view = memoryview(self._head)
+        self._receiver.received(header, values)
+
+
+class _Outbound(asyncio.Protocol):
+    """A connection to a peer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.transport: asyncio.WriteTransport | None = None
+        self.socket: socket.socket | None = None
+        self.free = False
+        self.unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's are of no common class
+        try:
+            self.peer.check(transport)
+        except OverlayError as error:
+            transport.abort()
+            self.peer.broken(error)
+            return
+        transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS pauses when nothing waits, and never goes on
+        own = self.socket = cast(socket.socket, transport.get_extra_info("socket"))
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS * 1000))
+        transport.write(self.peer.hello)
+        self.free = True
+        self.peer.flush()
+
+    def hold(self, unsent: int) -> None:
+        """The kernel takes no more than so many bytes, within UNSENT_BYTES, before they have left."""
+        least, most = UNSENT_BYTES
+        unsent = min(most, max(least, unsent))
+        if self.socket is not None and unsent != self.unsent:
+            self.unsent = unsent
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
+
+    def under_way(self) -> int:
+        """Bytes that the kernel has taken and the peer has not acknowledged."""
+        if self.socket is None:
+            return 0
+        left = bytearray(4)
+        ioctl(self.socket.fileno(), TIOCOUTQ, left)
+        return int.from_bytes(left, sys.byteorder)
+
+    def seen(self) -> Seen | None:
+        """None: not connected, or the kernel does not say."""
+        return None if self.socket is None else seen(self.socket)
+
+    def pause_writing(self) -> None:
+        self.free = False
+
+    def resume_writing(self) -> None:
+        self.free = True
+        self.peer.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.free = False
+        self.peer.broken(exc)
+
+
+_Message = tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool], Callable[[], None]]
+"""Priority, order, header, values, and what to call: sent, wanted, dropped (see `Peer.send`)."""
+
+
+class Peer:
+    """Everything that goes to one other agent, over `connections` connections, the most urgent first.
+
+    Connections are opened at once. on_lost(reason): the peer cannot be reached any more; it is called once. `used`:
+    whether somebody has counted on it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        hello: bytes,
+        *,
+        connections: int,
+        clock: Callable[[], float],
+        on_lost: Callable[[str], None],
+        security: Security | None = None,
+    ) -> None:
+        self.name, self.address = name, address
+        self.hello, self._clock, self._on_lost, self._security = hello, clock, on_lost, security
+        self._lines = [_Outbound(self) for _ in range(connections)]
+        self._queue: list[_Message] = []
+        self._order = count()
+        self._closed = False
+        self.used = False
+        self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
+        self._opening = [asyncio.ensure_future(self._open(line)) for line in self._lines]
+        self.bytes_sent = 0
+
+    @property
+    def waiting(self) -> int:
+        """Messages that no connection has taken yet."""
+        return len(self._queue)
+
+    def expect(self) -> None:
+        """Something is going to be sent: the peer has CONNECT_SECONDS from now on, where it has not answered yet."""
+        if not self.used:
+            self.used = True
+            self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
+
+    def send(
+        self,
+        priority: int,
+        header: Header,
+        values: Values,
+        sent: Callable[[], None] = lambda: None,
+        wanted: Callable[[], bool] = lambda: True,
+        *,
+        dropped: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more.
+        `dropped`: called instead when the peer is given up before that."""
+        if self._closed:
+            dropped()
+            return
+        self.expect()
+        heapq.heappush(self._queue, (priority, next(self._order), header, values, sent, wanted, dropped))
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand connections what they take now, the most urgent first; each message to the one that has least under way:
+        where a packet is lost, what a connection has waits for it."""
+        while self._queue:
+            free = [line for line in self._lines if line.free and line.transport is not None]
+            if not free:
+                return
+            _, _, header, values, sent, wanted, _ = heapq.heappop(self._queue)
+            if not wanted():
+                sent()
+                continue
+            line = free[0] if len(self._lines) == 1 else min(free, key=_Outbound.under_way)
+            assert line.transport is not None
+            data = memoryview(values.data).cast("B")
+            line.hold(len(data) // 2)
+            head = header.stamped(self._clock()).pack()
+            if len(data) <= JOINED_BYTES:
+                line.transport.write(b"".join((head, data)))
+            else:
+                line.transport.write(head)
+                line.transport.write(data)
+            self.bytes_sent += HEADER_BYTES + len(data)
+            sent()
+
+    def adapt(self, most: int) -> None:
+        """Opens more connections, up to `most`, where those that there are lose so much that they cannot fill the link:
+        then each has half of its window again and again."""
+        now = [each for line in self._lines if (each := line.seen()) is not None]
+        wanted = connections_by(now, most)
+        while not self._closed and len(self._lines) < wanted:
+            self._lines.append(line := _Outbound(self))
+            self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
+
+    @property
+    def connections(self) -> int:
+        """Open or about to be."""
+        return len(self._lines)
+
+    def check(self, transport: asyncio.BaseTransport) -> None:
+        """Whether it is the peer who is at the other end. Raises OverlayError."""
+        if self._security is not None:
+            self._security.check(transport, "node", self.name)
+
+    def close(self) -> None:
+        self._closed = True
+        queue, self._queue = self._queue, []
+        for *_, dropped in queue:
+            dropped()
+        for task in self._opening:
+            task.cancel()
+        for line in self._lines:
+            if line.transport is not None:
+                line.transport.abort()
+
+    def broken(self, error: Exception | None) -> None:
+        """A connection has ended; None: by the other end. Tells `on_lost` once."""
+        if not self._closed:
+            self.close()
+            self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
+
+    async def _open(self, line: _Outbound, *, needed: bool = True) -> None:
+        """needed: without it the peer counts as lost."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CONNECT_SECONDS
+        host, port = self.address
+        context = self._security.connect if self._security else None
+        while True:
+            try:
+                async with asyncio.timeout(max(0.01, (self._give_up_at if needed else end) - loop.time())):
+                    await loop.create_connection(lambda: line, host, port, ssl=context)
+                return
+            except (OSError, TimeoutError) as error:
+                if not needed and loop.time() >= end:
+                    self._lines.remove(line)
+                    return
+                if needed and loop.time() >= self._give_up_at:
+                    words = str(error) or "no answer"
+                    self.broken(OSError(f"{host}:{port} cannot be reached within {CONNECT_SECONDS:.0f} s: {words}"))
+                    return
+                await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,221 @@
+"""The control socket: statistics, traces, shaping, ports and reboots while the switches run.
+
+A Unix stream socket. Each request is a line of JSON, each answer too: ``{"ok": true, "result": ...}`` or
+``{"ok": false, "error": "..."}``; a trace answers with a line for each packet before. ``docs/softswitch.md`` lists the
+commands.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from softswitch.app.config import MAX_PORT, ConfigError
+from softswitch.app.switches import Switches
+from softswitch.dataplane.trace import MAX_PACKETS, as_json, lines
+from softswitch.errors import SoftswitchError
+from softswitch.p4runtime import P4RuntimeError
+
+MAX_LINE = 1 << 16
+MAX_DOWN_S = 600.0
+MAX_FLIPS = 10_000
+MAX_TRACE_S = 86400.0
+
+_log = logging.getLogger(__name__)
+
+
+class ControlError(Exception):
+    """A command is refused."""
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _SocketServer
+
+    def handle(self) -> None:
+        while line := self.rfile.readline(MAX_LINE):
+            self._send(self._answer(line))
+            if not line.endswith(b"\n"):
+                return  # too long, or the client's last words; there is no next line to find
+
+    def _answer(self, line: bytes) -> dict[str, object]:
+        if len(line) == MAX_LINE:
+            return {"ok": False, "error": f"a request has less than {MAX_LINE} bytes"}
+        try:
+            request = json.loads(line)
+            if isinstance(request, dict) and request.get("command") == "trace":
+                return {"ok": True, "result": self._trace(request)}
+            return {"ok": True, "result": execute(self.server.switches, request)}
+        except (ControlError, ConfigError, SoftswitchError, P4RuntimeError, OSError) as error:
+            return {"ok": False, "error": str(error)}
+        except ValueError as error:
+            return {"ok": False, "error": f"not JSON: {error}"}
+        except Exception:
+            _log.exception("control command failed")
+            return {"ok": False, "error": "an internal error; the log has the details"}
+
+
+    def _send(self, answer: dict[str, object]) -> None:
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+    def _trace(self, request: dict[str, Any]) -> dict[str, int]:
+        """Send a line ``{"packet": ...}`` for each packet, until there are enough, time is up or the client is gone."""
+        arguments = {name: value for name, value in request.items() if name != "command"}
+        optional = {"packets": int, "seconds": (int, float), "in_port": int, "out_port": int}
+        _check(arguments, {"device": (int, str)}, optional)
+        packets, seconds = arguments.get("packets", 10), arguments.get("seconds", 60.0)
+        if not 1 <= packets <= MAX_PACKETS:
+            raise ControlError(f"packets must be in 1..{MAX_PACKETS}")
+        if not 0 < seconds <= MAX_TRACE_S:
+            raise ControlError(f"seconds must be in 0..{MAX_TRACE_S:g}")
+        ports = [arguments.get(name) for name in ("in_port", "out_port")]
+        if any(port is not None and not 0 <= port <= MAX_PORT for port in ports):
+            raise ControlError(f"ports are in 0..{MAX_PORT}")
+        end, sent = time.monotonic() + seconds, 0
+        with self.server.switches.trace(arguments["device"], packets, *ports) as trace:
+            while not trace.done and (rest := end - time.monotonic()) > 0 and not self._gone():
+                packet = trace.next(min(rest, 0.2))
+                if packet is not None:
+                    self._send({"ok": True, "packet": as_json(packet), "lines": lines(packet)})
+                    sent += 1
+        return {"packets": sent}
+
+    def _gone(self) -> bool:
+        """Whether the client has closed its end."""
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+class _SocketServer(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+    switches: Switches
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        _log.debug("a control client went away", exc_info=True)
+
+
+class ControlServer:
+    """Listens on ``path`` (mode 0600) until :meth:`stop`. Raises OSError when it cannot."""
+
+    def __init__(self, path: str, switches: Switches) -> None:
+        self.path = path
+        _remove_stale(path)
+        mask = os.umask(0o177)
+        try:
+            self._server = _SocketServer(path, _Handler)
+        except OSError as error:
+            raise OSError(f"cannot listen on {path}: {error}") from error
+        finally:
+            os.umask(mask)
+        self._server.switches = switches
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="control", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        Path(self.path).unlink(missing_ok=True)
+
+
+def execute(switches: Switches, request: object) -> object:
+    """Carry out one command; its result as JSON would have it."""
+    if not isinstance(request, dict):
+        raise ControlError("a request is a JSON object")
+    arguments = dict(request)
+    command = arguments.pop("command", None)
+    if command == "stats":
+        _check(arguments, {}, {"device": (int, str)})
+        return switches.stats(arguments.get("device"))
+    if command == "shape":
+        _check(arguments, {"device": (int, str), "port": int, "shape": dict}, {})
+        return switches.shape(arguments["device"], arguments["port"], arguments["shape"])
+    if command == "reboot":
+        _check(arguments, {"device": (int, str)}, {"down_s": (int, float)})
+        down_s = arguments.get("down_s", 0.0)
+        if not 0 <= down_s <= MAX_DOWN_S:
+            raise ControlError(f"down_s must be in 0..{MAX_DOWN_S:g}")
+        switches.reboot(arguments["device"], down_s)
+        return None
+    if command == "flip":
+        _check(arguments, {"device": (int, str), "register": str}, {"count": int, "most_index": int})
+        if not 1 <= arguments.get("count", 1) <= MAX_FLIPS:
+            raise ControlError(f"count must be in 1..{MAX_FLIPS}")
+        if arguments.get("most_index", 0) < 0:
+            raise ControlError("most_index must not be negative")
+        return switches.flip(**arguments)
+    if command == "port_add":
+        _check(arguments, {"device": (int, str), "port": int, "interface": str}, {})
+        switches.add_port(arguments["device"], arguments["port"], arguments["interface"])
+        return None
+    if command == "port_remove":
+        _check(arguments, {"device": (int, str), "port": int}, {})
+        switches.remove_port(arguments["device"], arguments["port"])
+        return None
+    raise ControlError(
+        f"unknown command {command!r}; there are stats, shape, reboot, port_add, port_remove, flip, trace"
+    )
+
+
+def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
+    """Send one command to a running softswitch; :class:`ControlError` when it is refused, OSError without contact."""
+    for answer in conversation(path, command, timeout, **arguments):
+        if "result" in answer:
+            return answer["result"]
+    raise ControlError("softswitch ended before it answered")
+
+
+def conversation(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Iterator[dict[str, Any]]:
+    """The answers to a command as they come, up to the one with its ``result``; errors as in :func:`call`."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise OSError(f"no softswitch answers on {path}: {error.strerror or error}") from error
+        connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            for line in answers:
+                answer = json.loads(line)
+                if not answer["ok"]:
+                    raise ControlError(answer["error"])
+                yield answer
+                if "result" in answer:
+                    return
+
+
+def _check(arguments: dict[str, Any], required: dict[str, Any], optional: dict[str, Any]) -> None:
+    for name in required:
+        if name not in arguments:
+            raise ControlError(f"{name!r} is missing")
+    known = required | optional
+    for name, value in arguments.items():
+        if name not in known:
+            raise ControlError(f"unknown argument {name!r}; there are {', '.join(known)}")
+        if not isinstance(value, known[name]) or isinstance(value, bool):
+            raise ControlError(f"{name!r} has the wrong type")
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that nobody listens on; leave one in use alone, so that binding fails."""
+    if not Path(path).is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink(missing_ok=True)
+        except OSError:
+            return

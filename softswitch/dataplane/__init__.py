@@ -1,0 +1,1 @@
+"""Compiled programs on ports: tables, externs, links, fabrics of several switches."""

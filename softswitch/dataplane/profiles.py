@@ -1,0 +1,355 @@
+"""Action profiles and action selectors of a device: members, groups, and who uses them.
+
+A member has a slot in the data plane; in a group of weight w it has w of them, so that choosing is one division however
+the weights are. Slots are numbered as bmv2 behind its P4Runtime server numbers them (the lowest free one first), and a
+group's members are in the order of their slots, so that a hash chooses the same member there and here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from softswitch.dataplane import native
+from softswitch.errors import AlreadyExists, CapacityExceeded, InvalidValue, NotFound, StillInUse
+
+MAX_GROUP = 1 << 16  # sum of the weights in a group
+MAX_SLOTS = 1 << 24  # of a profile
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a table entry with an action profile points to: the member of this id, or …"""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """… the group of this id."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A member of a group: how often it is in it, and the port without which it is not chosen (``None``: always)."""
+
+    id: int
+    weight: int = 1
+    watch_port: int | None = None
+
+
+@dataclass(frozen=True)
+class ProfileInfo:
+    """An action profile: the actions that its members can have, the size that the program declares (which is for the
+    control plane to keep to), and whether it is a selector, which has groups."""
+
+    name: str
+    actions: tuple[str, ...]
+    size: int
+    with_selector: bool
+
+
+@dataclass
+class _Member:
+    action: str
+    params: tuple[int, ...]
+    slots: list[int]
+    entries: int = 0  # that point to it
+    weights: Counter[int] = field(default_factory=Counter)  # of the groups that it is in
+    choice: int | None = None
+
+
+@dataclass
+class _Group:
+    members: tuple[GroupMember, ...]
+    choice: int
+    entries: int = 0
+
+
+class _Numbers:
+    """Hands out the lowest number that is free."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, number: int) -> None:
+        heapq.heappush(self._free, number)
+
+
+class ActionProfile:
+    """One action profile of one device. Names and values of actions are those of the program.
+
+    ``handle`` gives the native device; ``pack`` the number and parameters of an action, or raises ``InvalidValue``;
+    ``is_up`` says whether a port is. All methods are thread-safe.
+    """
+
+    def __init__(
+        self,
+        info: ProfileInfo,
+        index: int,
+        handle: Callable[[], int],
+        pack: Callable[[str, Sequence[int]], tuple[int, bytes]],
+        is_up: Callable[[int], bool],
+    ) -> None:
+        self.info = info
+        self.handle = handle
+        self.is_up = is_up
+        self.lock = threading.RLock()
+        self._index = index
+        self._pack = pack
+        self._lib = native.library()
+        self._members: dict[int, _Member] = {}
+        self._groups: dict[int, _Group] = {}
+        self._slots = _Numbers()
+        self._choices = _Numbers()
+        self._chosen: dict[int, Member | Group] = {}  # by choice
+        self._watchers: dict[int, set[int]] = {}  # port -> groups with a member that depends on it
+
+    def __len__(self) -> int:
+        """Its members."""
+        return len(self._members)
+
+    def __contains__(self, member: int) -> bool:
+        return member in self._members
+
+    # -------------------------------------------------------------------------------------------------------- members
+
+    def insert_member(self, member: int, action: str, params: Sequence[int]) -> None:
+        with self.lock:
+            if member in self._members:
+                raise AlreadyExists(f"action profile {self.info.name} has a member {member} already")
+            state = _Member(action, tuple(params), [])
+            self._grow(state, 1)
+            self._members[member] = state
+
+    def modify_member(self, member: int, action: str, params: Sequence[int]) -> None:
+        """All entries and groups that use it do the new action from now on."""
+        with self.lock:
+            state = self._member(member)
+            number, data = self._pack(action, params)
+            for slot in state.slots:
+                self._write_slot(slot, number, data)
+            state.action, state.params = action, tuple(params)
+
+    def delete_member(self, member: int) -> None:
+        """``StillInUse`` if an entry or a group has it."""
+        with self.lock:
+            state = self._member(member)
+            if state.entries:
+                raise StillInUse(f"member {member} of {self.info.name}: {state.entries} table entries point to it")
+            if state.weights:
+                raise StillInUse(f"member {member} of {self.info.name} is in a group")
+            if state.choice is not None:
+                self._free_choice(state.choice)
+            self._shrink(state, 0)
+            del self._members[member]
+
+    def member(self, member: int) -> tuple[str, tuple[int, ...]]:
+        """(action, parameters) of a member."""
+        with self.lock:
+            state = self._member(member)
+            return state.action, state.params
+
+    def members(self) -> list[int]:
+        with self.lock:
+            return list(self._members)
+
+    def _member(self, member: int) -> _Member:
+        state = self._members.get(member)
+        if state is None:
+            raise NotFound(f"action profile {self.info.name} has no member {member}")
+        return state
+
+    def _write_slot(self, slot: int, number: int, data: bytes) -> None:
+        result = self._lib.ss_member_set(self.handle(), self._index, slot, number, data, len(data))
+        if result:
+            raise CapacityExceeded(f"action profile {self.info.name}: no memory for another member ({result})")
+
+    def _grow(self, state: _Member, count: int) -> None:
+        """Have at least ``count`` slots."""
+        number, data = self._pack(state.action, state.params)
+        while len(state.slots) < count:
+            slot = self._slots.take()
+            try:
+                if slot >= MAX_SLOTS:
+                    raise CapacityExceeded(f"action profile {self.info.name}: more than {MAX_SLOTS} members")
+                self._write_slot(slot, number, data)
+            except CapacityExceeded:
+                self._slots.give_back(slot)
+                raise
+            state.slots.append(slot)
+
+    def _shrink(self, state: _Member, count: int) -> None:
+        """Give back the slots above ``count``."""
+        while len(state.slots) > count:
+            slot = state.slots.pop()
+            self._lib.ss_member_free(self.handle(), self._index, slot)
+            self._slots.give_back(slot)
+
+    # --------------------------------------------------------------------------------------------------------- groups
+
+    def insert_group(self, group: int, members: Sequence[GroupMember]) -> None:
+        with self.lock:
+            if not self.info.with_selector:
+                raise InvalidValue(f"action profile {self.info.name} has no selector, so no groups")
+            if group in self._groups:
+                raise AlreadyExists(f"action selector {self.info.name} has a group {group} already")
+            state = _Group((), self._choices.take())
+            try:
+                self._set(group, state, members)
+            except BaseException:
+                self._choices.give_back(state.choice)
+                raise
+            self._groups[group] = state
+            self._chosen[state.choice] = Group(group)
+
+    def modify_group(self, group: int, members: Sequence[GroupMember]) -> None:
+        with self.lock:
+            self._set(group, self._group(group), members)
+
+    def delete_group(self, group: int) -> None:
+        """``StillInUse`` if an entry points to it."""
+        with self.lock:
+            state = self._group(group)
+            if state.entries:
+                raise StillInUse(f"group {group} of {self.info.name}: {state.entries} table entries point to it")
+            self._set(group, state, ())
+            self._free_choice(state.choice)
+            del self._groups[group]
+
+    def group(self, group: int) -> tuple[GroupMember, ...]:
+        with self.lock:
+            return self._group(group).members
+
+    def groups(self) -> list[int]:
+        with self.lock:
+            return list(self._groups)
+
+    def _group(self, group: int) -> _Group:
+        state = self._groups.get(group)
+        if state is None:
+            raise NotFound(f"action profile {self.info.name} has no group {group}")
+        return state
+
+    def _set(self, group: int, state: _Group, members: Sequence[GroupMember]) -> None:
+        """Change a group's members; nothing changes if it cannot be done."""
+        new = {m.id: m for m in members}
+        if len(new) != len(members):
+            raise InvalidValue(f"group {group} of {self.info.name}: a member is given twice; use weights")
+        if any(m.weight < 1 for m in members):
+            raise InvalidValue(f"group {group} of {self.info.name}: a weight is not positive")
+        if sum(m.weight for m in members) > MAX_GROUP:
+            raise CapacityExceeded(f"group {group} of {self.info.name}: the weights make more than {MAX_GROUP}")
+        for m in members:
+            self._member(m.id)
+        old = {m.id: m for m in state.members}
+        affected = sorted(old.keys() | new.keys())
+        try:
+            for member in affected:
+                if member in new:
+                    self._grow(self._members[member], new[member].weight)
+            self._write_choice(state.choice, members)
+        except BaseException:
+            for member in affected:
+                self._trim(self._members[member])
+            raise
+        for member in affected:
+            weights = self._members[member].weights
+            if member in new:
+                weights[new[member].weight] += 1
+            if member in old:
+                weights[old[member].weight] -= 1
+                if not weights[old[member].weight]:
+                    del weights[old[member].weight]
+        for member in affected:
+            self._trim(self._members[member])
+        for port in {m.watch_port for m in state.members if m.watch_port is not None}:
+            self._watchers[port].discard(group)
+        for port in {m.watch_port for m in members if m.watch_port is not None}:
+            self._watchers.setdefault(port, set()).add(group)
+        state.members = tuple(members)
+
+    def _trim(self, state: _Member) -> None:
+        self._shrink(state, max(state.weights, default=1))
+
+    def _write_choice(self, choice: int, members: Sequence[GroupMember]) -> None:
+        """The slots of the members whose ports are up, in order."""
+        slots: list[int] = []
+        ports = {m.watch_port for m in members}  # asking the kernel costs a system call, and members share ports
+        up = {port for port in ports if port is None or self.is_up(port)}
+        for m in members:
+            if m.watch_port in up:
+                slots += self._members[m.id].slots[: m.weight]
+        self._set_choice(choice, slots)
+
+    def _set_choice(self, choice: int, slots: list[int]) -> None:
+        data = array("I", sorted(slots))
+        at = (ctypes.c_uint32 * len(slots)).from_buffer(data) if slots else None
+        if self._lib.ss_choice_set(self.handle(), self._index, choice, at, len(slots)):
+            raise CapacityExceeded(f"action profile {self.info.name}: out of memory")
+
+    def _free_choice(self, choice: int) -> None:
+        self._lib.ss_choice_free(self.handle(), self._index, choice)
+        self._chosen.pop(choice, None)
+        self._choices.give_back(choice)
+
+    def port_changed(self, port: int) -> None:
+        """A port went up or down: choose among the members that remain."""
+        with self.lock:
+            for group in tuple(self._watchers.get(port, ())):
+                state = self._groups[group]
+                self._write_choice(state.choice, state.members)
+
+    def refresh(self) -> None:
+        """Ports may have gone up or down unnoticed."""
+        for port in tuple(self._watchers):
+            self.port_changed(port)
+
+    # ---------------------------------------------------------------------------------------------------------- users
+
+    def take(self, chosen: Member | Group) -> int:
+        """The choice that a table entry for this member or group has; to be given back when the entry goes."""
+        with self.lock:
+            if isinstance(chosen, Group):
+                group = self._group(chosen.id)
+                group.entries += 1
+                return group.choice
+            member = self._member(chosen.id)
+            if member.choice is None:
+                choice = self._choices.take()
+                try:
+                    self._set_choice(choice, member.slots[:1])
+                except BaseException:
+                    self._choices.give_back(choice)
+                    raise
+                member.choice = choice
+                self._chosen[choice] = chosen
+            member.entries += 1
+            return member.choice
+
+    def release(self, chosen: Member | Group) -> None:
+        """An entry does not point to it any more."""
+        with self.lock:
+            if isinstance(chosen, Group):
+                self._groups[chosen.id].entries -= 1
+            else:
+                self._members[chosen.id].entries -= 1
+
+    def chosen(self, choice: int) -> Member | Group | None:
+        """What a choice stands for; ``None`` if it was given back meanwhile."""
+        with self.lock:
+            return self._chosen.get(choice)

@@ -1,0 +1,168 @@
+"""A compiled program: what it declares, under the names of the bmv2 JSON, and the native code of its pipeline."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+
+from softswitch.bmv2json.model import P4Program, Table
+from softswitch.bmv2json.reader import read_program
+from softswitch.compiler.build import compile_program
+from softswitch.compiler.codegen import Generated, generate
+from softswitch.compiler.trace import Point
+from softswitch.dataplane.meters import MeterInfo
+from softswitch.dataplane.profiles import ProfileInfo
+from softswitch.dataplane.value_sets import ValueSetInfo
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """One key field of a table: P4 name, match kind (exact, lpm, ternary, range, optional) and width in bits."""
+
+    name: str
+    match_kind: str
+    width: int
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A match-action table as the program declares it.
+
+    ``const_entries``: the entries come from the program and cannot be changed. ``default_const``: the default action
+    cannot be changed. ``needs_priority``: the table has a ternary, range or optional key, so entries carry one.
+    ``profile``: the entries point to members or groups of this action profile, and the default action is none.
+    """
+
+    name: str
+    keys: tuple[KeyInfo, ...]
+    actions: tuple[str, ...]
+    size: int
+    const_entries: bool
+    default_action: str
+    default_params: tuple[int, ...]
+    default_const: bool
+    has_direct_counter: bool
+    needs_priority: bool
+    has_direct_meter: bool = False
+    has_idle_timeout: bool = False
+    profile: str | None = None
+
+
+@dataclass(frozen=True)
+class ActionInfo:
+    """An action: its name and its parameters as (name, width in bits)."""
+
+    name: str
+    params: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class CounterInfo:
+    """An indirect counter array. ``table`` is set for a direct counter (then size is the table's)."""
+
+    name: str
+    size: int
+    table: str | None = None
+
+
+@dataclass(frozen=True)
+class RegisterInfo:
+    """A register array: number of elements and their width in bits."""
+
+    name: str
+    size: int
+    width: int
+
+
+@dataclass(frozen=True)
+class DigestInfo:
+    """A kind of digest: the widths in bits of its fields. A message has each field in whole bytes, network order."""
+
+    name: str
+    widths: tuple[int, ...]
+
+    def values(self, message: bytes) -> tuple[int, ...]:
+        """The fields of a message, as unsigned numbers."""
+        found: list[int] = []
+        at = 0
+        for width in self.widths:
+            size = (width + 7) // 8
+            found.append(int.from_bytes(message[at : at + size], "big"))
+            at += size
+        return tuple(found)
+
+
+class Program:
+    """A compiled P4 program: what it declares, and the native code of its pipeline."""
+
+    def __init__(self, p4: P4Program, code: Generated, path: str, digest: str) -> None:
+        self.p4 = p4
+        self.code = code
+        self.digest = digest
+        self._library = ctypes.CDLL(path)
+        self._traced: tuple[ctypes.CDLL, int, tuple[Point, ...]] | None = None
+        self._traced_lock = threading.Lock()
+        self.address = ctypes.addressof(ctypes.c_char.in_dll(self._library, "ss_program"))
+        self.actions: dict[str, ActionInfo] = {}
+        for action in p4.actions.values():
+            self.actions.setdefault(action.name, ActionInfo(action.name, action.params))
+        self.tables = {plan.table.name: self._table_info(plan.table) for plan in code.tables.values()}
+        self.counters = {
+            c.name: CounterInfo(c.name, self.tables[c.table].size if c.table else c.size, c.table)
+            for c in p4.counters.values()
+        }
+        self.registers = {r.name: RegisterInfo(r.name, r.size, r.width) for r in p4.registers.values()}
+        self.profiles = {
+            p.name: ProfileInfo(p.name, tuple(code.profiles[p.name].numbers), p.size, p.selector is not None)
+            for p in p4.profiles.values()
+        }
+        self.meters = {
+            m.name: MeterInfo(m.name, self.tables[m.table].size if m.table else m.size, m.in_bytes, m.table)
+            for m in p4.meters.values()
+        }
+        self.value_sets = {v.name: ValueSetInfo(v.name, v.size, v.widths) for v in p4.value_sets.values()}
+        self.digests = tuple(DigestInfo(d.name, tuple(w for _, w in d.elements)) for d in p4.digests.values())
+
+    @classmethod
+    def load(cls, bmv2_json: bytes | str) -> Program:
+        """Parse, check, generate C and compile it (cached by digest).
+
+        Raises ``BadProgram`` for malformed JSON, ``UnsupportedConstruct`` for what softswitch does not implement,
+        ``CompilerFailed`` without a working C compiler.
+        """
+        p4 = read_program(bmv2_json)
+        code = generate(p4)
+        path, digest = compile_program(code.source)
+        return cls(p4, code, str(path), digest)
+
+    def traced(self) -> tuple[int, tuple[Point, ...]]:
+        """The variant of the program that reports what it does: its address and the points that it reports.
+
+        It has the same state. Compiled at the first call.
+        """
+        with self._traced_lock:
+            if self._traced is None:
+                code = generate(self.p4, trace=True)
+                path, _ = compile_program(code.source, quick=True)
+                library = ctypes.CDLL(str(path))
+                address = ctypes.addressof(ctypes.c_char.in_dll(library, "ss_program"))
+                self._traced = (library, address, code.points)
+            return self._traced[1:]
+
+    def _table_info(self, table: Table) -> TableInfo:
+        return TableInfo(
+            name=table.name,
+            keys=tuple(KeyInfo(k.name, k.match_kind, k.width) for k in table.keys),
+            actions=tuple(self.p4.actions[i].name for i in table.actions),
+            size=table.size,
+            const_entries=table.const_entries,
+            default_action="NoAction" if table.profile else self.p4.actions[table.default_action].name,
+            default_params=table.default_params,
+            default_const=table.default_const,
+            has_direct_counter=table.with_counters,
+            needs_priority=any(k.match_kind in ("ternary", "range") for k in table.keys),
+            has_direct_meter=table.meter is not None,
+            has_idle_timeout=table.with_timeout,
+            profile=table.profile,
+        )

@@ -1,0 +1,276 @@
+"""A device's tables: entries, default actions, and what each entry carries (direct counter, direct meter)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from softswitch.compiler.codegen import CHOICE_BYTES
+from softswitch.dataplane.codec import Entry, Match, NativeKey, Places, TableCodec
+from softswitch.dataplane.meters import (
+    MeterConfig,
+    MeterState,
+    NativeConfig,
+    NativeMeter,
+    colours,
+    config_of,
+    native_config,
+)
+from softswitch.dataplane.profiles import Group, Member
+from softswitch.dataplane.state import State, check_u64
+from softswitch.errors import InvalidValue
+
+
+class Tables(State):
+    """The table part of a :class:`softswitch.dataplane.device.Device`."""
+
+    def insert(
+        self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
+        priority: int = 0,
+    ) -> int:
+        """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range).
+
+        In a table with an action profile, ``action`` is one of its members or groups; ``NotFound`` if there is none.
+        """
+        codec = self._mutable(table)
+        if not codec.info.keys:
+            raise InvalidValue(f"table {table} has no key: only its default action can be set")
+        return self._insert(codec, match, action, params, priority=priority, const=False)
+
+    def _insert(
+        self,
+        codec: TableCodec,
+        match: Sequence[Match],
+        action: str | Member | Group,
+        params: Sequence[int],
+        *,
+        priority: int,
+        const: bool,
+    ) -> int:
+        key = codec.key(match, priority)
+        if isinstance(action, str):
+            return self._add(codec, key, *codec.action(action, params), const)
+        with self._call(codec, action, params) as (number, data):
+            return self._add(codec, key, number, data, const)
+
+    def _add(self, codec: TableCodec, key: NativeKey, number: int, data: bytes, const: bool) -> int:
+        handle = ctypes.c_uint64()
+        result = self._lib.ss_table_insert(
+            self._native,
+            codec.plan.index,
+            key.key,
+            key.mask,
+            key.ranges,
+            key.priority,
+            number,
+            data,
+            len(data),
+            const,
+            ctypes.byref(handle),
+        )
+        self._check(result, f"entry of table {codec.info.name}")
+        return handle.value
+
+    @contextmanager
+    def _call(
+        self, codec: TableCodec, action: str | Member | Group, params: Sequence[int]
+    ) -> Iterator[tuple[int, bytes]]:
+        """What the runtime is told of an entry's action. A member or group is used from then on, but for an error."""
+        profile = codec.profile
+        if isinstance(action, str):
+            yield codec.action(action, params)
+            return
+        if profile is None:
+            raise InvalidValue(f"table {codec.info.name} has no action profile: give an action")
+        with profile.lock:
+            choice = profile.take(action)
+            try:
+                yield 0, choice.to_bytes(CHOICE_BYTES, "little")
+            except BaseException:
+                profile.release(action)
+                raise
+
+    def _mutable(self, table: str) -> TableCodec:
+        codec = self._codec(table)
+        if codec.info.const_entries:
+            raise InvalidValue(f"table {table} has const entries: it cannot be changed")
+        return codec
+
+    def modify(
+        self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
+        priority: int = 0,
+    ) -> None:
+        """Change the action of an entry; its counter goes on. ``NotFound`` if there is no such entry."""
+        codec = self._mutable(table)
+        key = codec.key(match, priority)
+        with self._released(codec, match, priority), self._call(codec, action, params) as (number, data):
+            result = self._lib.ss_table_modify(
+                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
+            )
+            self._check(result, f"entry of table {table}")
+
+    @contextmanager
+    def _released(self, codec: TableCodec, match: Sequence[Match], priority: int) -> Iterator[None]:
+        """When this succeeds, the entry does not use the member or group any more that it used before."""
+        if codec.profile is None:
+            yield
+            return
+        with codec.profile.lock:
+            chosen = self._record(codec, match, priority)[0].chosen
+            assert chosen is not None
+            yield
+            codec.profile.release(chosen)
+
+    def delete(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
+        """Remove an entry; ``NotFound`` if there is no such entry."""
+        codec = self._mutable(table)
+        key = codec.key(match, priority)
+        with self._released(codec, match, priority):
+            result = self._lib.ss_table_delete(
+                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
+            )
+            self._check(result, f"entry of table {table}")
+
+    def places(self, table: str) -> Places | None:
+        """What :meth:`write` has to know of a table; ``None``: it cannot write its entries."""
+        return self._codec(table).places()
+
+    def write(self, schema: ctypes.Array[ctypes.c_uint32], data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
+        """Apply updates of a serialised P4Runtime ``WriteRequest`` from byte ``at`` on until one is left to the caller.
+
+        How many were applied, and the byte behind the one that is left. ``schema``: see runtime/write.c.
+        """
+        end = ctypes.c_uint64(at)
+        done = self._lib.ss_write(self._native, schema, data, len(data), ctypes.byref(end), only_inserts)
+        return done, end.value
+
+    def set_idle_timeout(self, table: str, match: Sequence[Match], timeout_ns: int, priority: int = 0) -> None:
+        """Have ``idle`` called when an entry was not hit for so long, again and again (0: never), from now on.
+
+        What is shorter than 10 ms is taken as 10 ms.
+        """
+        codec = self._codec(table)
+        if not codec.info.has_idle_timeout:
+            raise InvalidValue(f"table {table} is not declared with an idle timeout")
+        check_u64(timeout_ns)
+        key = codec.key(match, priority)
+        result = self._lib.ss_table_idle(
+            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, timeout_ns
+        )
+        self._check(result, f"entry of table {table}")
+
+    def _record(self, codec: TableCodec, match: Sequence[Match] | None, priority: int) -> tuple[Entry, int, int]:
+        out = ctypes.create_string_buffer(codec.record_bytes)
+        if match is None:
+            result = self._lib.ss_table_get(self._native, codec.plan.index, None, None, None, 0, out)
+        else:
+            key = codec.key(match, priority)
+            result = self._lib.ss_table_get(
+                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, out
+            )
+        self._check(result, f"entry of table {codec.info.name}")
+        return codec.decode(out.raw)
+
+    def get(self, table: str, match: Sequence[Match], priority: int = 0) -> Entry:
+        """The entry with exactly this match and priority; ``NotFound`` if there is none."""
+        return self._record(self._codec(table), match, priority)[0]
+
+    def entries(self, table: str) -> list[Entry]:
+        """All entries, oldest first."""
+        codec = self._codec(table)
+        out = ctypes.c_void_p()
+        n = self._check(self._lib.ss_table_dump(self._native, codec.plan.index, ctypes.byref(out)), f"table {table}")
+        try:
+            data = ctypes.string_at(out, n * codec.record_bytes) if n else b""
+        finally:
+            self._lib.ss_free(out)
+        size = codec.record_bytes
+        found = [codec.decode(data[i * size : (i + 1) * size])[0] for i in range(n)]
+        return sorted(found, key=lambda e: e.handle)
+
+    def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
+        """Set the default action; ``None`` brings back the program's own."""
+        codec = self._codec(table)
+        if action is None:
+            action, params = codec.info.default_action, codec.info.default_params
+        elif codec.info.default_const:
+            raise InvalidValue(f"the default action of table {table} is const")
+        number, data = codec.action(action, params)
+        result = self._lib.ss_table_set_default(self._native, codec.plan.index, number, data, len(data))
+        self._check(result, f"default action of table {table}")
+
+    def get_default(self, table: str) -> tuple[str, tuple[int, ...]]:
+        """(action, parameters) that a miss runs."""
+        if self._codec(table).profile is not None:
+            return "NoAction", ()
+        entry = self._record(self._codec(table), None, 0)[0]
+        return entry.action, entry.params
+
+    # -------------------------------------------------------------------------------- direct counters, direct meters
+
+    def direct_counter_read(self, table: str, match: Sequence[Match] | None, priority: int = 0) -> tuple[int, int]:
+        """(packets, bytes) of an entry; ``None``: of the default entry."""
+        _, packets, bytes_ = self._record(self._counted(table), match, priority)
+        return packets, bytes_
+
+    def direct_counter_write(
+        self, table: str, match: Sequence[Match] | None, packets: int, bytes_: int, priority: int = 0
+    ) -> None:
+        """Set an entry's counter; ``None``: the default entry's."""
+        codec = self._counted(table)
+        check_u64(packets, bytes_)
+        key = codec.key(match, priority) if match is not None else None
+        parts = (key.key, key.mask, key.ranges, key.priority) if key else (None, None, None, 0)
+        result = self._lib.ss_table_count(self._native, codec.plan.index, *parts, packets, bytes_)
+        self._check(result, f"entry of table {table}")
+
+    def _counted(self, table: str) -> TableCodec:
+        codec = self._codec(table)
+        if not codec.info.has_direct_counter:
+            raise InvalidValue(f"table {table} has no direct counter")
+        return codec
+
+    def direct_meter_read(self, table: str, match: Sequence[Match], priority: int = 0) -> MeterState:
+        """An entry's meter."""
+        out = NativeMeter()
+        self._direct_meter(table, match, priority, out=out)
+        return MeterState(config_of(out), colours(out), out)
+
+    def direct_meter_restore(
+        self, table: str, match: Sequence[Match], state: MeterState, priority: int = 0
+    ) -> None:
+        """Set an entry's meter back to what was read before: configuration, tokens and counters."""
+        self._direct_meter(table, match, priority, old=state.native)
+
+    def direct_meter_write(
+        self, table: str, match: Sequence[Match], config: MeterConfig | None, priority: int = 0
+    ) -> None:
+        """Configure an entry's meter, with full buckets (``None``: all is green)."""
+        self._direct_meter(table, match, priority, config=native_config(config))
+
+    def direct_meter_clear(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
+        """Zero the counters of an entry's meter."""
+        self._direct_meter(table, match, priority, clear=True)
+
+    def _direct_meter(
+        self,
+        table: str,
+        match: Sequence[Match],
+        priority: int,
+        *,
+        old: NativeMeter | None = None,
+        config: NativeConfig | None = None,
+        clear: bool = False,
+        out: NativeMeter | None = None,
+    ) -> None:
+        codec = self._codec(table)
+        if not codec.info.has_direct_meter:
+            raise InvalidValue(f"table {table} has no direct meter")
+        key = codec.key(match, priority)
+        pointers = [None if p is None else ctypes.byref(p) for p in (old, config, out)]
+        result = self._lib.ss_table_meter(
+            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority,
+            pointers[0], pointers[1], clear, pointers[2],
+        )  # fmt: skip
+        self._check(result, f"entry of table {table}")

@@ -1,0 +1,373 @@
+"""A backend of torch.distributed: plain `dist.all_reduce` goes through the network's switches.
+
+    import worker_agent.torch.backend                                            # registers it
+    dist.init_process_group("cpu:inart,cuda:inart", pg_options=BackendOptions(controller="10.1.0.1:9600"))
+
+or without options and with $INART_CONTROLLER (or $INART_AGENT, "unix:/path"), or for one dimension of a mesh:
+
+    init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
+                     backend_override={"replicate": ("inart", BackendOptions(...))})
+
+Sums (also of what is multiplied first) and means of float32, float16 and bfloat16 go through the network, with the
+hook's fallback: all-reduce and reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and what
+is too small to gain, goes to gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from controlplane.common.rpc.tls import Tls
+from worker_agent.collectives import Operation
+from worker_agent.operands import DTYPES
+from worker_agent.shared import Options, local_rank
+from worker_agent.torch.groups import TIMEOUT, make_group
+from worker_agent.torch.hook import OPERATION_TIMEOUT, Network
+from worker_agent.torch.parts import Parts
+
+NAME = "inart"
+SMALLEST_BYTES = 4096
+"""What is smaller goes to gloo or NCCL: the ranks' agreement would take as long."""
+
+MOST_BYTES = 2**31 - 1
+"""What is larger goes to gloo or NCCL, too: an operation of an agent has at most so many elements, of bytes."""
+
+KEPT_WORKS = 4 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7) else 0
+
+logger = logging.getLogger("inart")
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """As the arguments of InArtState. smallest: bytes of a tensor, below which it does not go through the network; the
+    same on all ranks. group_timeout: of what goes over gloo and NCCL."""
+
+    controller: str | None = None
+    agent: str | None = None
+    node: str | None = None
+    timeout: float = 60.0
+    operation_timeout: float = OPERATION_TIMEOUT
+    fallback: bool = True
+    take_over: bool = False
+    interface: str | None = None
+    tls: Tls | None = None
+    smallest: int = SMALLEST_BYTES
+    group_timeout: timedelta = TIMEOUT
+
+    @property
+    def _timeout(self) -> timedelta:
+        return self.group_timeout  # DeviceMesh asks for it
+
+
+class InArtWork(dist.Work):
+    """An all-reduce under way. On CUDA, waiting is in stream order, as with NCCL."""
+
+    def __init__(self, future: torch.futures.Future[Any]) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Until the result is there. Raises what the all-reduce failed with."""
+        self._future.wait()
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Of the list of tensors."""
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self._future.done() and self.exception() is None
+
+    def exception(self) -> Exception | None:  # type: ignore[override]
+        """Why it failed; None when it did not, or is not done."""
+        if not self._future.done():
+            return None
+        try:
+            self._future.value()
+        except Exception as error:
+            return error
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+
+class InArtProcessGroup(dist.ProcessGroup):
+    """See the module. Attributes: network: None where the group does not use it."""
+
+    def __init__(self, opts: Any, options: BackendOptions) -> None:
+        rank, size = opts.group_rank, opts.group_size
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        # The same on all ranks, and new also when a group of this name was there before.
+        generation = opts.store.add(f"inart/generation/{rank}", 1)
+        name = f"{opts.group_id}/{generation}"
+        self._options = options
+        # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which it is no InArtWork.
+        self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
+        self._name, self._desc = opts.group_id, ""
+        self._inner = dist.ProcessGroup(dist.PrefixStore(f"{name}/others", opts.store), rank, size)
+        backends = [("gloo", "cpu")] + ([("nccl", "cuda")] if torch.cuda.is_available() else [])
+        for backend, device in backends:
+            made = make_group(f"{name}/{device}", opts.store, rank, size, backend=backend, timeout=opts.timeout)
+            kind = getattr(dist.ProcessGroup.BackendType, backend.upper())
+            self._inner._register_backend(torch.device(device), kind, made._get_backend(torch.device(device)))
+            self._inner._set_default_backend(kind)
+        local, locals_ = local_rank()
+        network = Network(
+            name,
+            opts.store,
+            rank,
+            size,
+            options=Options(
+                options.controller or (None if options.agent else os.environ.get("INART_CONTROLLER")),
+                options.agent or (None if options.controller else os.environ.get("INART_AGENT")),
+                options.node,
+                options.interface,
+                options.tls,
+                options.operation_timeout,
+                local,
+                locals_,
+                options.take_over,
+            ),
+            timeout=options.timeout,
+            fallback=options.fallback,
+            only_between_nodes=True,
+        )
+        self.network: Network | None = network if network.between_nodes else None
+        if self.network is None:
+            logger.info("a group of %d ranks in one node: gloo or NCCL", size)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        """Through the network where it can be; see torch.distributed.all_reduce."""
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        given = _reduction(opts)
+        factor = _factor(given)
+        if factor is not None and self._scales(tensors[0]):
+            for tensor in tensors:
+                tensor.detach().mul_(factor)
+            given = dist.ReduceOp.SUM
+        op = _operation(given)
+        if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
+            return self._work(self._through_network(tensors[0], op))
+        if op == "mean" and all(tensor.device.type == "cpu" for tensor in tensors):
+            return self._mean(tensors)  # gloo has none
+        options = dist.AllreduceOptions()
+        options.reduceOp = given  # type: ignore[assignment]
+        return self._inner.allreduce(tensors, options)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+        """Through the network where it can be; see torch.distributed.reduce_scatter_tensor."""
+        factor = _factor(_reduction(opts))
+        if factor is not None and self._scales(given):
+            given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
+        op = _operation(opts)
+        if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
+            parts = self._parts()
+            if parts is not None and output.dtype == given.dtype:
+                return self._work(parts.reduce_scatter(output, given, op == "mean"))
+        if op == "mean" and given.device.type == "cpu":  # gloo has none
+            return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
+        return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+        """Through the network where it can be; see torch.distributed.all_gather_into_tensor."""
+        if self._suits(output, raw=True) and output.numel() == self.size() * given.numel():
+            parts = self._parts()
+            if parts is not None and output.dtype == given.dtype:
+                return self._work(parts.all_gather(output, given))
+        return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        """Through the network where it can be; see torch.distributed.all_gather."""
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
+            size = inputs[0].numel() * inputs[0].element_size() * self.size()
+            if self._suits(inputs[0], raw=True, nbytes=size) and (parts := self._parts()) is not None:
+                return self._work(parts.all_gather(list(outputs[0]), inputs[0]))
+        return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
+
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
+        """Through the network where it can be; see torch.distributed.broadcast."""
+        source = getattr(opts, "rootRank", None)
+        if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], raw=True):
+            parts = self._parts()
+            if parts is not None:
+                return self._work(parts.broadcast(tensors[0], source))
+        return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
+
+    def _work(self, future: torch.futures.Future[Any]) -> InArtWork:
+        work = InArtWork(future)
+        self._works.append(work)
+        return work
+
+    def _parts(self) -> Parts | None:
+        return self.network.parts() if self.network is not None else None
+
+    def _suits(self, tensor: torch.Tensor, *, raw: bool = False, nbytes: int | None = None) -> bool:
+        """raw: its bytes travel as they are. nbytes: of all that the operation moves."""
+        size = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
+        return (
+            self.network is not None
+            and tensor.layout == torch.strided
+            and (raw or str(tensor.dtype).removeprefix("torch.") in DTYPES)
+            and tensor.device.type in ("cpu", "cuda")
+            and self._options.smallest <= size <= MOST_BYTES
+        )
+
+    def _scales(self, tensor: torch.Tensor) -> bool:
+        """Whether what is multiplied before a sum (PREMUL_SUM, which FSDP2 asks for when it is given a divisor) is
+        multiplied here: gloo cannot, and the network adds only. What is small on CUDA is NCCL's, which can."""
+        return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor))
+
+    def _through_network(self, tensor: torch.Tensor, op: Operation) -> torch.futures.Future[Any]:
+        assert self.network is not None, "it suits"
+        tensor = tensor.detach()
+        if tensor.is_contiguous():
+            return self.network.reduce(tensor, op, True).then(lambda future: [future.value()])
+        whole = tensor.contiguous()
+
+        def copy_back(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
+            return [tensor.copy_(future.value())]
+
+        return self.network.reduce(whole, op, True).then(copy_back)
+
+    def _mean(self, tensors: list[torch.Tensor]) -> Any:
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
+
+        def divide(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
+            future.value()
+            return [tensor.div_(self.size()) for tensor in tensors]
+
+        return self._work(self._inner.allreduce(tensors, options).get_future().then(divide))
+
+    # A group that is a Python class keeps its own name and description: torch asks it, not the C++ object.
+
+    def _set_group_name(self, name: Any) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> Any:
+        """As torch.distributed named it."""
+        return self._name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def group_desc(self) -> str:
+        """What it is for."""
+        return self._desc
+
+    def getBackendName(self) -> str:
+        """As torch.distributed asks for it."""
+        return NAME
+
+    def shutdown(self) -> None:
+        """Leave the job."""
+        network, self.network = self.network, None
+        if network is not None:
+            network.close()
+        self._inner.shutdown()
+
+    def abort(self) -> None:
+        """Give up what is under way over gloo and NCCL."""
+        self._inner.abort()
+
+    def __repr__(self) -> str:
+        return f"InArtProcessGroup(rank={self.rank()}, size={self.size()})"
+
+
+def _reduction(opts: Any) -> Any:
+    return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+
+
+def _operation(opts: Any) -> Operation | None:
+    """Of options or an operator itself; None: neither sum nor mean."""
+    given = _reduction(opts)
+    return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
+
+
+def _factor(op: Any) -> Any:
+    """By what PREMUL_SUM multiplies each contribution: a number or a tensor of one. None: another operator."""
+    return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
+
+
+def _scatter_options(op: Any) -> Any:
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = op
+    return options
+
+
+_OTHERS = (
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "all_to_all_single",
+    "barrier",
+    "gather",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+    "_start_coalescing",
+    "_end_coalescing",
+    "_get_backend",
+    "set_timeout",
+    "_set_default_timeout",
+)
+
+
+def _delegate(name: str) -> Any:
+    def method(self: InArtProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._inner, name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"As the `{name}` of gloo or NCCL."
+    return method
+
+
+# As versions of torch before 2.12 call them.
+InArtProcessGroup._allgather_base = InArtProcessGroup.all_gather_single  # type: ignore[method-assign,assignment]
+InArtProcessGroup._reduce_scatter_base = InArtProcessGroup.reduce_scatter_single  # type: ignore[method-assign,assignment]
+
+for _name in _OTHERS:
+    if hasattr(dist.ProcessGroup, _name):  # some came with later versions of torch
+        setattr(InArtProcessGroup, _name, _delegate(_name))
+
+
+def create(opts: Any, options: Any) -> InArtProcessGroup:
+    """What torch.distributed calls for a new group. Raises TypeError for another backend's options."""
+    if options is not None and not isinstance(options, BackendOptions):
+        raise TypeError(f"the options of backend {NAME!r} are worker_agent.backend.BackendOptions, not {options!r}")
+    return InArtProcessGroup(opts, options or BackendOptions())
+
+
+def register() -> None:
+    """Make "inart" known to torch.distributed; done when this module is imported. Again: nothing happens."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+register()

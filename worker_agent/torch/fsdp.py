@@ -1,0 +1,73 @@
+"""FSDP2 with its reduction between nodes in the network.
+
+    mesh = init_device_mesh("cuda", (nodes, ranks_a_node), mesh_dim_names=("replicate", "shard"))
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh["shard"])
+    fully_shard(model, mesh=mesh["shard"])
+    state = InArtState(controller, process_group=mesh["replicate"].get_group())
+    inart_fsdp(model, state)
+
+FSDP2 gathers parameters and scatters gradients inside the node; what it then has, a part of the gradients, is averaged
+over the nodes by the hook: each rank's part with the same part of the other nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from worker_agent.torch.hook import InArtState
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+
+def inart_fsdp(model: nn.Module, state: InArtState) -> int:
+    """Set the all-reduce hook of every FSDP2 module of `model`, after `fully_shard`; their number.
+
+    state: of the ranks that hold the same part, one a node. The hook waits for the network: what the device has to
+    compute already goes on meanwhile.
+
+    Raises ValueError: there is no such module, it has a mesh of two dimensions, whose own all-reduce would come before
+    the hook, or the state's ranks also share a mesh. ImportError: a torch without FSDP2.
+    """
+    try:
+        from torch.distributed.fsdp import FSDPModule
+    except ImportError:
+        raise ImportError(f"FSDP2 came with torch 2.6, and this is {torch.__version__}") from None
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not modules:
+        raise ValueError("no module of the model is FSDP2's: call torch.distributed.fsdp.fully_shard first")
+    others = set(dist.get_process_group_ranks(state.process_group)) - {dist.get_rank()}
+    for module in modules:
+        for mesh in _meshes(module):
+            if mesh.ndim > 1:
+                raise ValueError(
+                    "a module is sharded over a mesh of two dimensions, so FSDP2 does its own all-reduce between the "
+                    'nodes: give fully_shard mesh["shard"] alone, or keep the mesh and make it with '
+                    'backend_override={"replicate": "inart"}, without this hook'
+                )
+            if others & set(mesh.mesh.flatten().tolist()):
+                raise ValueError(
+                    "the state's ranks are those that FSDP2 shards over: give it the ranks of the other nodes"
+                )
+
+    def reduce(part: torch.Tensor) -> None:
+        state.allreduce(part, "mean").wait()
+
+    for module in modules:
+        module.set_all_reduce_hook(reduce)
+    return len(modules)
+
+
+def _meshes(module: FSDPModule) -> list[dist.DeviceMesh]:
+    """Of the parameters that this module itself has sharded."""
+    found = []
+    for parameter in module.parameters(recurse=True):  # type: ignore[attr-defined]
+        mesh = getattr(parameter, "device_mesh", None)
+        if mesh is not None and mesh not in found:
+            found.append(mesh)
+    return found

@@ -1,0 +1,412 @@
+"""DistributedDataParallel's gradients summed in the network: one line in a training script.
+
+    state = InArtState(controller="10.1.0.1:9600")
+    model.register_comm_hook(state, inart_hook)
+
+The hook gives what DDP's default gives, the mean over all ranks, and returns at once: its Future is completed from
+another thread. Any number of buckets may be under way. Gradients may be on the CPU or on CUDA devices, float32, float16
+or bfloat16. A step that does not get through the network is done over torch.distributed, and so are those after it
+until the network is back (recovery.py). The ranks of a node add up among themselves first (local_ranks.py).
+"""
+
+# No postponed annotations here: DDP compares the hook's with the class itself.
+import contextlib
+import logging
+import secrets
+import sys
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from controlplane.common.rpc.tls import Tls
+from worker_agent.collectives import Operation, parse
+from worker_agent.errors import AgentError
+from worker_agent.metrics import Counts
+from worker_agent.operands import DTYPES
+from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
+from worker_agent.torch.groups import agree, default_store, exchange, make_group
+from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
+from worker_agent.torch.parts import Order, Parts
+from worker_agent.torch.recovery import Route, Sequence
+
+OPERATION_TIMEOUT = 1800.0
+"""As torch.distributed's: a rank may take its time, for evaluation or a checkpoint."""
+
+logger = logging.getLogger("inart")
+
+
+class FallbackWarning(UserWarning):
+    """The job trains without in-network aggregation; the message says why."""
+
+
+class Network:
+    """The reductions of one process group through the network, with a fallback: what the DDP hook, the backend and the
+    FSDP hook share. Arguments as InArtState's; a collective call.
+
+    Args:
+        name: of groups that are made, never used before, the same on all ranks.
+        store, rank, size: of the process group.
+        only_between_nodes: a group in one node does not join; between_nodes says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        options: Options,
+        given: Reducer | None = None,
+        timeout: float = 60.0,
+        fallback: bool = True,
+        only_between_nodes: bool = False,
+    ) -> None:
+        self.between_nodes = True
+        self.counts = Counts()
+        self.fallback = fallback
+        self.reducer: Reducer | None = None
+        self._given = given
+        self._node: Node | None = None if given is not None else node_for(options)
+        self._route: Route | None = None
+        self._name = name
+        self._size = size
+        self._workers = size
+        self.local: LocalRanks | None = None
+        self.sequence: Sequence | None = None
+        self._control = make_group(f"{name}/control", store, rank, size)
+        self._rank = rank
+        self._order: Order | None = None
+        self._parts: Parts | None = None
+        problem = ""
+        try:
+            self.local = self._find_local(options, store, rank)
+            if only_between_nodes and self._workers == 1:
+                self.between_nodes = False
+                self.close()
+                return
+            self.reducer = self.join(timeout)
+            problem = self._check_workers(self.reducer)
+        except (AgentError, OSError, ValueError) as error:
+            problem = str(error)
+        if only_between_nodes:
+            self._order = Order(make_group(f"{name}/order", store, rank, size), self._position)
+        problems = agree(problem, self._control)
+        if problems and not fallback:
+            self.close()
+            raise AgentError(f"cannot aggregate in the network: {problems}")
+        if problems or fallback or self.local is not None:
+            self.sequence = Sequence(
+                name,
+                store,
+                rank,
+                size,
+                control=self._control,
+                local=self.local,
+                agreement=fallback,
+                join=self.join,
+                valid=self._check_workers,
+                failed=self._left,
+                returned=self._returned,
+                counts=self.counts,
+            )
+        if problems:
+            assert self.sequence is not None, "made above"
+            self.sequence.begin_outside(problems)
+        else:
+            assert self.reducer is not None, "nobody has a problem"
+            if self.sequence is not None:
+                self.sequence.begin_in_network(self.reducer)
+            self._route = Route(self.reducer)
+            node = getattr(self.reducer, "node", "") or "this node"
+            ranks = f", {self.local.size} ranks a node" if self.local is not None else ""
+            logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
+
+    @property
+    def in_network(self) -> bool:
+        """Whether the next reduction goes through the network's switches."""
+        if self.sequence is not None:
+            return self.sequence.in_network
+        return self.reducer is not None
+
+    def reduce(
+        self, buffer: torch.Tensor, op: Operation, last: bool, before: torch.Tensor | None = None
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum over all ranks, in place, when the Future is done. last: of a step; the ranks agree on whole
+        steps. before: its content in other memory, where there is one. Raises TypeError for what cannot be reduced."""
+        if not parse(op).raw:
+            check(buffer)
+        if self.sequence is not None:
+            return self.sequence.add(buffer, op, last or not self.fallback, before)
+        if self._route is None:
+            raise AgentError("the job does not run in the network")
+        return self._route.start(buffer, op)
+
+    def parts(self) -> Parts | None:
+        """Collectives whose arrays are a part a rank; None where they do not go through the network: not all ranks
+        have been in it yet. A collective call until they have."""
+        if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
+            if self.sequence is not None:
+                self.sequence.order = order
+            if self.local is not None:
+                self.local.worker = order[self._rank] % self._workers
+            self._parts = Parts(self._rank, order, lambda buffer, op, before: self.reduce(buffer, op, True, before))
+        return self._parts
+
+    def join(self, timeout: float) -> Reducer:
+        """A reducer that is ready. Raises AgentError, OSError, ValueError: not within `timeout` seconds, or never."""
+        if self._given is not None:
+            return self._given
+        assert self._node is not None, "or it is given"
+        return self._node.join(timeout)
+
+    def metrics(self) -> dict[str, float]:
+        """See InArtState.metrics."""
+        numbers = self.counts.metrics() | {"in_network": float(self.in_network)}
+        stats = getattr(self.reducer, "stats", None)
+        if stats is not None:
+            with contextlib.suppress(AgentError):
+                numbers["measured_mbps"] = stats().measured_mbps
+        return numbers
+
+    def close(self) -> None:
+        """Leave the job; after the last reduction. Again: nothing happens."""
+        sequence, self.sequence = self.sequence, None
+        if sequence is not None:
+            sequence.close()
+        self._route = self.reducer = None
+        node, self._node = self._node, None
+        if node is not None:
+            node.close()
+
+    def _position(self) -> int:
+        """Which part of an array of one part a rank is this rank's (passage.py); -1: not known."""
+        index = int(getattr(self.reducer, "index", -1))
+        return index if self.local is None or index < 0 else self.local.rank * self._workers + index
+
+    def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
+        """The ranks of this node in the group, when there are several. A collective call, also when it fails."""
+        key = node_key(options.agent, options.node, options.size)
+        places = []
+        for text in exchange(self._control, f"{options.rank} {key}"):
+            number, _, where = text.partition(" ")
+            places.append(Place(where, int(number)))
+        mine, nodes = arrange(places, rank)
+        self._workers = nodes
+        if len(mine) == 1:
+            return None
+        return LocalRanks(f"{self._name}/node/{min(mine)}", store, mine.index(rank), len(mine), nodes)
+
+    def _check_workers(self, reducer: Reducer) -> str:
+        if reducer.world_size == self._workers:
+            return ""
+        if self._workers == self._size:
+            return f"the job has {reducer.world_size} workers, the process group {self._size} ranks"
+        return (
+            f"the job has {reducer.world_size} workers, the process group {self._size} ranks on {self._workers} nodes"
+        )
+
+    def _left(self, reasons: str) -> None:
+        other_size = self.reducer is not None and bool(self._check_workers(self.reducer))
+        self.reducer = None
+        message = f"in-network aggregation is not used, torch.distributed's all-reduce is, until it is back: {reasons}"
+        if other_size:  # nothing failed that could be back
+            message = (
+                "in-network aggregation is not used for this process group, torch.distributed's all-reduce is: "
+                f"{reasons}. That stays so: only a group of all the job's workers goes through the network"
+            )
+        # Each time, and without a line of our source behind it.
+        warnings.warn_explicit(message, FallbackWarning, "inart", 1)
+        if logger.hasHandlers():
+            logger.warning("%s", message)
+
+    def _returned(self, reducer: Reducer) -> None:
+        self.reducer = reducer
+        logger.warning("in-network aggregation is used again")
+
+
+def check(buffer: torch.Tensor) -> None:
+    """Raises TypeError when it cannot be reduced in the network, nor is it worth a fallback."""
+    name = str(buffer.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"gradients are {name}, InArt reduces {', '.join(DTYPES)}: train in one of these")
+    if buffer.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"gradients are on {buffer.device}, InArt reduces those on CPU and CUDA devices")
+
+
+class InArtState:
+    """State of `inart_hook`: joins the job's controller when it is made. One for each DDP model.
+
+    Make it on all ranks, after `torch.distributed.init_process_group`: the ranks agree over the process group whether
+    all of them can run in-network. If one cannot, at the start or at a later step, all use torch.distributed's
+    all-reduce from that step on, each says so with a FallbackWarning, and all return at one later step once all can.
+    No gradient is lost: a step that did not arrive everywhere is done again, over torch.distributed, from what the
+    gradients were. This costs a copy of the gradients in memory and an all-reduce of eight bytes over gloo a step.
+
+    A node may have any number of ranks (LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them): they share one agent,
+    and so do all states of a process. The operations of all states must come in the same order on all ranks.
+
+    Args:
+        controller: "host:port"; None: $INART_CONTROLLER.
+        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine, or an agent that is there
+            already (the caller closes it).
+        node: name in the topology; None: the one whose address this machine has.
+        process_group: of the DDP model; None: the default group.
+        timeout: seconds to wait for the other agents at the start.
+        operation_timeout: seconds without progress after which an all-reduce fails.
+        fallback: False: raise instead, on all ranks at the start, on those that notice in a step; no copy, no
+            agreement.
+        take_over: put out another job's trainers that use this node's agent; else this one is refused.
+        interface, tls: see worker_agent.Agent.
+
+    Attributes:
+        steps_in_network, steps_outside, falls: how many steps went which way (with fallback), and how often the job
+            left the network.
+
+    Raises:
+        AgentError: it cannot run in-network and `fallback` is False.
+    """
+
+    def __init__(
+        self,
+        controller: str | None = None,
+        *,
+        agent: str | Reducer | None = None,
+        node: str | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        timeout: float = 60.0,
+        operation_timeout: float = OPERATION_TIMEOUT,
+        fallback: bool = True,
+        take_over: bool = False,
+        interface: str | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        if not dist.is_initialized():
+            raise RuntimeError("call torch.distributed.init_process_group before making an InArtState")
+        group = process_group or dist.group.WORLD
+        assert group is not None, "initialised, so there is a default group"
+        self.process_group: dist.ProcessGroup = group
+        _guard_fsdp1()
+        both = agent is not None and controller is not None
+        rank, size = local_rank()
+        options = Options(
+            controller,
+            agent if isinstance(agent, str) else None,
+            node,
+            interface,
+            tls,
+            operation_timeout,
+            rank,
+            size,
+            take_over,
+        )
+        given: Any = _Refusing("give a controller or an agent, not both") if both else agent
+        names: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(names, secrets.token_hex(8), group=group)
+        self._network = Network(
+            names[0],
+            default_store(),
+            dist.get_rank(group),
+            dist.get_world_size(group),
+            options=options,
+            given=None if isinstance(given, str) else given,
+            timeout=timeout,
+            fallback=fallback,
+        )
+
+    @property
+    def in_network(self) -> bool:
+        """Whether gradients go through the network's switches (else through torch.distributed)."""
+        return self._network.in_network
+
+    @property
+    def reducer(self) -> Reducer | None:
+        """The agent, while the job runs in the network."""
+        return self._network.reducer
+
+    @property
+    def steps_in_network(self) -> int:
+        return self._network.counts.steps_in_network
+
+    @property
+    def steps_outside(self) -> int:
+        return self._network.counts.steps_outside
+
+    @property
+    def falls(self) -> int:
+        return self._network.counts.falls
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The mean of a bucket over all ranks, when the Future is done."""
+        last = not self._network.fallback or bucket.is_last()
+        return self._network.reduce(bucket.buffer(), "mean", last)
+
+    def allreduce(self, tensor: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum of any contiguous tensor over all ranks, in place, when the Future is done; a step of its
+        own. Raises TypeError for what cannot be reduced."""
+        return self._network.reduce(tensor, op, True)
+
+    def metrics(self) -> dict[str, float]:
+        """What this state has done so far, by name; `{f"inart/{k}": v ...}` is what TensorBoard takes.
+
+        steps_in_network, steps_outside, falls, in_network (1 or 0); reductions; bytes_reduced: of tensors;
+        communication_seconds: from a step's first bucket to its last sum, over all steps; exposed_seconds: of these,
+        after the last bucket was ready, when nothing could hide it; overlap: the share that was hidden; measured_mbps:
+        the rate on the wire, where this process runs the agent.
+        """
+        return self._network.metrics()
+
+    def close(self) -> None:
+        """Leave the job; do it after the last backward. Again: nothing happens."""
+        self._network.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an InArtState holds connections of this process and cannot be pickled: save the model (ddp.module), and "
+            "make a new state on each rank after loading; state.metrics() is plain numbers"
+        )
+
+
+class _Refusing:
+    """Stands for arguments that make no sense: the ranks agree about the problem before anybody raises."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    @property
+    def world_size(self) -> int:
+        raise ValueError(self._reason)
+
+
+FSDP1_ADVICE = (
+    "FullyShardedDataParallel hands its hook sharded gradients, which this one does not take. What works: FSDP2's "
+    "fully_shard with worker_agent.inart_fsdp(model, state); or init_process_group('cpu:inart,cuda:inart') and no hook "
+    "(docs/training.md)"
+)
+
+
+def _guard_fsdp1() -> None:
+    """Have FSDP1 refuse the hook when it is registered, not in the first backward pass."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    wrapper = getattr(module, "FullyShardedDataParallel", None)
+    if wrapper is None or hasattr(wrapper.register_comm_hook, "inart"):
+        return
+    register = wrapper.register_comm_hook
+
+    def register_comm_hook(self: Any, state: object, hook: Any) -> None:
+        if hook is inart_hook or isinstance(state, InArtState):
+            raise TypeError(FSDP1_ADVICE)
+        register(self, state, hook)
+
+    register_comm_hook.inart = True  # type: ignore[attr-defined]
+    register_comm_hook.__doc__ = register.__doc__
+    wrapper.register_comm_hook = register_comm_hook
+
+
+def inart_hook(state: InArtState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook for `DistributedDataParallel.register_comm_hook`."""
+    if isinstance(bucket, torch.Tensor):
+        raise TypeError(FSDP1_ADVICE)
+    return state.reduce(bucket)

@@ -1,0 +1,129 @@
+"""Reduce-scatter, all-gather and broadcast of a process group whose nodes are the workers of a job.
+
+torch.distributed has part r for rank r, the network part i for worker i of the job (and where nodes have several ranks
+passage.py says which): the ranks tell each other once which part is each one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from worker_agent.collectives import Operation
+from worker_agent.torch.groups import exchange
+
+Future = torch.futures.Future[Any]
+
+
+class Order:
+    """Which part is each rank's; known once all ranks are in the network at the same time.
+
+    Args:
+        group: gloo, of all ranks, for this alone.
+        index: this rank's part; -1: not known.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, index: Callable[[], int]) -> None:
+        self._group = group
+        self._index = index
+        self._found: list[int] | None = None
+        self._calls = 0
+
+    def find(self) -> list[int] | None:
+        """By rank; None: not known yet. The same on all ranks, which all call it equally often."""
+        if self._found is None:
+            self._calls += 1
+            if self._calls & (self._calls - 1) == 0:  # less and less often
+                numbers = [int(text) for text in exchange(self._group, str(self._index()))]
+                if sorted(numbers) == list(range(len(numbers))):
+                    self._found = numbers
+        return self._found
+
+
+class Parts:
+    """The operations, given the way through the network.
+
+    Args:
+        reduce: (array, operation, what it was before or None) -> Future of the array.
+        order: by rank, the part that is its.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        order: list[int],
+        reduce: Callable[[torch.Tensor, Operation, torch.Tensor | None], torch.futures.Future[torch.Tensor]],
+    ) -> None:
+        self._own = order[rank]
+        self._order = order
+        self._in_order = order == sorted(order)
+        self._reduce = reduce
+
+    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, mean: bool) -> Future:
+        """`given`: a part a rank, left as it is; `output`: this rank's sum or mean."""
+        given = given.detach().contiguous()
+        parts = given.view(len(self._order), -1)
+        whole = torch.empty_like(parts)
+        if self._in_order:
+            whole.copy_(parts)
+        else:
+            whole[self._order] = parts
+
+        def take(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
+            future.value()
+            return [output.detach().copy_(whole[self._own].view_as(output))]
+
+        before = given.view(-1) if self._in_order else None
+        return self._reduce(whole.view(-1), "scatter mean" if mean else "scatter sum", before).then(take)
+
+    def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Future:
+        """`given`: this rank's part; `outputs`: for all of them, one after another or one tensor each."""
+        together = isinstance(outputs, torch.Tensor)
+        in_place = together and self._in_order and outputs.is_contiguous()  # type: ignore[union-attr]
+        whole = outputs.detach() if in_place else given.new_empty(given.numel() * len(self._order))  # type: ignore[union-attr]
+        parts = whole.view(len(self._order), -1)
+        if not in_place or parts[self._own].data_ptr() != given.data_ptr():
+            parts[self._own].copy_(given.detach().reshape(-1))
+
+        def take(future: torch.futures.Future[torch.Tensor]) -> Any:
+            future.value()
+            if together and not in_place:
+                outputs.detach().copy_(parts[self._order].view_as(outputs))  # type: ignore[union-attr,arg-type]
+            elif not together:
+                for number, output in zip(self._order, outputs, strict=True):
+                    output.detach().copy_(parts[number].view_as(output))
+            return [outputs] if together else [list(outputs)]
+
+        return self._reduce(whole.view(-1), "gather", None).then(take)
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Future:
+        """source: a rank."""
+        whole = tensor.detach().contiguous()
+
+        def take(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
+            future.value()
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(whole)
+            return [tensor]
+
+        return self._reduce(whole.view(-1), f"broadcast {self._order[source]}", None).then(take)
+
+
+def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Operation, order: list[int]) -> Any:
+    """The same array and operation over a group of torch.distributed; a Work. order: by rank, the part that is its."""
+    parts = buffer.view(-1)
+    if op == "gather":
+        rows = parts.view(len(order), -1)
+        return group.allgather([[rows[number] for number in order]], [rows[order[group.rank()]].clone()])
+    if op.startswith("broadcast"):
+        options = dist.BroadcastOptions()
+        options.rootRank = order.index(int(op.split()[1]))
+        options.rootTensor = 0
+        return group.broadcast([parts], options)
+    # gloo's reduce-scatter is an all-reduce, too
+    if op == "scatter mean":
+        parts.div_(len(order))
+    return group.allreduce([parts])

@@ -1,0 +1,221 @@
+"""How one operation of a process group crosses a node that has several ranks, and the network.
+
+    all-reduce       sum inside the node, a part each -> network -> all-gather inside the node
+    reduce-scatter   sum inside the node, each rank the parts of its likes on the other nodes -> network
+    all-gather       network, among its likes on the other nodes -> all-gather inside the node
+    broadcast        scatter inside the source's node -> network, a part each -> all-gather inside the node
+
+A rank's likes are the ranks with its number on the other nodes. So the network carries what a node sends or receives
+once, whatever number of ranks it has. NCCL inside the node on CUDA devices, gloo on the CPU.
+
+The array of reduce-scatter and all-gather is one part a rank: of local rank 0 of each node, by its worker's number,
+then of local rank 1, and so on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ReduceScatterOptions
+
+from worker_agent.collectives import Kind, Operation, parse
+from worker_agent.lane import Lane
+from worker_agent.torch.local_ranks import LocalRanks
+from worker_agent.torch.staging import Completion, CudaStaging
+
+Future = torch.futures.Future[torch.Tensor]
+
+
+class Passage(ABC):
+    """One array on its way. What it held can still be reduced another way until `finish`.
+
+    Attributes:
+        reduced: done when this rank's part has been through the network.
+    """
+
+    def __init__(
+        self, local: LocalRanks, buffer: torch.Tensor, op: Operation, lane: Lane, staging: Callable[[], CudaStaging]
+    ) -> None:
+        self._buffer = buffer
+        self._local = local
+        self._gathering: Any = None
+        self._scatter, self._gather = local.groups(buffer.device.type)
+        if not buffer.is_cuda:
+            ready = self._enter(op)
+            part = self._part
+            completion = Completion(part)
+
+            def enter() -> torch.Tensor:
+                ready()
+                return part
+
+            work = lane.submit_later(enter, self._network_op(op), part.numel(), part.element_size())
+            work.add_done_callback(lambda done: completion.finish(done.exception()))
+            self.reduced: Future = completion.future
+            return
+        # On a stream of its own; the part goes through pinned memory. Waiting is in stream order.
+        device = buffer.device
+        stream = local.stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self._enter(op)()
+            for tensor in (buffer, self._part):
+                tensor.record_stream(stream)
+            self.reduced = staging().start(self._part, self._network_op(op))
+
+    @abstractmethod
+    def _enter(self, op: Operation) -> Callable[[], object]:
+        """Set `_part`, and start what the ranks of the node do before the network; what is returned waits for it."""
+
+    _part: torch.Tensor
+
+    def _network_op(self, op: Operation) -> Operation:
+        return op
+
+    @abstractmethod
+    def gather(self) -> None:
+        """This rank's part has arrived, or is lost: hand it to the others of the node, who wait for it either way."""
+
+    @abstractmethod
+    def finish(self, good: bool) -> None:
+        """Wait for the parts of the others. good: all have arrived, and the buffer gets them."""
+
+    def _sum(self, whole: torch.Tensor, part: torch.Tensor, divisor: int) -> Callable[[], object]:
+        """The sum over the node's ranks of each one's part of `whole`, divided, to `part`."""
+        if whole.is_cuda:
+            options = ReduceScatterOptions()
+            options.reduceOp = dist.ReduceOp.SUM if divisor == 1 else dist.ReduceOp.AVG  # type: ignore[assignment]
+            return self._scatter._reduce_scatter_base(part, whole, options).wait
+        # Parts are exchanged and added here: in float32, in the same order on every node.
+        parts = torch.empty_like(whole)
+        exchanged = self._scatter.alltoall_base(parts, whole, [], [])
+
+        def add() -> None:
+            exchanged.wait()
+            total = parts.view(self._local.size, part.numel()).sum(0, dtype=torch.float32)
+            part.copy_(total if divisor == 1 else total.div_(divisor))
+
+        return add
+
+
+def passage(
+    local: LocalRanks, buffer: torch.Tensor, op: Operation, lane: Lane, staging: Callable[[], CudaStaging]
+) -> Passage:
+    """Begin an operation on `buffer` over all ranks of all nodes. Does not wait on the CPU.
+
+    buffer: contiguous for all but all-reduce.
+    """
+    collective = parse(op)
+    if collective.kind is Kind.ALL_REDUCE:
+        made: type[Passage] = AllReduce
+    elif collective.kind is Kind.REDUCE_SCATTER:
+        made = ReduceScatter
+    else:
+        made = AllGather if collective.source < 0 else Broadcast
+    return made(local, buffer, op, lane, staging)
+
+
+class Whole(Passage):
+    """What goes through in equal parts of a copy, padded, and is gathered there."""
+
+    _whole: torch.Tensor
+
+    def gather(self) -> None:
+        self._gathering = self._gather._allgather_base(self._whole, self._part)
+
+    def finish(self, good: bool) -> None:
+        self._gathering.wait()
+        _used(self._whole)
+        if good:
+            self._take()
+
+    @abstractmethod
+    def _take(self) -> None:
+        """The buffer gets the copy."""
+
+
+class AllReduce(Whole):
+    """The sum or mean over all ranks."""
+
+    def _enter(self, op: Operation) -> Callable[[], object]:
+        local, buffer = self._local, self._buffer
+        size = -(-buffer.numel() // local.size)
+        self._whole = buffer.new_zeros(size * local.size)
+        self._whole[: buffer.numel()].copy_(buffer.reshape(-1))
+        self._part = buffer.new_zeros(size)
+        return self._sum(self._whole, self._part, local.size if op == "mean" else 1)
+
+    def _take(self) -> None:
+        self._buffer.copy_(self._whole[: self._buffer.numel()].view_as(self._buffer))
+
+
+class ReduceScatter(Passage):
+    """Each rank's sum or mean; nothing is left to do inside the node."""
+
+    def _enter(self, op: Operation) -> Callable[[], object]:
+        local, whole = self._local, self._buffer.view(-1)
+        self._part = whole.new_empty(whole.numel() // local.size)
+        return self._sum(whole, self._part, local.size if op.endswith("mean") else 1)
+
+    def gather(self) -> None:
+        return
+
+    def finish(self, good: bool) -> None:
+        _used(self._part)
+        if good:
+            self._buffer.view(self._local.size, -1)[self._local.rank].copy_(self._part)
+
+
+class AllGather(Passage):
+    """Every rank's part to all. In place: what is lost is gathered again, and this rank's own part stays."""
+
+    def _enter(self, op: Operation) -> Callable[[], object]:
+        self._part = self._buffer.view(self._local.size, -1)[self._local.rank]
+        return _nothing
+
+    def gather(self) -> None:
+        self._gathering = self._gather._allgather_base(self._buffer.view(-1), self._part)
+
+    def finish(self, good: bool) -> None:
+        self._gathering.wait()
+
+
+class Broadcast(Whole):
+    """One rank's array to all: a part for each rank of its node, which passes it on."""
+
+    def _enter(self, op: Operation) -> Callable[[], object]:
+        local, bytes_ = self._local, self._buffer.view(-1).view(torch.uint8)
+        size = -(-bytes_.numel() // local.size)
+        source = parse(op).source
+        self._whole = bytes_.new_zeros(size * local.size)
+        self._part = bytes_.new_zeros(size)
+        if source % local.workers != local.worker:
+            return _nothing
+        options = dist.ScatterOptions()
+        options.rootRank = source // local.workers
+        rows = []
+        if options.rootRank == local.rank:
+            self._whole[: bytes_.numel()].copy_(bytes_)
+            rows = [list(self._whole.view(local.size, size))]
+        return self._scatter.scatter([self._part], rows, options).wait
+
+    def _network_op(self, op: Operation) -> Operation:
+        return f"broadcast {parse(op).source % self._local.workers}"
+
+    def _take(self) -> None:
+        bytes_ = self._buffer.view(-1).view(torch.uint8)
+        bytes_.copy_(self._whole[: bytes_.numel()])
+
+
+def _nothing() -> None:
+    return
+
+
+def _used(tensor: torch.Tensor) -> None:
+    """By the current stream, too: its memory is not to be given to others before."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
