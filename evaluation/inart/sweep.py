@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import controlplane
+from controlplane import planner
 from controlplane.cli.plan.report import ps_ingress_bytes
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, testbed
@@ -103,7 +103,7 @@ def compute(case: Case) -> tuple[Case, Result]:
 
 def planner_digest() -> str:
     """Of the source that plans come from: what other source has planned is not taken up."""
-    package = Path(controlplane.__file__).parent
+    package = Path(planner.__file__).parent
     files = [package / f"{name}.py" for name in PLANNER_MODULES] + [Path(__file__)]
     files += [package / "strategies" / f"{name}.py" for name in STRATEGY_MODULES]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]

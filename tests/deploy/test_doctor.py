@@ -135,7 +135,7 @@ def test_controller_and_its_missing_agents(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
     name = f"inart-doctor-{os.getpid()}"
-    code = "import dataclasses, json; from controlplane import data_interface as d\n"
+    code = "import dataclasses, json; from controlplane.common import data_interface as d\n"
     code += "print(json.dumps([dataclasses.asdict(f) for f in d.check('data0')]))"
 
     def run(*command):

@@ -80,7 +80,7 @@ def test_no_nft_is_said(monkeypatch):
 
 
 def test_the_rule_among_the_services_is_one_that_the_doctor_knows():
-    text = Path(doctor.__file__).resolve().parent.parent.joinpath(other_users.RULE).read_text()
+    text = Path(doctor.__file__).resolve().parents[2].joinpath(other_users.RULE).read_text()
     (rule,) = [line.strip() for line in text.splitlines() if "daddr" in line]
     assert "hook output" in text
     assert other_users.only_sender(ruleset(rule.replace("counter drop", "counter packets 0 bytes 0 drop"))) == "inart"

@@ -101,4 +101,4 @@ def test_switch_without_program_is_refused(refusal: Callable[..., str], tmp_path
         said = refusal("s1", "--switches", switches_file(tmp_path, switch.address), "--python", sys.executable)
     finally:
         switch.kill()
-    assert "runs no program: controlplane.cli.deploy loads one" in said
+    assert "runs no program: `inart deploy` loads one" in said

@@ -100,6 +100,7 @@ def two(policy):
         agents = {node: joins(wires, node, "primary", "backup") for node in NODES}
         stack.callback(lambda: [agent.close() for agent in agents.values()])
         until(lambda: primary.active and len(primary._members) == len(NODES))
+        until(lambda: all(agent._membership.term for agent in agents.values()))
         yield primary, backup, wires, agents
 
 
