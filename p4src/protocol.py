@@ -221,7 +221,7 @@ class HostFlag(IntFlag):
     LATE = 64
 
 
-ENCODING = 4
+ENCODING = 5
 """What hosts make of a packet's values (fixed point, exponents, the check word): agents of another one are refused when
 they join. Switches do not know of it: it is not in ``protocol.json``, whose digest is that of the compiled programs."""
 CHECK_WORDS = 1

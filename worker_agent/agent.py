@@ -17,7 +17,7 @@ from controlplane.common.rpc import channels
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Operation, with_bits
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
@@ -74,13 +74,15 @@ class Agent(Member):
         """This worker's number in the job; -1: not joined."""
         return self.config.index if self.config is not None else -1
 
-    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
+    def allreduce_async(
+        self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
+    ) -> Work:
         """Start an all-reduce, in place; see Engine.allreduce_async. Does not wait for anything.
 
         Raises AbortedError, with what is missing, while the job does not run.
         """
         self._engine()
-        work = self._relay.submit(array, op, dtype)
+        work = self._relay.submit(array, with_bits(op, bits, seed), dtype)
         work.add_done_callback(self._check)
         return work
 
@@ -90,9 +92,17 @@ class Agent(Member):
         if error is not None and not isinstance(error, AbortedError):
             self._give_up(str(error))
 
-    def allreduce(self, array: Any, op: Operation = "sum", *, timeout: float | None = None) -> None:
+    def allreduce(
+        self,
+        array: Any,
+        op: Operation = "sum",
+        *,
+        bits: int | None = None,
+        seed: int = 0,
+        timeout: float | None = None,
+    ) -> None:
         """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules)."""
-        self.allreduce_async(array, op).wait(timeout)
+        self.allreduce_async(array, op, bits=bits, seed=seed).wait(timeout)
 
     def on_stop(self, listener: Callable[[str], None], *, remove: bool = False) -> None:
         """`listener(reason)` when the epoch ends, from any thread; not when the plan changes under a running job."""

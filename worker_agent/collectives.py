@@ -6,12 +6,16 @@
 "gather": all-gather. The array is W parts of the same size; part i of worker i goes to all.
 "broadcast N": the array of worker N goes to all.
 
+Sums and means may say in how many bits each value travels, and what chance is drawn from (fields.py):
+"mean bits=8 seed=3"; without, as the array's type has it.
+
 docs/protocol.md, "Beyond all-reduce".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 Operation = str
@@ -27,11 +31,14 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Collective:
-    """source: of a broadcast; -1: none."""
+    """source: of a broadcast; -1: none. bits: that each value travels in; None: as its type has it. seed: of the
+    numbers by which values are rounded."""
 
     kind: Kind
     mean: bool = False
     source: int = -1
+    bits: int | None = None
+    seed: int = 0
 
     @property
     def raw(self) -> bool:
@@ -51,6 +58,17 @@ _NAMED = {
     "scatter mean": Collective(Kind.REDUCE_SCATTER, mean=True),
     "gather": Collective(Kind.GATHER),
 }
+_ENCODED = re.compile(r"((?:scatter )?(?:sum|mean)) bits=(\d{1,2})(?: seed=(\d{1,18}))?", re.ASCII)
+
+
+def with_bits(op: Operation, bits: int | None, seed: int = 0) -> Operation:
+    """The operation with values of so many bits (None: as it is)."""
+    return op if bits is None else f"{op} bits={bits} seed={seed}"
+
+
+def plain(op: Operation) -> Operation:
+    """The operation without what follows its name."""
+    return op.partition(" bits=")[0]
 
 
 def parse(op: Operation) -> Collective:
@@ -58,6 +76,9 @@ def parse(op: Operation) -> Collective:
     found = _NAMED.get(op) if isinstance(op, str) else None
     if found is not None:
         return found
+    if isinstance(op, str) and (encoded := _ENCODED.fullmatch(op)):
+        name, bits, seed = encoded.groups()
+        return replace(_NAMED[name], bits=int(bits), seed=int(seed or 0))
     name, _, source = op.partition(" ") if isinstance(op, str) else ("", "", "")
     if name == "broadcast" and source.isdecimal():
         return Collective(Kind.GATHER, source=int(source))

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from p4src.protocol import frame_bytes
-from worker_agent.collectives import Operation, parse
+from worker_agent.collectives import Operation, parse, plain, with_bits
 from worker_agent.engine_stats import EngineStats, TreeStats
 from worker_agent.errors import (
     AbortedError,
@@ -29,6 +29,7 @@ from worker_agent.errors import (
     MismatchError,
     ProgressTimeoutError,
 )
+from worker_agent.fields import is_stochastic
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import IoOptions, IoStats, NativeIoStats, assign
 from worker_agent.native_engine import native_key, native_sources
@@ -38,6 +39,7 @@ from worker_agent.native_worker import (
     NAME_BYTES,
     NativeCompletion,
     NativeConfig,
+    NativeEncoding,
     NativeRange,
     NativeStats,
     NativeTreeConfig,
@@ -45,10 +47,10 @@ from worker_agent.native_worker import (
     library,
 )
 from worker_agent.operands import DTYPES, ITEM_BYTES, operand
-from worker_agent.split import part_sizes, ranges
+from worker_agent.split import fields_of, part_sizes, ranges
 from worker_agent.work import Work
 
-NUMBERING = 4
+NUMBERING = 5
 """Of native/numbering.h: workers that number chunks differently must not add them up."""
 _NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
@@ -62,9 +64,9 @@ _ERRORS: dict[int, type[AllReduceError]] = {
 }
 
 
-def operation_tag(dtype: str, op: str) -> int:
-    """What the workers compare beside the size: 31 bits of dtype, operation and NUMBERING."""
-    return zlib.crc32(f"{dtype}:{op}:{NUMBERING}".encode()) & 0x7FFFFFFF
+def operation_tag(dtype: str, op: str, fields: int = 1) -> int:
+    """What the workers compare beside the size: 31 bits of dtype, operation, values in a word and NUMBERING."""
+    return zlib.crc32(f"{dtype}:{plain(op)}:{fields}:{NUMBERING}".encode()) & 0x7FFFFFFF
 
 
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
@@ -154,12 +156,17 @@ class Engine:
         )
         return native, (trees, labels, sources)
 
-    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
+    def allreduce_async(
+        self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
+    ) -> Work:
         """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: the same bits everywhere.
 
         Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers), or another
-        collective (collectives.py). dtype: see host_array. Raises TypeError, ValueError for what cannot be reduced;
-        AllReduceError when the engine has failed or is aborted."""
+        collective (collectives.py). dtype: see host_array. bits: that each value travels in, 32, 16, 10, 8 or 6, the
+        same on all workers; None: 32 for float32, 16 for float16 and bfloat16 (fields.py). seed: of the numbers by
+        which values that lose bits are rounded; another one for each step. Raises TypeError, ValueError for what cannot
+        be reduced; AllReduceError when the engine has failed or is aborted."""
+        op = with_bits(op, bits, seed)
         memory = operand(array, op, dtype)
         return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, op, keep_alive=array)
 
@@ -171,10 +178,12 @@ class Engine:
         op: Operation = "sum",
         *,
         output: int | None = None,
+        residual: int | None = None,
         keep_alive: Any = None,
     ) -> Work:
         """The same for raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`; the result
-        goes to `output` (default: in place). `keep_alive` is held until the work is done."""
+        goes to `output` (default: in place). residual: of as many float32, which get what of each value did not
+        travel (fields.py), or None. `keep_alive` is held until the work is done."""
         collective = parse(op)
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
@@ -189,6 +198,9 @@ class Engine:
             cut = ranges(part, values, shares, at_once)
             parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
             numbers = _numbers(self.config)
+            fields = fields_of(collective, dtype, len(self.config.workers))
+            chance = fields > 1 and is_stochastic(dtype, 32 // fields)
+            encoding = NativeEncoding(fields, chance, collective.seed, residual)
             with self._registered:
                 number = self._library.inart_worker_submit(
                     self._handle,
@@ -196,10 +208,11 @@ class Engine:
                     address if output is None else output,
                     elements,
                     DTYPES.get(dtype, _NATIVE_BYTES),
+                    ctypes.byref(encoding),
                     int(collective.mean),
                     collective.kind,
                     collective.source,
-                    operation_tag(dtype, op),
+                    operation_tag(dtype, op, fields),
                     len(parts),
                     numbers,
                     parts,
@@ -214,10 +227,17 @@ class Engine:
         return work
 
     def allreduce(
-        self, array: Any, op: Operation = "sum", *, dtype: str | None = None, timeout: float | None = None
+        self,
+        array: Any,
+        op: Operation = "sum",
+        *,
+        dtype: str | None = None,
+        bits: int | None = None,
+        seed: int = 0,
+        timeout: float | None = None,
     ) -> None:
         """allreduce_async and wait."""
-        self.allreduce_async(array, op, dtype=dtype).wait(timeout)
+        self.allreduce_async(array, op, dtype=dtype, bits=bits, seed=seed).wait(timeout)
 
     def abort(self, reason: str) -> None:
         """Ends all operations with `reason` (AbortedError); new ones fail with it until reconfigure()."""

@@ -38,10 +38,11 @@ def fraction_bits(workers: int) -> int:
     return 30 - (workers - 1).bit_length()
 
 
-def mixed_bits(workers: int) -> int:
-    """F': the same in a chunk that holds NaN or an infinity; the most for which the sum fits into 32 bits."""
-    bits = 0
-    while bits < 29 and (2 * (workers << bits + 1) + 1) * (workers + 1) ** 2 + workers <= 1 << 32:
+def mixed_bits(workers: int, width: int = 32) -> int:
+    """F': the same in a chunk that holds NaN or an infinity; the most for which the sum fits into so many bits. -1:
+    there is no room for a sum (fields.py: of few bits, among many workers)."""
+    bits = -1
+    while bits < 29 and (2 * (workers << bits + 1) + 1) * (workers + 1) ** 2 + workers <= 1 << width:
         bits += 1
     return bits
 

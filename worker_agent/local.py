@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from worker_agent import errors
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Operation, with_bits
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.operands import operand
@@ -135,8 +135,11 @@ class LocalAgent:
         except (ConnectionLost, queue.Empty):
             return []
 
-    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
+    def allreduce_async(
+        self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
+    ) -> Work:
         """As Engine.allreduce_async."""
+        op = with_bits(op, bits, seed)
         host = operand(array, op, dtype)
         view = _bytes_of(array)
         work = Work(host.elements, len(view))

@@ -42,6 +42,15 @@ class NativeRange(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
 
 
+class NativeEncoding(ctypes.Structure):
+    _fields_ = [
+        ("fields", ctypes.c_uint32),
+        ("stochastic", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("residual", ctypes.c_void_p),
+    ]
+
+
 class NativeCompletion(ctypes.Structure):
     _fields_ = [
         ("operation", ctypes.c_int64),
@@ -90,6 +99,7 @@ def library() -> ctypes.CDLL:
         IoConfig,
         NativeIoStats,
         NativeRange,
+        NativeEncoding,
         NativeCompletion,
         NativeTreeStats,
         NativeStats,
@@ -114,6 +124,7 @@ def library() -> ctypes.CDLL:
         ctypes.c_void_p,
         ctypes.c_uint64,
         ctypes.c_int,
+        ctypes.POINTER(NativeEncoding),
         ctypes.c_int,
         ctypes.c_int,
         ctypes.c_int,

@@ -11,6 +11,7 @@ from itertools import accumulate
 from controlplane.common.agentconfig import AgentConfig
 from p4src.protocol import data_values
 from worker_agent.collectives import Collective
+from worker_agent.fields import FIELDS, bits_of
 from worker_agent.operands import BYTES
 
 ROUNDED = 1e-3
@@ -90,4 +91,9 @@ def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype
     parts = workers if collective.in_parts else 1
     if elements % parts:
         raise ValueError(f"the array has {elements} elements, which are not {workers} parts of the same size")
-    return elements // parts, values * 4 if dtype == BYTES else values, parts
+    return elements // parts, values * (4 if dtype == BYTES else fields_of(collective, dtype, workers)), parts
+
+
+def fields_of(collective: Collective, dtype: str, workers: int) -> int:
+    """How many values share a word. Raises ValueError."""
+    return 1 if dtype == BYTES else FIELDS[bits_of(dtype, collective.bits, workers)]

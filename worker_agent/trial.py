@@ -18,6 +18,7 @@ from p4src.protocol import data_values
 from worker_agent.agent import Agent
 from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError
+from worker_agent.fields import bits_of, field_bits
 from worker_agent.fixedpoint import fraction_bits
 from worker_agent.operands import ITEM_BYTES
 
@@ -116,7 +117,9 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
     exact = vector * scales.sum()
     largest = float(np.abs(vector).max()) * int(np.abs(scales).max())
     exponent = int(np.frexp(largest)[1])
-    bound = float(np.ldexp(workers / 2, exponent - fraction_bits(workers)))
+    bits = bits_of(trial.dtype, None, workers)
+    kept = fraction_bits(workers) if bits == 32 else field_bits(bits, workers)
+    bound = float(np.ldexp(workers / 2, exponent - kept))
     if trial.op == "mean":
         exact, bound = exact / workers, bound / workers
     # The result's own rounding: to float32, for a mean again, and to the tensor's format.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.common.native_build import load
+from worker_agent.fields import FIELDS, Fields
 from worker_agent.fixedpoint import BIAS, fraction_bits
 from worker_agent.native_engine import NATIVE
 from worker_agent.operands import DTYPES
@@ -48,6 +49,67 @@ def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = 
     result: Array = np.empty(sums.size, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
     size = ctypes.c_size_t(sums.size)
     _library().numbers_dequantise(_pointer(wire), size, biased, workers, int(mean), DTYPES[dtype], _pointer(result))
+    return result
+
+
+class _Fields(ctypes.Structure):
+    """struct inart_fields of native/fields.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("count", "width", "workers")),
+        ("fraction_bits", ctypes.c_int32),
+        ("most", ctypes.c_float),
+        *((name, ctypes.c_uint32) for name in ("stochastic", "key")),
+    ]
+
+
+@cache
+def _fields(fields: Fields) -> _Fields:
+    library = _library()
+    library.numbers_fields_of.restype = _Fields
+    assert library.numbers_fields_size() == ctypes.sizeof(_Fields), "the structure is C's"
+    made: _Fields = library.numbers_fields_of(
+        FIELDS[fields.bits], fields.workers, fields.stochastic, ctypes.c_uint64(fields.seed), fields.worker
+    )
+    return made
+
+
+def quantise_fields(
+    fields: Fields, chunk: Array, biased: int, position: int = 0, dtype: str = "float32"
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """As Fields.quantise and Fields.residual, by the C engine."""
+    wire = np.empty(fields.words, ">i4")
+    residual = np.empty(chunk.size, np.float32)
+    _library().numbers_fields_quantise(
+        ctypes.byref(_fields(fields)),
+        _pointer(chunk),
+        ctypes.c_size_t(chunk.size),
+        ctypes.c_size_t(fields.words),
+        DTYPES[dtype],
+        biased,
+        position,
+        _pointer(wire),
+        _pointer(residual),
+    )
+    return wire.astype(np.int32), residual
+
+
+def dequantise_fields(
+    fields: Fields, sums: NDArray[np.int32], count: int, biased: int, *, mean: bool = False, dtype: str = "float32"
+) -> Array:
+    """As Fields.dequantise, by the C engine; the result has the dtype's bits (bfloat16: uint16)."""
+    wire = sums.astype(">i4")
+    result: Array = np.empty(count, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
+    _library().numbers_fields_dequantise(
+        ctypes.byref(_fields(fields)),
+        _pointer(wire),
+        ctypes.c_size_t(count),
+        ctypes.c_size_t(fields.words),
+        biased,
+        int(mean),
+        DTYPES[dtype],
+        _pointer(result),
+    )
     return result
 
 

@@ -33,24 +33,57 @@ static inline int inart_fraction_bits(int workers)
     return 30 - log;
 }
 
-/* How a word of a chunk that holds NaN or Inf is made up: a finite value of fewer bits, with room for the sum of all workers', and
- * above it, times `unit`, a count of who contributes +Inf and, times `minus`, of who contributes -Inf. NaN counts as both. Each
- * worker subtracts `bias`, so that the sum fits into 32 signed bits. */
+/* How a word, or a field of `width` bits in it, of a chunk that holds NaN or Inf is made up: a finite value of fewer bits, with room
+ * for the sum of all workers', and above it, times `unit`, a count of who contributes +Inf and, times `minus`, of who contributes
+ * -Inf. NaN counts as both. Each worker subtracts `bias`, so that the sum fits into so many signed bits. Where a field has no room
+ * for that (fraction_bits -1) it is 0, and the result NaN. */
 struct inart_mixed {
     int fraction_bits;
     uint32_t workers, unit, minus, bias, most; /* most: of the finite values' sum */
 };
 
-static inline struct inart_mixed inart_mixed_of(uint32_t workers)
+static inline struct inart_mixed inart_mixed_of(uint32_t workers, uint32_t width)
 {
-    struct inart_mixed m = {.workers = workers, .minus = workers + 1};
-    uint64_t counts = (uint64_t)m.minus * m.minus;
-    while (m.fraction_bits < 29 && ((uint64_t)workers * 4 << m.fraction_bits) * counts + counts + workers <= 1ull << 32)
+    struct inart_mixed m = {.fraction_bits = -1, .workers = workers, .minus = workers + 1};
+    uint64_t counts = (uint64_t)m.minus * m.minus, room = (1ull << width) - workers;
+    while (m.fraction_bits < 29 && (((uint64_t)workers * 2 << (m.fraction_bits + 1)) + 1) * counts <= room)
         m.fraction_bits++;
+    if (m.fraction_bits < 0)
+        return m;
     m.most = workers << m.fraction_bits;
     m.unit = 2 * m.most + 1;
-    m.bias = ((1u << 31) - m.most) / workers;
+    m.bias = ((1u << (width - 1)) - (width < 32) - m.most) / workers;
     return m;
+}
+
+static inline double inart_mixed_scale(const struct inart_mixed *m, int32_t finite)
+{
+    return finite ? ldexp(1.0, m->fraction_bits - (finite - INART_EXPONENT_BIAS)) : 0;
+}
+
+static inline uint32_t inart_mixed_word(const struct inart_mixed *m, float x, double scale)
+{
+    if (m->fraction_bits < 0)
+        return 0;
+    double most = (double)(1u << m->fraction_bits), value = (double)x * scale;
+    uint32_t bits, magnitude;
+    memcpy(&bits, &x, 4);
+    magnitude = bits & 0x7fffffffu;
+    uint32_t count = magnitude > 0x7f800000u ? 1 + m->minus : bits >> 31 ? m->minus : 1;
+    value = value > most ? most : value > -most ? value : -most;
+    return (magnitude >= 0x7f800000u ? count * m->unit : (uint32_t)(int32_t)rint(value)) - m->bias;
+}
+
+/* Of the sum of such words; scale: of a step. */
+static inline float inart_mixed_value(const struct inart_mixed *m, uint32_t sum, double scale, float divisor)
+{
+    if (m->fraction_bits < 0)
+        return inart_float(0x7fc00000u);
+    sum += m->bias * m->workers + m->most;
+    uint32_t counts = sum / m->unit;
+    if (counts)
+        return inart_float(counts % m->minus && counts / m->minus ? 0x7fc00000u : counts / m->minus ? 0xff800000u : 0x7f800000u);
+    return (float)(((double)(sum % m->unit) - m->most) * scale) / divisor;
 }
 
 /* float16 -> float32: shifted into float32's fields and scaled by 2^112, which also makes subnormals right. */
@@ -118,30 +151,19 @@ static inline int inart_exponent_valid(int32_t biased)
 /* Values of a chunk that holds NaN or Inf, by a worker of a job of `workers`. */
 static inline void inart_quantise_mixed(const float *restrict x, size_t n, int32_t finite, uint32_t workers, uint32_t *restrict wire)
 {
-    struct inart_mixed m = inart_mixed_of(workers);
-    double most = (double)(1u << m.fraction_bits), scale = finite ? ldexp(1.0, m.fraction_bits - (finite - INART_EXPONENT_BIAS)) : 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits = inart_bits(x[i]), magnitude = bits & 0x7fffffffu;
-        uint32_t count = magnitude > 0x7f800000u ? 1 + m.minus : bits >> 31 ? m.minus : 1;
-        double value = (double)x[i] * scale;
-        value = value > most ? most : value > -most ? value : -most;
-        uint32_t word = magnitude >= 0x7f800000u ? count * m.unit : (uint32_t)(int32_t)rint(value);
-        wire[i] = __builtin_bswap32(word - m.bias);
-    }
+    struct inart_mixed m = inart_mixed_of(workers, 32);
+    double scale = inart_mixed_scale(&m, finite);
+    for (size_t i = 0; i < n; i++)
+        wire[i] = __builtin_bswap32(inart_mixed_word(&m, x[i], scale));
 }
 
 static inline void inart_dequantise_mixed(const uint32_t *restrict wire, size_t n, int32_t finite, uint32_t workers, float divisor,
                                           float *restrict x)
 {
-    struct inart_mixed m = inart_mixed_of(workers);
+    struct inart_mixed m = inart_mixed_of(workers, 32);
     double scale = finite ? ldexp(1.0, finite - INART_EXPONENT_BIAS - m.fraction_bits) : 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t sum = __builtin_bswap32(wire[i]) + m.bias * workers + m.most, counts = sum / m.unit;
-        float value = (float)(((double)(sum % m.unit) - m.most) * scale) / divisor;
-        if (counts)
-            value = inart_float(counts % m.minus && counts / m.minus ? 0x7fc00000u : counts / m.minus ? 0xff800000u : 0x7f800000u);
-        x[i] = value;
-    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = inart_mixed_value(&m, __builtin_bswap32(wire[i]), scale, divisor);
 }
 
 /* The fixed-point integer of a value. What is too large was written to the array while it was under way: the sum has no room for

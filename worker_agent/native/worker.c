@@ -201,7 +201,7 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
 /* Of the structures shared with Python, in the order in which they are declared. */
 const size_t inart_worker_sizes[] = {
     sizeof(struct inart_tree_config), sizeof(struct inart_worker_config), sizeof(struct inart_io_config), sizeof(struct inart_io_stats),
-    sizeof(struct inart_part_range), sizeof(struct inart_completion), sizeof(struct inart_tree_stats), sizeof(struct inart_worker_stats), 0,
+    sizeof(struct inart_part_range), sizeof(struct inart_encoding), sizeof(struct inart_completion), sizeof(struct inart_tree_stats), sizeof(struct inart_worker_stats), 0,
 };
 
 /* Ends what is pending and the I/O threads; completions can still be fetched. */
@@ -343,7 +343,7 @@ void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rat
 static struct part *part_make(struct inart_worker *w, struct tree *t, struct operation *o, const struct inart_part_range *range, char *error,
                               size_t size)
 {
-    uint64_t values = w->data, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : values;
+    uint64_t values = w->data, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : o->fields.count * values;
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
     if (t->end + data + numbering_words(data) / values + 2 > UINT32_MAX) {
         snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
@@ -395,9 +395,9 @@ static void part_add(struct tree *t, struct part *p, uint64_t now)
 /* kind, source: inart_layout's; the array is one part a worker, or in an all-reduce and a broadcast one. `number`, `range`: the
  * trees, and the elements that each carries, of each part. The number of the operation; or -1 with the reason in
  * `error` and the status in *status. Only this changes `end` of a tree, and only configure() the trees: neither needs a lock. */
-int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype, int mean, int kind, int source,
-                            uint32_t tag, uint32_t trees, const uint32_t *number, const struct inart_part_range *range, int32_t *status, char *error,
-                            size_t size)
+int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype, const struct inart_encoding *encoding,
+                            int mean, int kind, int source, uint32_t tag, uint32_t trees, const uint32_t *number,
+                            const struct inart_part_range *range, int32_t *status, char *error, size_t size)
 {
     *status = STATUS_PROTOCOL;
     pthread_mutex_lock(&w->mutex);
@@ -414,6 +414,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     bool good = o && parts;
     if (good) {
         o->dtype = dtype; /* what parts depend on */
+        o->fields = inart_fields_of(encoding->fields, w->config.workers, encoding->stochastic, encoding->seed, w->config.index);
         o->layout = (struct inart_layout){kind, source, w->config.index, w->config.workers, 0};
         if (inart_takes_turns(&o->layout))
             o->layout.stride = elements / w->config.workers * inart_dtype_bytes(dtype);
@@ -443,6 +444,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     int64_t id = o->id = w->next_operation++;
     o->in = in;
     o->out = out;
+    o->residual = encoding->residual;
     o->elements = elements;
     o->divisor = mean ? (float)w->config.workers : 1.0f;
     o->tag = tag;

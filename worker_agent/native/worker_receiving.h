@@ -48,7 +48,7 @@ static void fail_mismatch(struct io_thread *x, const struct part *p)
         fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
              "this worker's %llu", (long long)o->id, p->smallest, p->largest, (unsigned long long)o->elements);
     else
-        fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in %sdtype or operation (sum, mean), or their agents are of "
+        fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in %sdtype, bits or operation (sum, mean), or their agents are of "
              "different versions", (long long)o->id, p->smallest == p->largest ? "" : "size, ");
 }
 
@@ -129,11 +129,15 @@ static enum taken take_values(struct io_thread *x, struct tree *t, struct part *
     bool raw = o->layout.kind == INART_GATHER, others = o->layout.kind == INART_REDUCE_SCATTER && !own(p, index);
     size_t count;
     uint8_t *data = o->out + data_at(x, p, index, &count);
-    uint32_t sum = raw || others ? check_sum(check, wire) : checked_dequantise(check, wire, count, exponent_of(p, index), o->divisor, x->scratch);
+    bool fields = o->fields.count > 1;
+    uint32_t sum = raw || others || fields ? check_sum(check, wire)
+                                           : checked_dequantise(check, wire, count, exponent_of(p, index), o->divisor, x->scratch);
     if (!values_right(x, t, p, h, index, wire, sum))
         return NOT_RIGHT;
     if (others)
         return TAKEN;
+    if (fields)
+        inart_fields_dequantise(&o->fields, wire, count, x->worker->data, exponent_of(p, index), o->divisor, x->scratch);
     if (raw)
         memcpy(data, wire, count);
     else if (o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST)

@@ -24,7 +24,7 @@ static size_t chunk_elements(const struct part *p, uint32_t index, size_t n)
 /* Values in a chunk. */
 static size_t chunk_values(const struct io_thread *x, const struct operation *o)
 {
-    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->data : x->worker->data;
+    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->data : o->fields.count * (size_t)x->worker->data;
 }
 
 static uint64_t sequence_in(const struct part *p, int kind, uint32_t index) { return p->base + numbering_place(&p->order, kind, index); }
@@ -181,6 +181,18 @@ static void write_exponents(struct io_thread *x, struct part *p, uint32_t chunk,
     wire[n] = 0;
 }
 
+/* The words of a data chunk with several values in each; check_sum of them. */
+static uint32_t write_fields(struct io_thread *x, const struct part *p, uint32_t index, const float *values, size_t count, uint32_t *wire)
+{
+    const struct operation *o = p->operation;
+    uint64_t ignored, position = data_at(x, p, index, &ignored) / inart_dtype_bytes(o->dtype);
+    int32_t exponent = exponent_of(p, index);
+    if (o->residual)
+        inart_fields_residual(&o->fields, values, count, exponent, (uint32_t)position, o->residual + position);
+    inart_fields_quantise(&o->fields, values, count, x->worker->data, exponent, (uint32_t)position, wire);
+    return check_sum(x->worker->check, wire);
+}
+
 /* The words of a packet with these flags, the check word the last of them. */
 static void write_words(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, int kind, uint32_t index, uint8_t flags,
                         uint32_t *wire)
@@ -198,7 +210,10 @@ static void write_words(struct io_thread *x, struct tree *t, struct part *p, uin
     } else {
         size_t count;
         const float *values = load_chunk(x, p, index, &count);
-        sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
+        if (p->operation->fields.count > 1)
+            sum = write_fields(x, p, index, values, count, wire);
+        else
+            sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
     }
     wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
 }

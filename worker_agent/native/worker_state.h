@@ -8,6 +8,7 @@
 #include "checked_numbers.h"
 #include "collectives.h"
 #include "engine.h"
+#include "fields.h"
 #include "labels.h"
 #include "numbering.h"
 #include "numbers.h"
@@ -71,6 +72,13 @@ struct inart_worker_config {
 struct inart_part_range {
     uint64_t offset, count; /* elements */
 };
+/* How an operation's values travel: `fields` in a word (fields.h). residual: of a float32 array of the same size, what of each value
+ * did not travel; NULL: nobody wants to know. */
+struct inart_encoding {
+    uint32_t fields, stochastic;
+    uint64_t seed;
+    float *residual;
+};
 struct inart_completion {
     int64_t operation;
     int32_t status;
@@ -95,6 +103,8 @@ struct operation {
     uint64_t elements;
     uint32_t tag;
     struct inart_layout layout;
+    struct inart_fields fields;
+    float *residual;
     int dtype;
     float divisor;
     int32_t status;
@@ -167,7 +177,7 @@ struct io_thread {
     struct label_map labels; /* answer and return labels -> tree */
     struct inart_packet_stats stats;
     uint32_t random, rotation;
-    float scratch[INART_MAX_VALUES];
+    float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
 };
 
 struct inart_worker {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Operation, plain
 from worker_agent.torch.groups import exchange
 
 Future = torch.futures.Future[Any]
@@ -124,6 +124,6 @@ def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Operation, order
         options.rootTensor = 0
         return group.broadcast([parts], options)
     # gloo's reduce-scatter is an all-reduce, too
-    if op == "scatter mean":
+    if plain(op) == "scatter mean":
         parts.div_(len(order))
     return group.allreduce([parts])

@@ -147,7 +147,7 @@ class AllReduce(Whole):
         self._whole = buffer.new_zeros(size * local.size)
         self._whole[: buffer.numel()].copy_(buffer.reshape(-1))
         self._part = buffer.new_zeros(size)
-        return self._sum(self._whole, self._part, local.size if op == "mean" else 1)
+        return self._sum(self._whole, self._part, local.size if parse(op).mean else 1)
 
     def _take(self) -> None:
         self._buffer.copy_(self._whole[: self._buffer.numel()].view_as(self._buffer))
@@ -159,7 +159,7 @@ class ReduceScatter(Passage):
     def _enter(self, op: Operation) -> Callable[[], object]:
         local, whole = self._local, self._buffer.view(-1)
         self._part = whole.new_empty(whole.numel() // local.size)
-        return self._sum(whole, self._part, local.size if op.endswith("mean") else 1)
+        return self._sum(whole, self._part, local.size if parse(op).mean else 1)
 
     def gather(self) -> None:
         return

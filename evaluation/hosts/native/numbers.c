@@ -1,5 +1,6 @@
 /* The engine's own conversions, callable one by one: for their benchmark and for tests against worker_agent/fixedpoint.py. */
 #define _GNU_SOURCE
+#include "fields.h"
 #include "numbers.h"
 #include "packet.h"
 
@@ -22,6 +23,45 @@ void numbers_dequantise(const uint32_t *wire, size_t n, int32_t biased, int work
     float scratch[INART_MAX_VALUES];
     inart_dequantise(wire, n, biased, (uint32_t)workers, mean ? (float)workers : 1.0f, scratch);
     inart_store(scratch, n, dtype, data);
+}
+
+/* As fields in words: `residual` NULL, or what does not travel. */
+void numbers_fields_quantise(const struct inart_fields *f, const void *data, size_t n, size_t words, int dtype, int32_t biased, uint32_t position,
+                             uint32_t *wire, float *residual)
+{
+    float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
+    const float *x = inart_load(data, n, dtype, scratch);
+    inart_fields_quantise(f, x, n, words, biased, position, wire);
+    if (residual)
+        inart_fields_residual(f, x, n, biased, position, residual);
+}
+
+void numbers_fields_dequantise(const struct inart_fields *f, const uint32_t *wire, size_t n, size_t words, int32_t biased, int mean, int dtype,
+                               void *data)
+{
+    float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
+    inart_fields_dequantise(f, wire, n, words, biased, mean ? (float)f->workers : 1.0f, scratch);
+    inart_store(scratch, n, dtype, data);
+}
+
+struct inart_fields numbers_fields_of(uint32_t count, uint32_t workers, int stochastic, uint64_t seed, uint32_t worker)
+{
+    return inart_fields_of(count, workers, stochastic, seed, worker);
+}
+
+size_t numbers_fields_size(void) { return sizeof(struct inart_fields); }
+
+/* A packet's words and values there and back, `rounds` times: for its speed. */
+void numbers_fields_speed(const struct inart_fields *f, const float *x, size_t n, size_t words, int32_t biased, uint32_t *wire, float *back,
+                          size_t rounds, int encode)
+{
+    for (size_t i = 0; i < rounds; i++) {
+        if (encode)
+            inart_fields_quantise(f, x, n, words, biased, (uint32_t)i, wire);
+        else
+            inart_fields_dequantise(f, wire, n, words, biased, 1.0f, back);
+        __asm__ volatile("" : : "r"(wire), "r"(back) : "memory");
+    }
 }
 
 /* ---- whole tensors, as the engine goes through them: chunk by chunk ---- */

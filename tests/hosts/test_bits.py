@@ -1,0 +1,158 @@
+"""Operations whose values travel in few bits, over real interfaces: what comes out is what the numpy reference says,
+bit by bit, whatever the network does to the packets and whatever trees carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from evaluation.hosts.star import TreeShape
+from p4src.protocol import data_values
+from tests.hosts.conftest import MIXED, WORKERS
+from tests.hosts.rig import Rig, finish, tensors
+from worker_agent.collectives import parse, with_bits
+from worker_agent.errors import AllReduceError, MismatchError
+from worker_agent.fields import FIELDS, Fields, bits_of, is_stochastic
+from worker_agent.fixedpoint import NONFINITE, Floats, exponent
+
+MakeRig = Callable[..., Rig]
+WORDS = data_values(64)
+ONE_TREE = (TreeShape(1, 1.0, True),)
+FAULTS = {"loss": 0.03, "duplicate": 0.1, "reorder": 0.1, "hold_seconds": 0.01}
+
+
+def reference(before: Sequence[Floats], op: str, dtype: str = "float32") -> Floats:
+    """The sum or mean by worker_agent/fields.py: chunk by chunk of the tensor, from its beginning."""
+    how = parse(op)
+    bits = bits_of(dtype, how.bits, len(before))
+    formats = [
+        Fields(bits, len(before), WORDS, is_stochastic(dtype, bits), how.seed, worker) for worker in range(len(before))
+    ]
+    result = np.empty_like(before[0])
+    for begin in range(0, len(result), formats[0].values):
+        chunks = [tensor[begin : begin + formats[0].values] for tensor in before]
+        biased = max(exponent(chunk) for chunk in chunks)
+        assert biased < NONFINITE
+        words = [fields.quantise(chunk, biased, begin) for fields, chunk in zip(formats, chunks, strict=True)]
+        total = np.sum(words, axis=0, dtype=np.int32)
+        result[begin : begin + len(chunks[0])] = formats[0].dequantise(total, len(chunks[0]), biased, how.mean)
+    return result
+
+
+@pytest.mark.parametrize("trees", [MIXED, ONE_TREE], ids=["three trees and losses", "one tree"])
+def test_the_bits_are_the_references_whatever_trees_and_losses(make_rig: MakeRig, trees: Sequence[TreeShape]) -> None:
+    rig = make_rig(trees)
+    rig.faults(**(FAULTS if trees is MIXED else {}))
+    for bits in FIELDS:
+        for elements in (1, 2 * WORDS, 20_001) if bits < 32 else ():
+            op = with_bits("mean" if elements == 1 else "sum", bits, seed=1000 + elements)
+            before = tensors(bits, WORKERS, elements)
+            after = [tensor.copy() for tensor in before]
+            finish(rig.submit(after, op))
+            expected = reference(before, op)
+            assert all(result.tobytes() == expected.tobytes() for result in after)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_shares_words_and_is_the_reference_rounded(make_rig: MakeRig, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    rig = make_rig()
+    rig.faults(**FAULTS)
+    kind, elements = getattr(torch, dtype), 20_001
+    before = [torch.from_numpy(tensor).clamp(-3e4, 3e4).to(kind) for tensor in tensors(9, WORKERS, elements)]
+    after = [tensor.clone() for tensor in before]
+    finish([engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines, after, strict=True)])
+    expected = torch.from_numpy(reference([tensor.float().numpy() for tensor in before], "sum", dtype)).to(kind)
+    assert all(torch.equal(result.view(torch.int16), expected.view(torch.int16)) for result in after)
+    sent = rig.engines[0].stats().trees
+    chunks = -(-elements // (2 * WORDS))
+    assert sum(tree.next_sequence for tree in sent) <= chunks + chunks // WORDS + 2 * len(sent), "two in each word"
+
+
+def test_a_reduce_scatter_in_few_bits_is_the_reference(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    part = 5_003
+    op = with_bits("scatter sum", 8, seed=5)
+    before = tensors(4, WORKERS, WORKERS * part)
+    after = [tensor.copy() for tensor in before]
+    finish(rig.submit(after, op))
+    for worker, result in enumerate(after):
+        own = slice(worker * part, (worker + 1) * part)
+        bits = Fields(8, WORKERS, WORDS)
+        for begin in range(own.start, own.stop, bits.values):
+            chunks = [tensor[begin : min(begin + bits.values, own.stop)] for tensor in before]
+            biased = max(exponent(chunk) for chunk in chunks)
+            words = [
+                Fields(8, WORKERS, WORDS, True, 5, index).quantise(chunk, biased, begin)
+                for index, chunk in enumerate(chunks)
+            ]
+            total = np.sum(words, axis=0, dtype=np.int32)
+            there = result[begin : begin + len(chunks[0])]
+            assert there.tobytes() == bits.dequantise(total, len(chunks[0]), biased).tobytes()
+        others = np.ones(WORKERS * part, bool)
+        others[own] = False
+        assert (result[others] == before[worker][others]).all()
+
+
+def test_nan_and_infinities_of_half_precision_arrive_each_in_its_place(make_rig: MakeRig) -> None:
+    torch = pytest.importorskip("torch")
+    rig = make_rig()
+    before = [torch.ones(3000, dtype=torch.bfloat16) for _ in range(WORKERS)]
+    before[0][10] = torch.nan
+    before[1][11] = torch.inf
+    before[2][12] = -torch.inf
+    before[1][13], before[3][13] = torch.inf, -torch.inf
+    after = [tensor.clone() for tensor in before]
+    finish([engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines, after, strict=True)])
+    expected = torch.stack([tensor.float() for tensor in before]).sum(0)
+    for result in after:
+        assert torch.equal(result.isnan(), expected.isnan())
+        finite = ~expected.isnan()
+        assert torch.equal(result.float()[finite], expected[finite])
+
+
+def test_what_does_not_travel_is_left_behind(make_rig: MakeRig) -> None:
+    """What a worker has sent and its residual are together what it had; so the residuals make up what the sum lacks."""
+    rig = make_rig()
+    rig.faults(loss=0.03)
+    elements = 10_000
+    before = tensors(3, WORKERS, elements)
+    after = [tensor.copy() for tensor in before]
+    residuals: list[NDArray[Any]] = [np.full(elements, np.nan, np.float32) for _ in before]
+    finish(
+        [
+            engine.allreduce_pointer(
+                array.ctypes.data,
+                elements,
+                "float32",
+                with_bits("sum", 8, 3),
+                residual=residual.ctypes.data,
+                keep_alive=(array, residual),
+            )
+            for engine, array, residual in zip(rig.engines, after, residuals, strict=True)
+        ]
+    )
+    exact = np.sum([tensor.astype(np.float64) for tensor in before], axis=0)
+    left = np.sum([residual.astype(np.float64) for residual in residuals], axis=0)
+    largest = np.repeat([np.abs(np.stack(before)).max()], elements)
+    assert (np.abs(after[0] + left - exact) <= largest * WORKERS * 2.0**-22).all()
+    assert np.abs(left).max() > 0
+
+
+def test_workers_that_disagree_about_bits_get_an_error_that_says_so(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    arrays = tensors(1, WORKERS, 1000)
+    works = [
+        engine.allreduce_async(array, bits=8 if index else 16)
+        for index, (engine, array) in enumerate(zip(rig.engines, arrays, strict=True))
+    ]
+    errors = []
+    for work in works:
+        with pytest.raises(AllReduceError) as raised:
+            work.wait(30)
+        errors.append(raised.value)
+    assert any(isinstance(error, MismatchError) and "dtype, bits or operation" in str(error) for error in errors)

@@ -1,0 +1,181 @@
+"""Several values in a word: the C engine's against the numpy reference, and the reference against its stated bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.hosts import numbers
+from tests.hosts.test_fixedpoint import NONFINITES, bits, finite_bits, floats, same_bits
+from worker_agent import fixedpoint
+from worker_agent.checkword import Check
+from worker_agent.collectives import Collective, Kind, parse, plain, with_bits
+from worker_agent.fields import FIELDS, Fields, bits_of, error_bound, field_bits, is_stochastic
+from worker_agent.fixedpoint import BIAS, NONFINITE
+
+WORDS = 5
+SMALL = [bits for bits in FIELDS if bits < 32]
+
+
+@st.composite
+def formats(draw: st.DrawFn) -> Fields:
+    width = draw(st.sampled_from(SMALL))
+    most = 1023 if width == 16 else 1 << (width - 2)
+    workers = draw(st.one_of(st.integers(1, min(most, 9)), st.integers(1, most)))
+    worker = draw(st.integers(0, workers - 1))
+    return Fields(width, workers, WORDS, draw(st.booleans()), draw(st.integers(0, 2**59)), worker)
+
+
+@settings(max_examples=120, deadline=None)
+@given(formats(), st.data(), st.integers(0, 40), st.integers(0, 2**31 - 100))
+def test_words_and_residuals_are_the_references(fields: Fields, data: st.DataObject, more: int, position: int) -> None:
+    """Also when a peer needs a larger exponent than this worker."""
+    chunk = floats(data.draw(st.lists(finite_bits, min_size=1, max_size=fields.values)))
+    own = fixedpoint.exponent(chunk)
+    agreed = min(own + more, BIAS + 128) if own else more and BIAS + more
+    words, residual = numbers.quantise_fields(fields, chunk, agreed, position)
+    assert (words == fields.quantise(chunk, agreed, position)).all()
+    assert same_bits(residual, fields.residual(chunk, agreed, position))
+
+
+@settings(max_examples=120, deadline=None)
+@given(formats(), st.data(), st.one_of(st.just(0), st.integers(BIAS - 148, BIAS + 128)), st.booleans())
+def test_of_chunks_with_nan_words_and_values_are_the_references(
+    fields: Fields, data: st.DataObject, rest: int, mean: bool
+) -> None:
+    chunk = floats(data.draw(st.lists(bits, min_size=1, max_size=fields.values)))
+    words, _ = numbers.quantise_fields(fields, chunk, NONFINITE + rest)
+    assert (words == fields.quantise(chunk, NONFINITE + rest)).all()
+    sums = (words.astype(np.int64) * fields.workers).astype(np.int32)
+    expected = fields.dequantise(sums, chunk.size, NONFINITE + rest, mean)
+    assert same_bits(numbers.dequantise_fields(fields, sums, chunk.size, NONFINITE + rest, mean=mean), expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(formats(), st.data(), st.integers(BIAS - 148, BIAS + 128), st.booleans())
+def test_values_are_the_references(fields: Fields, data: st.DataObject, biased: int, mean: bool) -> None:
+    most = fields.most * fields.workers
+    values = data.draw(st.lists(st.integers(-most, most), min_size=1, max_size=fields.values))
+    words = np.zeros(WORDS, np.int64)
+    for place, value in enumerate(values):
+        words[place % WORDS] += value << (place // WORDS * fields.bits)
+    sums = words.astype(np.int32)
+    assert (sums == words).all(), "no sum wraps"
+    expected = fields.dequantise(sums, len(values), biased, mean)
+    assert same_bits(numbers.dequantise_fields(fields, sums, len(values), biased, mean=mean), expected)
+    if not mean and abs(biased - BIAS) < 100:
+        step = np.ldexp(1.0, biased - BIAS - field_bits(fields.bits, fields.workers))
+        assert (expected == np.array(values) * step).all(), "each field's sum is read from the word"
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(SMALL), st.integers(1, 16), st.data(), st.booleans(), st.booleans())
+def test_sums_never_wrap_are_checked_and_are_within_the_bound(
+    width: int, workers: int, data: st.DataObject, mean: bool, stochastic: bool
+) -> None:
+    """From the largest values that there are to the smallest: what the switches add is the sum of integers that the
+    check word is about, and what comes out is the sum of the values but for the stated error."""
+    size = WORDS * FIELDS[width] - 1
+    row = st.lists(finite_bits, min_size=size, max_size=size)
+    chunks = [floats(data.draw(row)) for _ in range(workers)]
+    formats_ = [Fields(width, workers, WORDS, stochastic, 7, worker) for worker in range(workers)]
+    biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
+    words = [
+        fields.quantise(chunk, biased, 30).astype(np.int64) for fields, chunk in zip(formats_, chunks, strict=True)
+    ]
+    total = np.sum(words, axis=0)
+    assert np.abs(total).max() < 2**31
+    check = Check(bytes(range(16)), workers, WORDS + 1)
+    proofs = sum(check.word(row.tolist(), [worker], 3, 0, 9) for worker, row in enumerate(words))
+    assert check.right([*total.tolist(), proofs], list(range(workers)), 3, 0, 9)
+    result = formats_[0].dequantise(total.astype(np.int32), size, biased, mean).astype(np.float64)
+    exact = np.sum([chunk.astype(np.float64) for chunk in chunks], axis=0) / (workers if mean else 1)
+    bound = error_bound(chunks, width, mean, stochastic)
+    if np.isfinite(bound):
+        assert (np.abs(result - exact) <= bound).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(2, 31), st.data())
+def test_of_nan_and_infinities_each_value_is_what_ieee_addition_gives(workers: int, data: st.DataObject) -> None:
+    row = st.lists(bits, min_size=9, max_size=9)
+    chunks = [floats([*data.draw(row), NONFINITES[2]]) for _ in range(workers)]
+    biased = NONFINITE + max(fixedpoint.exponent(chunk) % NONFINITE for chunk in chunks)
+    fields = Fields(16, workers, WORDS)
+    total = np.sum([fields.quantise(chunk, biased).astype(np.int64) for chunk in chunks], axis=0)
+    assert np.abs(total).max() < 2**31
+    result = fields.dequantise(total.astype(np.int32), 10, biased)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = np.sum([chunk.astype(np.float64) for chunk in chunks], axis=0)
+    touched = np.any([~np.isfinite(chunk) for chunk in chunks], axis=0)
+    assert same_bits(result[touched], exact[touched].astype(np.float32))
+    step = np.ldexp(1.0, biased - NONFINITE - BIAS - fixedpoint.mixed_bits(workers, 16)) if biased > NONFINITE else 0.0
+    if step < 1e30:
+        assert (np.abs(result[~touched] - exact[~touched]) <= workers / 2 * step * (1 + 1e-6) + 1e-44).all()
+
+
+@pytest.mark.parametrize(("width", "workers"), [(16, 32), (16, 1023), (10, 8), (8, 8)])
+def test_where_a_field_cannot_count_who_has_nan_all_of_the_group_is_nan(width: int, workers: int) -> None:
+    """Never a number that looks right."""
+    fields = Fields(width, workers, WORDS)
+    biased = NONFINITE + BIAS + 1
+    words, _ = numbers.quantise_fields(fields, np.array([1, np.nan, 2], np.float32), biased)
+    assert not words.any()
+    assert np.isnan(numbers.dequantise_fields(fields, words, 3, biased)).all()
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4, 8, 100])
+def test_every_bfloat16_near_its_chunks_largest_comes_back_as_it_was(workers: int) -> None:
+    """Alone among zeros: a field keeps at least the 8 bits that a bfloat16 has."""
+    halves = np.arange(2**16, dtype=np.uint32).astype(np.uint16)
+    values = (halves.astype(np.uint32) << 16).view(np.float32)
+    fields = Fields(bits_of("bfloat16", None, workers), workers, 64)
+    for first in range(0, 2**16, 128):
+        chunk = halves[first : first + 128]  # neighbours in value
+        if not np.isfinite(values[first : first + 128]).all() or not values[first] or first % 0x8000 < 0x80:
+            continue  # NaN, infinities, zero and subnormals
+        biased = fixedpoint.exponent(values[first : first + 128])
+        words, _ = numbers.quantise_fields(fields, chunk, biased, dtype="bfloat16")
+        assert (numbers.dequantise_fields(fields, words, 128, biased, dtype="bfloat16") == chunk).all()
+
+
+def test_rounding_by_chance_is_right_on_average_and_differs_among_workers_and_places() -> None:
+    x = np.full(20_000, 0.3, np.float32)
+    words = Fields(8, 4, x.size // 4, stochastic=True)
+    step = 2.0 ** -field_bits(8, 4)
+    found = [
+        Fields(8, 4, words.words, stochastic=True, seed=seed, worker=worker).integers(x, BIAS)
+        for seed, worker in ((1, 0), (1, 1), (2, 0))
+    ]
+    for one in found:
+        assert set(np.unique(one)) == {int(0.3 // step), int(0.3 // step) + 1}
+        assert abs(one.mean() * step - 0.3) < 4 * step * 0.5 / np.sqrt(x.size) + step / 256
+    agree = [(found[0] == other).mean() for other in found[1:]]
+    up = found[0].mean() - int(0.3 // step)
+    assert all(abs(same - (up**2 + (1 - up) ** 2)) < 0.03 for same in agree), "as if they were drawn apart"
+    exact = np.arange(-16, 17, dtype=np.float32) / 32
+    assert (Fields(8, 4, 9, stochastic=True).integers(exact, BIAS) == exact * 32).all(), "what fits is not rounded"
+
+
+def test_in_how_many_bits_values_travel() -> None:
+    assert [bits_of("float32", None, workers) for workers in (1, 1023)] == [32, 32]
+    assert [bits_of("bfloat16", None, workers) for workers in (2, 128, 129)] == [16, 16, 32]
+    assert [bits_of("float16", None, workers) for workers in (2, 16, 17)] == [16, 16, 32]
+    assert bits_of("bfloat16", 32, 4) == 32 and bits_of("float32", 8, 4) == 8
+    with pytest.raises(ValueError, match="bits must be one of 32, 16, 10, 8, 6 for 4 workers, not 7"):
+        bits_of("float32", 7, 4)
+    with pytest.raises(ValueError, match="one of 32, 16, 10 for 200 workers, not 8"):
+        bits_of("float32", 8, 200)
+    assert is_stochastic("float32", 16) and not is_stochastic("bfloat16", 16) and is_stochastic("bfloat16", 8)
+
+
+def test_an_operation_says_in_how_many_bits_its_values_travel() -> None:
+    assert with_bits("mean", None) == "mean"
+    op = with_bits("scatter mean", 8, 12)
+    assert parse(op) == Collective(Kind.REDUCE_SCATTER, mean=True, bits=8, seed=12)
+    assert plain(op) == "scatter mean"
+    for wrong in ("gather bits=8", "mean bits=", "sum bits=8 seed=-1", "sum bits=8 seed=1 x"):
+        with pytest.raises(ValueError, match="op must be one of"):
+            parse(wrong)

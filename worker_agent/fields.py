@@ -1,0 +1,198 @@
+"""Several values in each word of 32 bits: the numpy reference for native/fields.h, and the error bound.
+
+Switches add words and know nothing of what is in them. A word of n fields of w bits (w = 32 / n, rounded down) is
+
+    word = sum_i q_i * 2^(w i),    q = round(x * 2^(F - e)),    F = w - 1 - ceil(log2 W),    |q| <= (2^(w-1) - 1) / W
+
+with the exponent e of its chunk (fixedpoint.py), on each of W workers. The sum of all workers' words is the same
+expression of the sums Q_i of the fields, each below 2^(w-1) in magnitude, so no field runs into its neighbour, the word
+never wraps, and each Q_i can be read from it. A result is Q * 2^(e - F).
+
+Rounding is to nearest even where a field has as many bits as the tensor's own type (float16 and bfloat16 in 16 bits);
+with fewer it is up or down by chance, so that what is lost cancels out over many steps. The chance is a function of the
+operation's seed, the worker's number and the value's position in the array, so the same inputs give the same bits,
+whatever the plan, the losses and the number of trees. docs/protocol.md, "Fields in words".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker_agent import fixedpoint
+from worker_agent.fixedpoint import BIAS, NONFINITE, Floats, Integers
+
+FIELDS = {32: 1, 16: 2, 10: 3, 8: 4, 6: 5}
+"""Bits that a value may travel in -> how many share a word."""
+OWN_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
+SIGNIFICANT = {"float16": 11, "bfloat16": 8}
+"""Bits of these types' significands: where a field keeps fewer, they travel in 32 bits unless somebody asks for 16."""
+LEAST_BITS = 1
+
+
+def field_bits(bits: int, workers: int) -> int:
+    """F: how many bits below 2^e a value keeps that travels in so many bits (not 32: see fixedpoint)."""
+    return bits - 1 - (workers - 1).bit_length()
+
+
+def bits_of(dtype: str, asked: int | None, workers: int) -> int:
+    """In how many bits a value travels. asked: None: 32 for float32, and 16 for float16 and bfloat16 among so few
+    workers that a field keeps all their bits. Raises ValueError that says which there are."""
+    own = OWN_BITS[dtype]
+    if asked is None:
+        return own if own == 32 or field_bits(own, workers) >= SIGNIFICANT[dtype] else 32
+    there = [bits for bits in FIELDS if bits == 32 or field_bits(bits, workers) >= LEAST_BITS]
+    if asked not in there:
+        raise ValueError(f"bits must be one of {', '.join(map(str, there))} for {workers} workers, not {asked}")
+    return asked
+
+
+def is_stochastic(dtype: str, bits: int) -> bool:
+    """Whether values of this type are rounded by chance in so many bits: they are fewer than its own."""
+    return bits < OWN_BITS[dtype]
+
+
+@dataclass(frozen=True)
+class Fields:
+    """How a worker's values travel. words: of a packet, that are data. worker: its number. Others as above."""
+
+    bits: int
+    workers: int
+    words: int
+    stochastic: bool = False
+    seed: int = 0
+    worker: int = 0
+
+    @property
+    def values(self) -> int:
+        """Of a chunk at most."""
+        return FIELDS[self.bits] * self.words
+
+    @property
+    def most(self) -> int:
+        """The largest integer that a worker may send."""
+        return min(1 << field_bits(self.bits, self.workers), ((1 << (self.bits - 1)) - 1) // self.workers)
+
+    def integers(self, chunk: Floats, biased: int, position: int = 0) -> NDArray[np.int64]:
+        """q of each value, given the agreed biased exponent. position: of the first in the array."""
+        if biased >= NONFINITE:
+            return self._mixed_integers(chunk, biased - NONFINITE)
+        if biased == 0:
+            return np.zeros(chunk.shape, np.int64)
+        shift = field_bits(self.bits, self.workers) - (biased - BIAS)
+        with np.errstate(under="ignore"):
+            scaled = np.ldexp(chunk.astype(np.float64), shift).astype(np.float32)
+        scaled = np.clip(scaled, np.float32(-self.most), np.float32(self.most))
+        if self.stochastic:
+            return np.floor(scaled + self._up(chunk.size, position)).astype(np.int64)
+        return np.rint(scaled).astype(np.int64)
+
+    def quantise(self, chunk: Floats, biased: int, position: int = 0) -> Integers:
+        """The words that travel."""
+        words = np.zeros(self.words, np.int64)
+        values = self.integers(chunk, biased, position)
+        for field, first in enumerate(range(0, values.size, self.words)):
+            here = values[first : first + self.words]
+            words[: here.size] += here << (field * self.bits)
+        return words.astype(np.int32)
+
+    def residual(self, chunk: Floats, biased: int, position: int = 0) -> Floats:
+        """What of each value does not travel; of a chunk with NaN or infinities, nothing."""
+        if biased == 0 or biased >= NONFINITE:
+            return np.zeros(chunk.shape, np.float32)
+        step = float(np.ldexp(1.0, biased - BIAS - field_bits(self.bits, self.workers)))
+        return (chunk.astype(np.float64) - self.integers(chunk, biased, position) * step).astype(np.float32)
+
+    def dequantise(self, sums: Integers, count: int, biased: int, mean: bool = False) -> Floats:
+        """The float32 sums (or means) of `count` values from the summed words."""
+        half = 1 << (self.bits - 1)
+        shifted = sums.astype(np.int64) + sum(half << (field * self.bits) for field in range(FIELDS[self.bits]))
+        fields = [(shifted >> (field * self.bits) & (2 * half - 1)) - half for field in range(FIELDS[self.bits])]
+        values = np.concatenate(fields)[:count]
+        if biased >= NONFINITE:
+            return self._mixed_floats(values, biased - NONFINITE, mean)
+        if biased == 0:
+            return np.zeros(count, np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            shift = biased - BIAS - field_bits(self.bits, self.workers)
+            result = np.ldexp(values.astype(np.float64), shift).astype(np.float32)
+            return result / np.float32(self.workers) if mean else result
+
+    def _up(self, count: int, position: int) -> Floats:
+        """What is added before rounding down: one of 256 steps, from 1/512 to 511/512."""
+        key = _mix(_mix(_mix(self.seed & 0xFFFFFFFF) ^ (self.seed >> 32)) + self.worker)
+        places = (np.arange(position, position + count, dtype=np.uint64) * 0x9E3779B1 + key) & 0xFFFFFFFF
+        return ((2 * (_mix_all(places) >> 24) + 1) / np.float32(512)).astype(np.float32)
+
+    @property
+    def _mixed(self) -> tuple[int, int, int, int]:
+        """Of chunks with NaN or infinities: bits of finite values, the most that their sum can be, unit, bias."""
+        bits = fixedpoint.mixed_bits(self.workers, self.bits)
+        most = self.workers << max(bits, 0)
+        return bits, most, 2 * most + 1, ((1 << (self.bits - 1)) - 1 - most) // self.workers
+
+    def _mixed_integers(self, chunk: Floats, finite: int) -> NDArray[np.int64]:
+        bits, _, unit, bias = self._mixed
+        words = np.zeros(chunk.shape, np.int64)
+        if bits < 0:
+            return words
+        if finite:
+            there = np.where(np.isfinite(chunk), chunk, 0).astype(np.float64)
+            words += np.rint(np.clip(np.ldexp(there, bits - (finite - BIAS)), -(2.0**bits), 2.0**bits)).astype(np.int64)
+        words += unit * (np.isposinf(chunk) | np.isnan(chunk))
+        words += unit * (self.workers + 1) * (np.isneginf(chunk) | np.isnan(chunk))
+        return words - bias
+
+    def _mixed_floats(self, sums: NDArray[np.int64], finite: int, mean: bool) -> Floats:
+        bits, most, unit, bias = self._mixed
+        if bits < 0:
+            return np.full(sums.shape, np.nan, np.float32)
+        counts, rest = np.divmod(sums + bias * self.workers + most, unit)
+        minus, plus = np.divmod(counts, self.workers + 1)
+        result = np.zeros(sums.shape, np.float32)
+        if finite:
+            with np.errstate(over="ignore", under="ignore"):
+                exact = np.ldexp((rest - most).astype(np.float64), finite - BIAS - bits)
+                result = exact.astype(np.float32) / np.float32(self.workers if mean else 1)
+        result[plus > 0] = np.inf
+        result[minus > 0] = -np.inf
+        result[(plus > 0) & (minus > 0)] = np.nan
+        return result
+
+
+def error_bound(chunks: Sequence[Floats], bits: int, mean: bool = False, stochastic: bool = False) -> float:
+    """How far a float32 result may be from the exact sum (or mean) of one chunk's values, one array of finite values a
+    worker, that travel in so many bits (not 32: fixedpoint.error_bound).
+
+    A step is 2^(e - F). Rounded to nearest a value is off by half a step, by chance by less than one; where the number
+    of workers is a power of two, one within half a step of 2^e by up to one, because 2^F itself has no room.
+    """
+    workers = len(chunks)
+    biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
+    if biased == 0:
+        return 0.0
+    step = float(np.ldexp(1.0, biased - BIAS - field_bits(bits, workers)))
+    most = Fields(bits, workers, 1).most
+    each = [
+        1.0 if stochastic or float(np.abs(chunk).max(initial=0.0)) > (most + 0.5) * step else 0.5 for chunk in chunks
+    ]
+    quantisation = step * sum(each)
+    largest = float(np.sum([np.abs(chunk.astype(np.float64)) for chunk in chunks], axis=0).max()) + quantisation
+    if largest >= float(np.finfo(np.float32).max):
+        return float("inf")
+    rounding = max(largest * 2.0**-fixedpoint.FLOAT32_BITS, 2.0**-150)
+    return (quantisation + 2 * rounding) / workers + 2.0**-150 if mean else quantisation + rounding
+
+
+def _mix(x: int) -> int:
+    return int(_mix_all(np.array([x & 0xFFFFFFFF], np.uint64))[0])
+
+
+def _mix_all(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A permutation of 32 bits that leaves no pattern (Wellons, "Prospecting for hash functions")."""
+    x = (x ^ x >> np.uint64(16)) * np.uint64(0x7FEB352D) & np.uint64(0xFFFFFFFF)
+    x = (x ^ x >> np.uint64(15)) * np.uint64(0x846CA68B) & np.uint64(0xFFFFFFFF)
+    return x ^ x >> np.uint64(16)
