@@ -124,8 +124,9 @@ class Fields:
     def _up(self, count: int, position: int) -> Floats:
         """What is added before rounding down: one of 256 steps, from 1/512 to 511/512."""
         key = _mix(_mix(_mix(self.seed & 0xFFFFFFFF) ^ (self.seed >> 32)) + self.worker)
-        places = (np.arange(position, position + count, dtype=np.uint64) * 0x9E3779B1 + key) & 0xFFFFFFFF
-        return ((2 * (_mix_all(places) >> 24) + 1) / np.float32(512)).astype(np.float32)
+        places = np.arange(position, position + count, dtype=np.uint64) * np.uint64(0x9E3779B1) + np.uint64(key)
+        drawn = _mix_all(places & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
+        return ((2 * drawn.astype(np.float32) + 1) / np.float32(512)).astype(np.float32)
 
     @property
     def _mixed(self) -> tuple[int, int, int, int]:
