@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Literal
 
 from controlplane.common import command_line
@@ -22,7 +21,7 @@ from ps_server.server import Server
 from worker_agent.agent import controller_address
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoOptions
-from worker_agent.member import Member
+from worker_agent.member import Member, scalars
 
 
 class ParameterServer(Member):
@@ -80,11 +79,16 @@ class ParameterServer(Member):
             self._server.close()
             self._server = None
 
+    def _open_chunks(self) -> Mapping[int, int]:
+        if self._server is None:
+            raise AgentError("the server is closed")
+        return self._server.open_chunks()
+
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
         if self._server is None:
             raise AgentError("the server is closed")
         stats = self._server.stats()
-        numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int | float) and value}
+        numbers = scalars(stats)
         trees = []
         for tree in stats.trees:
             report = pb.TreeReport(tree=tree.tree, missing=tree.missing, waiting_seconds=tree.waiting_seconds)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, suspect_key
+from controlplane.common.native_build import ENGINE
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
@@ -24,6 +25,7 @@ from worker_agent.native_engine import load_engine, native_key, native_sources
 
 _MESSAGE_BYTES = 512
 _SUSPECTS = 32
+NO_CHUNK = 2**64 - 1
 
 
 class _Flow(ctypes.Structure):
@@ -142,11 +144,13 @@ class ServerStats:
         return sum(tree.bytes for tree in self.trees)
 
 
-def library() -> ctypes.CDLL:
-    """The compiled root engine. Raises AgentError."""
-    source = Path(__file__).resolve().parent / "native" / "root.c"
+SOURCE = Path(__file__).resolve().parent / "native" / "root.c"
+
+
+def library(source: Path = SOURCE, options: Sequence[str] = ENGINE) -> ctypes.CDLL:
+    """The compiled root engine. source: another C file that includes it. Raises AgentError."""
     structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
-    lib = load_engine(source, "inart_root_sizes", structures)
+    lib = load_engine(source, "inart_root_sizes", structures, options)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_root_create.restype = ctypes.c_void_p
     lib.inart_root_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(_Config), *text]
@@ -155,6 +159,13 @@ def library() -> ctypes.CDLL:
     lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
     lib.inart_root_repaired.restype = None
     lib.inart_root_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double, ctypes.c_int]
+    lib.inart_root_open.restype = None
+    lib.inart_root_open.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(ctypes.c_uint32),
+        ctypes.POINTER(ctypes.c_uint64),
+        ctypes.c_uint32,
+    ]
     lib.inart_root_statistics.restype = None
     lib.inart_root_statistics.argtypes = [
         ctypes.c_void_p,
@@ -174,6 +185,44 @@ def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
     worker, part = numbers(*(pair[0] for pair in pairs)), numbers(*(pair[1] for pair in pairs))
     keep += [worker, part]
     return _Flow(flow.label, flow.partial, len(pairs), worker, part)
+
+
+def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
+    """What a parameter server's configuration is to the engine, with so many I/O threads, and what must be kept as long
+    as that. Raises ValueError."""
+    if config.role != "parameter_server":
+        raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
+    keep: list[Any] = []
+    trees = []
+    of_trees = assign([(tree.port, 1.0) for tree in config.root_trees], threads)
+    for tree, thread in zip(config.root_trees, of_trees, strict=True):
+        workers = len(config.workers)
+        for name, labels in (("answer", tree.answer_labels), ("others'", tree.others_labels)):
+            if len(labels) != workers and (name == "answer" or labels):
+                raise ValueError(f"{config.node}, tree {tree.tree}: {len(labels)} {name} labels for {workers} workers")
+        flows = (_Flow * len(tree.flows))(*(_native_flow(flow, keep) for flow in tree.flows))
+        answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
+        others = (ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) if tree.others_labels else None
+        keep += [flows, answers, others]
+        trees.append(
+            _TreeConfig(
+                tree.tree,
+                tree.return_label,
+                tree.slots,
+                len(flows),
+                tree.port,
+                thread,
+                tree.rate_mbps,
+                flows,
+                answers,
+                others,
+            )
+        )
+    array = (_TreeConfig * len(trees))(*trees)
+    sources = native_sources(config)
+    keep += [array, sources]
+    sizes = config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees)
+    return _Config(*sizes, native_key(config), len(sources), sources, array), keep
 
 
 class Server:
@@ -199,41 +248,7 @@ class Server:
         self.stats().io.warn_if_small(interface, max(flows, default=0) * frame_bytes(config.values_per_packet))
 
     def _native_config(self, config: AgentConfig) -> tuple[_Config, Any]:
-        if config.role != "parameter_server":
-            raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
-        keep: list[Any] = []
-        trees = []
-        threads = assign([(tree.port, 1.0) for tree in config.root_trees], self._io.threads)
-        for tree, thread in zip(config.root_trees, threads, strict=True):
-            workers = len(config.workers)
-            for name, labels in (("answer", tree.answer_labels), ("others'", tree.others_labels)):
-                if len(labels) != workers and (name == "answer" or labels):
-                    raise ValueError(
-                        f"{config.node}, tree {tree.tree}: {len(labels)} {name} labels for {workers} workers"
-                    )
-            flows = (_Flow * len(tree.flows))(*(_native_flow(flow, keep) for flow in tree.flows))
-            answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
-            others = (ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) if tree.others_labels else None
-            keep += [flows, answers, others]
-            trees.append(
-                _TreeConfig(
-                    tree.tree,
-                    tree.return_label,
-                    tree.slots,
-                    len(flows),
-                    tree.port,
-                    thread,
-                    tree.rate_mbps,
-                    flows,
-                    answers,
-                    others,
-                )
-            )
-        array = (_TreeConfig * len(trees))(*trees)
-        sources = native_sources(config)
-        keep += [array, sources]
-        sizes = config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees)
-        return _Config(*sizes, native_key(config), len(sources), sources, array), keep
+        return native_config(config, self._io.threads)
 
     def reconfigure(self, config: AgentConfig) -> None:
         """All chunks start afresh with `config` (a new epoch). Raises ValueError, AgentError for a bad one, and the old
@@ -252,6 +267,16 @@ class Server:
             for tree in trees:
                 if self._handle is not None:
                     self._library.inart_root_repaired(self._handle, tree.label, tree.rate_mbps, tree.results)
+
+    def open_chunks(self) -> dict[int, int]:
+        """By tree, its oldest chunk that lacks somebody; not those that lack nobody. Costs far less than `stats`.
+        Raises AgentError when closed."""
+        with self._lock:
+            count = len(self.config.root_trees)
+            numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in self.config.root_trees))
+            oldest = (ctypes.c_uint64 * count)()
+            self._library.inart_root_open(self._open(), numbers, oldest, count)
+        return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> ServerStats:
         """Counters, and who is missing. Raises AgentError when closed."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree, suspect_key
@@ -21,7 +20,7 @@ from worker_agent.collectives import Operation, with_bits
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
-from worker_agent.member import Member
+from worker_agent.member import Member, scalars
 from worker_agent.relay import NOTHING, Relay, Repeated
 from worker_agent.work import Work
 
@@ -208,9 +207,12 @@ class Agent(Member):
         self._tell_stop("the agent is closed")
         self._relay.close()
 
+    def _open_chunks(self) -> Mapping[int, int]:
+        return self._engine().open_chunks()
+
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
         stats = self.stats()
-        numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int | float) and value}
+        numbers = scalars(stats)
         trees = [pb.TreeReport(tree=tree.tree) for tree in stats.trees]
         for report, tree in zip(trees, stats.trees, strict=True):
             report.busy_seconds, report.round_trip_seconds = tree.busy_seconds, tree.rtt_lowest

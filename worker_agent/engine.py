@@ -31,20 +31,18 @@ from worker_agent.errors import (
 )
 from worker_agent.fields import is_stochastic
 from worker_agent.forked import abandon_when_forked, why
-from worker_agent.io_options import IoOptions, IoStats, NativeIoStats, assign
-from worker_agent.native_engine import native_key, native_sources
+from worker_agent.io_options import IoOptions, IoStats, NativeIoStats
 from worker_agent.native_worker import (
     COUNTERS,
     MESSAGE_BYTES,
-    NAME_BYTES,
     NativeCompletion,
     NativeConfig,
     NativeEncoding,
     NativeRange,
     NativeStats,
-    NativeTreeConfig,
     NativeTreeStats,
     library,
+    native_config,
 )
 from worker_agent.operands import DTYPES, ITEM_BYTES, operand
 from worker_agent.split import fields_of, part_sizes, ranges
@@ -55,6 +53,7 @@ NUMBERING = 5
 _NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
+NO_CHUNK = 2**64 - 1
 _OK = 0
 _ERRORS: dict[int, type[AllReduceError]] = {
     1: MismatchError,
@@ -111,50 +110,7 @@ class Engine:
         self.stats().io.warn_if_small(interface, window)
 
     def _native_config(self, config: AgentConfig) -> tuple[NativeConfig, Any]:
-        if config.role != "worker":
-            raise ValueError(f"{config.node} is configured as {config.role}, not as a worker")
-        if not config.worker_trees:
-            raise ValueError(f"the configuration of worker {config.node} has no trees")
-        if any(not tree.share > 0 for tree in config.worker_trees):
-            raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
-        if any(not tree.gather_speed >= 1 for tree in config.worker_trees):
-            raise ValueError(f"the configuration of worker {config.node} has a gather_speed below 1")
-        threads = assign([(tree.port, tree.share) for tree in config.worker_trees], self._io.threads)
-        labels = [(ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) for tree in config.worker_trees]
-        trees = (NativeTreeConfig * len(config.worker_trees))(
-            *(
-                NativeTreeConfig(
-                    tree.tree,
-                    tree.up_label,
-                    tree.return_label,
-                    tree.answer_label,
-                    tree.slots,
-                    tree.port,
-                    thread,
-                    tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
-                    tree.gather_speed,
-                    len(tree.others_labels),
-                    others,
-                    tree.root.encode()[: NAME_BYTES - 1],
-                )
-                for tree, thread, others in zip(config.worker_trees, threads, labels, strict=True)
-            )
-        )
-        sources = native_sources(config)
-        native = NativeConfig(
-            config.job_id,
-            config.epoch,
-            len(config.workers),
-            config.values_per_packet,
-            len(trees),
-            config.index,
-            native_key(config),
-            len(sources),
-            sources,
-            self.timeout,
-            trees,
-        )
-        return native, (trees, labels, sources)
+        return native_config(config, self._io.threads, self.timeout)
 
     def allreduce_async(
         self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
@@ -268,6 +224,17 @@ class Engine:
             ):
                 raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
             self.config, self._keep = config, keep
+
+    def open_chunks(self) -> dict[int, int]:
+        """By tree, its oldest chunk without an answer; not those that have none. Costs far less than `stats`. Raises
+        AbortedError when closed."""
+        with self._lock:
+            if self._handle is None:
+                raise AbortedError(self._gone)
+            numbers = _numbers(self.config)
+            oldest = (ctypes.c_uint64 * len(numbers))()
+            self._library.inart_worker_open(self._handle, numbers, oldest, len(numbers))
+        return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> EngineStats:
         """Counters. Raises AbortedError when closed."""

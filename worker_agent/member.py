@@ -6,7 +6,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.common.rpc import inart_pb2 as pb
@@ -21,6 +22,12 @@ REPORT_SECONDS = 1.0
 LOOK_SECONDS = 0.2
 STUCK_SECONDS = 0.4
 """A tree that makes no progress for so long is reported at once: something may have failed."""
+
+
+def scalars(stats: Any) -> dict[str, float]:
+    """The numbers among a dataclass's fields, but not zeros."""
+    values = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float) and value}
 
 
 class Member(ABC):
@@ -119,6 +126,11 @@ class Member(ABC):
     @abstractmethod
     def _end(self) -> None:
         """Give everything back."""
+
+    @abstractmethod
+    def _open_chunks(self) -> Mapping[int, int]:
+        """By tree, its oldest chunk that is under way, where there is one. Every agent looks several times a second, so
+        it must cost little. Raises AgentError: there is no engine."""
 
     @abstractmethod
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
@@ -312,17 +324,23 @@ class Member(ABC):
                 open_since, told = {}, False
                 continue
             try:
-                statistics, trees = self._statistics()
+                before, open_since = open_since, {}
+                for tree, chunk in self._open_chunks().items():
+                    known, since = before.get(tree, (None, now))
+                    open_since[tree] = chunk, since if known == chunk else now
+                stuck = any(now - since >= STUCK_SECONDS for _, since in open_since.values())
+                if now - reported >= REPORT_SECONDS or (stuck and not told):
+                    self._report_once(open_since, now)
+                    reported = now
+                told = stuck
             except AgentError:  # closed or failed meanwhile
                 continue
-            before, open_since = open_since, {}
-            for tree in trees:
-                if tree.HasField("oldest_chunk"):
-                    chunk, since = before.get(tree.tree, (None, now))
-                    open_since[tree.tree] = tree.oldest_chunk, since if chunk == tree.oldest_chunk else now
-                    tree.waiting_seconds = max(tree.waiting_seconds, now - open_since[tree.tree][1])
-            stuck = any(now - since >= STUCK_SECONDS for _, since in open_since.values())
-            if now - reported >= REPORT_SECONDS or (stuck and not told):
-                self._membership.report(statistics, trees)
-                reported = now
-            told = stuck
+
+    def _report_once(self, open_since: Mapping[int, tuple[int, float]], now: float) -> None:
+        statistics, trees = self._statistics()
+        for tree in trees:
+            chunk, since = open_since.get(tree.tree, (None, now))
+            if tree.HasField("oldest_chunk"):
+                waiting = now - since if chunk == tree.oldest_chunk else 0.0
+                tree.waiting_seconds = max(tree.waiting_seconds, waiting)
+        self._membership.report(statistics, trees)

@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.native_build import BuildError, check_sizes, load
+from controlplane.common.native_build import ENGINE, BuildError, check_sizes, load
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 
 NATIVE = Path(__file__).resolve().parent / "native"
 
 
-def load_engine(source: Path, sizes: str, structures: Sequence[type[ctypes.Structure]]) -> ctypes.CDLL:
+def load_engine(
+    source: Path, sizes: str, structures: Sequence[type[ctypes.Structure]], options: Sequence[str] = ENGINE
+) -> ctypes.CDLL:
     """The engine of one C file. sizes: its table of the sizes of `structures`, which it shares with Python. Raises
     AgentError: it cannot be compiled, or a structure differs."""
     try:
-        library = load(source, include=[NATIVE])
+        library = load(source, include=[NATIVE], options=options)
         check_sizes(library, sizes, structures)
     except BuildError as error:
         raise AgentError(str(error)) from error

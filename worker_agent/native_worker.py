@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.native_build import ENGINE
 from worker_agent.checkword import KEY_BYTES
-from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats
-from worker_agent.native_engine import NATIVE, load_engine
+from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats, assign
+from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
 
 MESSAGE_BYTES = 512
 NAME_BYTES = 64
@@ -91,8 +96,8 @@ class NativeStats(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in COUNTERS]
 
 
-def library() -> ctypes.CDLL:
-    """The compiled worker engine. Raises AgentError."""
+def library(source: Path = NATIVE / "worker.c", options: Sequence[str] = ENGINE) -> ctypes.CDLL:
+    """The compiled worker engine. source: another C file that includes it. Raises AgentError."""
     structures = (
         NativeTreeConfig,
         NativeConfig,
@@ -104,7 +109,7 @@ def library() -> ctypes.CDLL:
         NativeTreeStats,
         NativeStats,
     )
-    lib = load_engine(NATIVE / "worker.c", "inart_worker_sizes", structures)
+    lib = load_engine(source, "inart_worker_sizes", structures, options)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_worker_create.restype = ctypes.c_void_p
     lib.inart_worker_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(NativeConfig), *text]
@@ -136,6 +141,13 @@ def library() -> ctypes.CDLL:
         *text,
     ]
     lib.inart_worker_next_completion.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(NativeCompletion)]
+    lib.inart_worker_open.restype = None
+    lib.inart_worker_open.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(ctypes.c_uint32),
+        ctypes.POINTER(ctypes.c_uint64),
+        ctypes.c_uint32,
+    ]
     lib.inart_worker_statistics.restype = None
     lib.inart_worker_statistics.argtypes = [
         ctypes.c_void_p,
@@ -146,3 +158,52 @@ def library() -> ctypes.CDLL:
         ctypes.c_uint32,
     ]
     return lib
+
+
+def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[NativeConfig, Any]:
+    """What a worker's configuration is to the engine, with so many I/O threads, and what must be kept as long as that.
+    timeout: seconds without progress after which operations fail. Raises ValueError."""
+    if config.role != "worker":
+        raise ValueError(f"{config.node} is configured as {config.role}, not as a worker")
+    if not config.worker_trees:
+        raise ValueError(f"the configuration of worker {config.node} has no trees")
+    if any(not tree.share > 0 for tree in config.worker_trees):
+        raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
+    if any(not tree.gather_speed >= 1 for tree in config.worker_trees):
+        raise ValueError(f"the configuration of worker {config.node} has a gather_speed below 1")
+    of_trees = assign([(tree.port, tree.share) for tree in config.worker_trees], threads)
+    labels = [(ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) for tree in config.worker_trees]
+    trees = (NativeTreeConfig * len(config.worker_trees))(
+        *(
+            NativeTreeConfig(
+                tree.tree,
+                tree.up_label,
+                tree.return_label,
+                tree.answer_label,
+                tree.slots,
+                tree.port,
+                thread,
+                tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
+                tree.gather_speed,
+                len(tree.others_labels),
+                others,
+                tree.root.encode()[: NAME_BYTES - 1],
+            )
+            for tree, thread, others in zip(config.worker_trees, of_trees, labels, strict=True)
+        )
+    )
+    sources = native_sources(config)
+    native = NativeConfig(
+        config.job_id,
+        config.epoch,
+        len(config.workers),
+        config.values_per_packet,
+        len(trees),
+        config.index,
+        native_key(config),
+        len(sources),
+        sources,
+        timeout,
+        trees,
+    )
+    return native, (trees, labels, sources)

@@ -687,6 +687,24 @@ void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbp
     }
 }
 
+/* Of each of the trees `number`, its oldest chunk that lacks somebody; UINT64_MAX: it has none. */
+void inart_root_open(struct inart_root *r, const uint32_t *number, uint64_t *oldest, uint32_t count)
+{
+    memset(oldest, 0xff, count * sizeof *oldest);
+    for (uint32_t i = 0; i < r->io.threads; i++) {
+        struct io_thread *x = &r->threads[i];
+        engine_enter(&x->engine);
+        for (uint32_t j = 0, at = 0; j < x->tree_count; j++, at++) {
+            const struct tree *t = &x->trees[j];
+            while (at < count && number[at] != t->number) /* a thread has its trees in their order */
+                at++;
+            if (at < count && t->stats.newest > t->oldest)
+                oldest[at] = t->oldest;
+        }
+        engine_leave(&x->engine);
+    }
+}
+
 /* `trees` has room for `count` entries, of the trees `number`. */
 void inart_root_statistics(struct inart_root *r, struct inart_packet_stats *stats, struct inart_io_stats *io, const uint32_t *number,
                            struct inart_root_tree_stats *trees, uint32_t count)

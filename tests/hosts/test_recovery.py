@@ -32,3 +32,19 @@ def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) 
     check(before, after, starts(rig, ELEMENTS), VALUES)
     verdicts = rig.switch.verdicts()
     assert verdicts["stale"] + verdicts["flushed"] < SLOTS, "a packet a worker and chunk would be four times as many"
+
+
+def test_what_is_under_way_is_looked_at_without_counting_all(make_rig: Callable[..., Rig]) -> None:
+    """Every agent looks several times a second at what it waits for; that says the same as its statistics, for less."""
+    rig = make_rig()
+    assert all(not agent.open_chunks() for agent in (*rig.engines, *rig.servers))
+    before = tensors(11, WORKERS, 4_000)
+    works = [engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines[1:], before[1:], strict=True)]
+    waiting = [*rig.engines[1:], *rig.servers]
+
+    def all_wait() -> bool:
+        return all(agent.open_chunks() == {tree.tree: 0 for tree in agent.stats().trees} for agent in waiting)
+
+    wait_until(all_wait, "each tree waits for the first worker")
+    finish([*works, rig.engines[0].allreduce_async(before[0])])
+    assert all(not agent.open_chunks() for agent in (*rig.engines, *rig.servers))

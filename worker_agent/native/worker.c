@@ -502,6 +502,24 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
     return result;
 }
 
+/* Of each of the trees `number`, its oldest chunk without an answer; UINT64_MAX: it has none. */
+void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t *oldest, uint32_t count)
+{
+    memset(oldest, 0xff, count * sizeof *oldest);
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        struct io_thread *x = &w->threads[i];
+        engine_enter(&x->engine);
+        for (uint32_t j = 0, at = 0; j < x->tree_count; j++, at++) {
+            const struct tree *t = &x->trees[j];
+            while (at < count && number[at] != t->config.tree) /* a thread has its trees in their order */
+                at++;
+            if (at < count && t->base < t->end)
+                oldest[at] = t->base;
+        }
+        engine_leave(&x->engine);
+    }
+}
+
 /* `trees` has room for `count` entries, of the trees `number`. */
 void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats, struct inart_io_stats *io, const uint32_t *number,
                              struct inart_tree_stats *trees, uint32_t count)

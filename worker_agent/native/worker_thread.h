@@ -64,11 +64,14 @@ static bool has_nothing(const struct tree *t)
 
 /* Answers open a full window for as many packets again. Where more is under way than the round trip needs, queues hold it, and
  * it does no harm to let some answers come together: a wake-up costs as much as tens of packets. Where it is not the window that
- * holds the tree up, the next answer is waited for: data for its exponents, or the trainer for the last of a tensor. */
+ * holds the tree up, the next answer is waited for: data for its exponents, or the trainer for the last of a tensor; but not so
+ * impatiently that each of many slow trees' answers has a wake-up to itself. */
 static uint64_t answer_spacing(const struct tree *t)
 {
-    if (!(t->packets_per_second > 0) || has_nothing(t))
+    if (!(t->packets_per_second > 0))
         return 0;
+    if (has_nothing(t))
+        return (uint64_t)(t->round_trip / 8 < FEW_SECONDS * INART_NS ? t->round_trip / 8 : FEW_SECONDS * INART_NS);
     double queued = t->unanswered / t->packets_per_second * INART_NS - t->round_trip;
     double burst = t->tokens_wake / t->packets_per_second, most = (burst < FEW_SECONDS ? burst : FEW_SECONDS) * INART_NS;
     return queued <= 0 ? 0 : (uint64_t)(queued / 2 < most ? queued / 2 : most);
@@ -181,6 +184,8 @@ static struct engine_sleep work(struct engine_thread *engine)
     sleep.spacing = sparse ? WAKE_SPACING : 0;
     if (listen && spacing > sleep.spacing)
         sleep.spacing = spacing;
+    if (!listen && token_wait) /* no answer lets anything go: slow trees, whose answers may come together */
+        sleep.spacing = (uint64_t)(FEW_SECONDS * INART_NS);
     sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
     if (io->ready)
         sleep.until = now;
