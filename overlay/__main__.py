@@ -113,7 +113,7 @@ def security(arguments: argparse.Namespace) -> Security | None:
 
 def replication(topology: Topology, file: Path) -> Replication:
     """For the switches of a switches file. Raises OverlayError."""
-    from controlplane.cli.deploy import DeployError, load_switches  # agents need none of this
+    from controlplane.targets.switches_file import SwitchesFileError, load_switches  # agents need none of this
     from overlay.net.replication import p4runtime
     from p4src.artifacts import ArtifactError
 
@@ -123,7 +123,7 @@ def replication(topology: Topology, file: Path) -> Replication:
         if missing:
             raise OverlayError(f"switches file {file} lacks {', '.join(missing)} of the topology")
         return p4runtime(topology, [known[name] for name in topology.switches], print)
-    except (DeployError, ArtifactError) as error:
+    except (SwitchesFileError, ArtifactError) as error:
         raise OverlayError(str(error)) from None
 
 

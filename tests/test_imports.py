@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "worker_agent.torch": AGENT,
     "ps_server": AGENT,
     "overlay.core": PLANNER,
-    "overlay.net": CLI | {"overlay.core"},
+    "overlay.net": SERVICE | {"overlay.core"},
     "overlay.sim": OVERLAY,
     "overlay": CLI | {"overlay.core", "overlay.net", "overlay.sim"},
     "inart": {"worker_agent"},

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from controlplane.cli.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import RuleSet, routes
 from controlplane.service.controller import Controller
@@ -12,7 +11,8 @@ from controlplane.service.network import Network
 from controlplane.service.roster import Roster
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.registry import artifact, target
+from controlplane.targets.switches_file import SwitchAddress, connect_targets
 from topologies.emulation import Emulation
 
 CONNECT_SECONDS = 30.0
@@ -26,12 +26,13 @@ class Fabric:
     """The emulation's switches, connected over P4Runtime. A context manager."""
 
     def __init__(
-        self, emulation: Emulation, log: Callable[[str], None] = lambda line: None, artifacts: str = DEFAULT_ARTIFACTS
+        self, emulation: Emulation, log: Callable[[str], None] = lambda line: None, artifacts: str | None = None
     ) -> None:
         """Connect to every switch. Raises FabricError."""
         self.emulation = emulation
         self.log = log
-        self.kind = P4RuntimeKind(load_artifact(artifacts))
+        bmv2 = target("bmv2")
+        self.kind = bmv2.kind(artifact(bmv2, artifacts), connect=True)
         self.epochs = EpochStore(emulation.directory / "epoch")
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
         self.labels = self.epochs.labels()
@@ -59,8 +60,8 @@ class Fabric:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for target in self.targets:
-            target.close()
+        for each in self.targets:
+            each.close()
 
 
 class Service:

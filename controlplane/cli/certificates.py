@@ -333,7 +333,7 @@ def write_switches(folder: Path, source: Path) -> Path:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.cli.certificates", __doc__)
+    parser = command_line.make("controlplane.certificates", __doc__)
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where they go; keep it to yourself")
     parser.add_argument(
         "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses it is reached at"
@@ -379,12 +379,12 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
         nodes += [server for server in parse_topology(arguments.topology).servers if server not in nodes]
     by_address: dict[str, list[str]] = {}
     if arguments.switches is not None:
-        from controlplane.cli.deploy import DeployError, load_switches
+        from controlplane.targets.switches_file import SwitchesFileError, load_switches
 
         try:
             for switch in load_switches(arguments.switches).values():
                 by_address.setdefault(switch.address, []).append(switch.name)
-        except DeployError as error:
+        except SwitchesFileError as error:
             raise CertificatesError(str(error)) from None
     wanted = Wanted(arguments.controller, nodes, arguments.operators, arguments.viewers, list(by_address.items()))
     made = make(arguments.folder, wanted, arguments.days, tokens=arguments.tokens)

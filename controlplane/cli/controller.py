@@ -187,7 +187,7 @@ def _table(header: tuple[str, ...], rows: Any) -> list[str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.cli.controller", __doc__.splitlines()[0])
+    parser = command_line.make("controlplane.controller", __doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
     status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from controlplane.common import command_line
-from controlplane.common.inputs import parse_json, unknown_name
-from controlplane.common.rpc.channels import check_server
 from controlplane.common.rpc.client import ControllerError
-from controlplane.common.rpc.tls import Tls, tls_from
+from controlplane.common.rpc.tls import tls_from
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import JobError, parse_job
@@ -47,81 +44,22 @@ from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.bri import registers
-from controlplane.targets.bri.ports import FIRST_UNKNOWN
 from controlplane.targets.bri.target import BriTarget
-from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
+from controlplane.targets.kind import Kind
+from controlplane.targets.registry import TARGETS, Target, artifact, target
 from controlplane.targets.secret import SecretTarget
-from controlplane.targets.secret_labels import SecretLabels
-from p4src.artifacts import ARTIFACTS, Artifact, ArtifactError, find, load
+from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets, load_switches
+from p4src.artifacts import ArtifactError
 
-DEFAULT_ARTIFACTS = "v1model-256"
 LEAVING_SECONDS = 0.5
 """How long a controller that ends waits for what switches have not answered."""
 
-TOFINO_TARGETS = {"1": "tna", "2": "t2na"}
-"""By the chip's generation."""
+GENERATIONS = {"1": "tofino", "2": "tofino2"}
+"""What `--tofino N` means, by the chip's generation."""
 
 
 class DeployError(Exception):
     """The command cannot do what was asked; the message says what to change."""
-
-
-@dataclass(frozen=True)
-class SwitchAddress:
-    """Where a switch's P4Runtime (or BRI) server listens, the device's number there, and TLS (None: plaintext)."""
-
-    name: str
-    address: str
-    device_id: int
-    tls: Tls | None = None
-
-
-def load_switches(path: Path) -> dict[str, SwitchAddress]:
-    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raises DeployError.
-
-    An entry may have "tls": {"authority": FILE, "certificate": FILE, "key": FILE} (relative to the switches file).
-    """
-    example = '{"s1": {"address": "127.0.0.1:9559", "device_id": 1}}'
-    try:
-        data = parse_json(path.read_text())
-    except OSError as error:
-        raise DeployError(f"cannot read switches file {path}: {error.strerror}; it looks like {example}") from None
-    except ValueError as error:
-        raise DeployError(f"switches file {path} is not JSON: {error}; it looks like {example}") from None
-    if not isinstance(data, dict) or not data:
-        raise DeployError(f"switches file {path} must be an object with a switch or more, like {example}")
-    switches: dict[str, SwitchAddress] = {}
-    taken: dict[tuple[str, int], str] = {}
-    for name, entry in data.items():
-        address = entry.get("address") if isinstance(entry, dict) else None
-        device_id = entry.get("device_id") if isinstance(entry, dict) else None
-        if isinstance(entry, dict) and (unknown := unknown_name(entry, ("address", "device_id", "tls"))):
-            raise DeployError(f"switches file {path}: {name}: {unknown}")
-        if not isinstance(address, str) or ":" not in address:
-            raise DeployError(f"switches file {path}: {name} needs an address host:port, got {address!r}")
-        try:
-            check_server(address)
-        except ValueError as error:
-            raise DeployError(f"switches file {path}: {name}: {error}") from None
-        if not isinstance(device_id, int) or isinstance(device_id, bool) or device_id < 0:
-            raise DeployError(f"switches file {path}: {name} needs a device_id (a number), got {device_id!r}")
-        other = taken.setdefault((address, device_id), name)
-        if other != name:
-            raise DeployError(f"switches file {path}: {other} and {name} are both device {device_id} at {address}")
-        switches[name] = SwitchAddress(name, address, device_id, _switch_tls(entry.get("tls"), path, name))
-    return switches
-
-
-def _switch_tls(files: object, path: Path, name: str) -> Tls | None:
-    if files is None:
-        return None
-    parts = ("authority", "certificate", "key")
-    if not isinstance(files, dict) or not files or not set(files) <= set(parts):
-        raise DeployError(f"switches file {path}: tls of {name} must be an object with {', '.join(parts)}")
-    try:
-        return Tls(**{part: path.parent / str(file) for part, file in files.items()})
-    except ValueError as error:
-        raise DeployError(f"switches file {path}: {name}: {error}") from None
 
 
 def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
@@ -142,71 +80,27 @@ def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
     return get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
 
 
-def load_artifact(name: str) -> Artifact:
-    """The compiled program called "v1model-256" (target-values), or in a folder. Raises ArtifactError."""
-    target, dash, values = name.rpartition("-")
-    if dash and values.isdigit() and os.sep not in name:
-        return find(target, int(values))
-    return load(Path(name))
+def target_of(arguments: argparse.Namespace) -> Target | None:
+    """The target that the arguments name; None: none is named. Raises DeployError where they name several."""
+    names = sorted(set(arguments.targets or ()))
+    if len(names) > 1:
+        raise DeployError(f"{' and '.join(names)} exclude each other: a deployment has one kind of switches")
+    return target(names[0]) if names else None
 
 
 def kind_of(arguments: argparse.Namespace) -> Kind:
-    """The kind of switches that the arguments ask for, with its program. Raises ArtifactError, SdeMissing."""
-    kind = _kind_of(arguments)
+    """The kind of switches that the arguments ask for, with its program; without a target, as for bmv2. Raises
+    ArtifactError, SdeMissing."""
+    of = target_of(arguments) or target("bmv2")
+    try:
+        program = artifact(of, arguments.artifacts)
+    except ArtifactError as error:
+        raise DeployError(str(error)) from None
+    kind = of.kind(program, connect=not arguments.dry_run)
     kind.bridge = arguments.bridge
     if arguments.cpu_port is not None:
-        kind.cpu_port = arguments.cpu_port + (FIRST_UNKNOWN if arguments.tofino else 0)
+        kind.cpu_port = arguments.cpu_port + of.first_cpu_port
     return kind
-
-
-def _kind_of(arguments: argparse.Namespace) -> Kind:
-    if not arguments.tofino:
-        return P4RuntimeKind(_artifact_for("v1model", arguments.artifacts or DEFAULT_ARTIFACTS))
-    target = TOFINO_TARGETS[arguments.tofino]
-    artifact = _artifact_for(target, arguments.artifacts) if arguments.artifacts else find(target)
-    return TofinoKind(artifact) if arguments.dry_run else TofinoKind.with_sde(artifact)
-
-
-def _artifact_for(target: str, name: str) -> Artifact:
-    there = ", ".join(path.name for path in sorted(ARTIFACTS.glob(f"{target}-*")))
-    try:
-        artifact = load_artifact(name)
-    except ArtifactError as error:
-        raise DeployError(f"--artifacts: {error} (there are: {there}; or give a folder)") from None
-    if artifact.manifest.target != target:
-        option = {"v1model": "--bmv2 (or none)", "tna": "--tofino", "t2na": "--tofino 2"}[target]
-        other = artifact.manifest.target
-        raise DeployError(f"{option} needs a program for {target} ({there}); {name} is for {other}")
-    return artifact
-
-
-def connect_targets(
-    switches: Sequence[SwitchAddress],
-    kind: Kind,
-    timeout: float,
-    progress: Callable[[str], None],
-    topology: Topology | None = None,
-    *,
-    polite: bool = False,
-    labels: SecretLabels | None = None,
-) -> list[SwitchTarget]:
-    """Connected targets of all switches. polite: none is taken from a controller that has it. labels: what the switches
-    hold in the place of label numbers (None: the numbers themselves).
-
-    Raises FabricError; no connection is left open then.
-    """
-    targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
-    if labels is not None:
-        targets = [SecretTarget(target, labels) for target in targets]
-    for target in targets:
-        target.polite = polite
-    try:
-        fabric.connect(targets, timeout, progress)
-    except BaseException:
-        for target in targets:
-            target.close()
-        raise
-    return targets
 
 
 def serve(arguments: argparse.Namespace, listening: Listening, network: Network, log: EventLog) -> None:
@@ -296,8 +190,9 @@ def run(arguments: argparse.Namespace) -> None:
 def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
     """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
     if arguments.switches is None:
-        kind = "BRI" if arguments.tofino else "P4Runtime"
-        raise DeployError(f"--switches FILE is missing: where the {kind} servers listen (docs/deploy.md)")
+        of = target_of(arguments)
+        protocol = of.protocol if of is not None else "P4Runtime"
+        raise DeployError(f"--switches FILE is missing: where the {protocol} servers listen (docs/deploy.md)")
     switches = load_switches(arguments.switches)
     if topology is None:
         return list(switches.values())
@@ -312,7 +207,8 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
     which = arguments.remove
     if which not in ("", "all") and not which.isdigit():
         raise DeployError(f"--remove takes a job's number, or all; got {which!r}")
-    if arguments.tofino and topology is None and (which.isdigit() or arguments.clear_registers):
+    of = target_of(arguments)
+    if of is not None and of.keeps_registers and topology is None and (which.isdigit() or arguments.clear_registers):
         what = "--clear-registers" if arguments.clear_registers else f"--remove {which}"
         raise DeployError(f"{what} needs --topology: which ports loop back is not on the switches")
     switches = wanted_switches(arguments, topology)
@@ -356,29 +252,36 @@ def clear_registers(
     targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]
 ) -> None:
     """Set what removed jobs have left in their slots to 0. Raises TargetError."""
-    for target in targets:
-        switch = target.target if isinstance(target, SecretTarget) else target
-        if isinstance(switch, BriTarget) and slots.get(target.name):
-            cells = switch.clear_slots(slots[target.name])
-            log(f"switch {target.name}: {len(slots[target.name])} slots cleared ({cells} register cells)")
+    for one in targets:
+        switch = one.target if isinstance(one, SecretTarget) else one
+        if isinstance(switch, BriTarget) and slots.get(one.name):
+            cells = switch.clear_slots(slots[one.name])
+            log(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
+
+
+def _generation(text: str) -> str:
+    if text not in GENERATIONS:
+        raise argparse.ArgumentTypeError(f"got {text!r}; wanted: {' or '.join(GENERATIONS)}, the chip's generation")
+    return GENERATIONS[text]
 
 
 def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
     """Which switches, of which kind, with which program."""
     where = parser.add_argument_group("where")
-    where.add_argument("--bmv2", action="store_true", help="P4Runtime switches: bmv2, softswitch or another")
     where.add_argument(
-        "--tofino",
-        nargs="?",
-        const="1",
-        choices=sorted(TOFINO_TARGETS),
-        help="Tofino switches over the Barefoot Runtime Interface; --tofino 2: of the second generation",
-    )
+        "--target", dest="targets", action="append", choices=tuple(TARGETS), metavar="NAME",
+        help="; ".join(f"{name}: {target(name).help}" for name in TARGETS),
+    )  # fmt: skip
+    where.add_argument("--bmv2", dest="targets", action="append_const", const="bmv2", help="short for --target bmv2")
+    where.add_argument(
+        "--tofino", dest="targets", action="append", nargs="?", type=_generation, const="1", metavar="1|2",
+        help="short for --target tofino; --tofino 2: for --target tofino2",
+    )  # fmt: skip
     where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
     where.add_argument(
         "--artifacts",
         metavar="NAME",
-        help=f"compiled program (default: {DEFAULT_ARTIFACTS}, with --tofino that of the chip)",
+        help="compiled program (default: that of the target)",
     )
     where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
     where.add_argument(
@@ -390,7 +293,7 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.cli.deploy", __doc__)
+    parser = command_line.make("controlplane.deploy", __doc__)
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
     what.add_argument(
@@ -425,15 +328,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises DeployError for combinations that make no sense."""
-    if arguments.tofino and arguments.bmv2:
-        raise DeployError("--bmv2 and --tofino exclude each other: a deployment has one kind of switches")
-    if not (arguments.bmv2 or arguments.tofino or arguments.dry_run):
-        raise DeployError("say where to: --bmv2 for P4Runtime switches, --tofino, or --dry-run to only print")
+    of = target_of(arguments)
+    if of is None and not arguments.dry_run:
+        raise DeployError(f"say where to: --target {'|'.join(TARGETS)}, or --dry-run to only print")
     if arguments.dry_run and (arguments.remove is not None or arguments.serve is not None):
         raise DeployError("--dry-run goes with neither --remove nor --serve")
     if arguments.remove is not None and arguments.serve is not None:
         raise DeployError("--remove and --serve exclude each other")
-    if arguments.clear_registers and (arguments.remove is None or not arguments.tofino):
+    if arguments.clear_registers and (arguments.remove is None or of is None or not of.keeps_registers):
         raise DeployError("--clear-registers goes with --remove and --tofino")
     if arguments.json and not arguments.dry_run:
         raise DeployError("--json needs --dry-run")
@@ -454,11 +356,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         command_line.end_output()
     except (
-        DeployError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError, ControllerError,
-        JobsError, ArtifactError, ValueError, OSError,
+        DeployError, SwitchesFileError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError,
+        ControllerError, JobsError, ArtifactError, ValueError, OSError,
     ) as error:  # fmt: skip
         print(f"deploy: {error}", file=sys.stderr)
-        return 2 if isinstance(error, DeployError) else 1
+        return 2 if isinstance(error, DeployError | SwitchesFileError) else 1
     except KeyboardInterrupt as interrupt:
         print(f"deploy: interrupted; {str(interrupt) or 'run it again, or with --remove'}", file=sys.stderr)
         return 130

@@ -296,19 +296,21 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
 
 def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     """Every switch of a switches file: its P4Runtime server answers and has the device; its BRI server, our program."""
-    from controlplane.cli.deploy import TOFINO_TARGETS, DeployError, SwitchAddress, load_switches
+    from controlplane.cli.deploy import GENERATIONS
     from controlplane.targets.base import TargetError
     from controlplane.targets.bri.program import Program
     from controlplane.targets.bri.sde import SdeMissing, load_client
     from controlplane.targets.bri.target import ask as ask_bri
     from controlplane.targets.fabric import everywhere
     from controlplane.targets.p4runtime.session import ask as ask_p4runtime
+    from controlplane.targets.registry import target as target_named
+    from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, load_switches
     from p4src.artifacts import find
 
     try:
         switches = list(load_switches(file).values())
         client = load_client() if tofino else None
-    except DeployError as error:
+    except SwitchesFileError as error:
         yield Check("switches", str(file), False, True, str(error), "docs/deploy.md describes the file")
         return
     except SdeMissing as error:
@@ -318,7 +320,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     def ask(switch: SwitchAddress) -> str:
         if client is None or tofino is None:
             return str(ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls))
-        program = Program.load(find(TOFINO_TARGETS[tofino]).program)
+        program = Program.load(find(target_named(GENERATIONS[tofino]).program).program)
         return ask_bri(
             client,
             program,
@@ -353,7 +355,7 @@ def show(checks: Iterable[Check]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = command_line.make("controlplane.cli.doctor", (__doc__ or "").splitlines()[0])
+    parser = command_line.make("controlplane.doctor", (__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")

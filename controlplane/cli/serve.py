@@ -19,9 +19,9 @@ from pathlib import Path
 from controlplane.cli.deploy import (
     DeployError,
     add_switch_arguments,
-    connect_targets,
     kind_of,
     serve,
+    target_of,
     wanted_switches,
 )
 from controlplane.common import command_line
@@ -37,6 +37,8 @@ from controlplane.service.running import JobsError
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import StateError, StateFolder, default_folder
 from controlplane.targets.base import TargetError
+from controlplane.targets.registry import TARGETS
+from controlplane.targets.switches_file import SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
 
 
@@ -48,8 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise DeployError(f"--listen needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
-    if arguments.bmv2 == bool(arguments.tofino):
-        raise DeployError("say which kind of switches: --bmv2 (P4Runtime switches) or --tofino")
+    if target_of(arguments) is None:
+        raise DeployError(f"say which kind of switches: --target {'|'.join(TARGETS)}")
     topology = parse_topology(arguments.topology)
     kind = kind_of(arguments)
     switches = wanted_switches(arguments, topology)
@@ -85,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.cli.serve", __doc__)
+    parser = command_line.make("controlplane.serve", __doc__)
     parser.add_argument("--topology", required=True, metavar="T", help="node-link JSON file, fattree:k=4, testbed")
     parser.add_argument(
         "--listen", dest="serve", required=True, metavar="HOST:PORT", help="for agents and operators; or unix:PATH"
@@ -114,11 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         command_line.end_output()
     except (
-        DeployError, TopologyError, TargetError, ControllerError, JobsError, StateError, ArtifactError,
-        ValueError, OSError,
+        DeployError, SwitchesFileError, TopologyError, TargetError, ControllerError, JobsError, StateError,
+        ArtifactError, ValueError, OSError,
     ) as error:  # fmt: skip
         print(f"serve: {error}", file=sys.stderr)
-        return 2 if isinstance(error, DeployError) else 1
+        return 2 if isinstance(error, DeployError | SwitchesFileError) else 1
     except KeyboardInterrupt:
         print("serve: interrupted", file=sys.stderr)
         return 130

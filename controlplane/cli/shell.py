@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.cli.deploy import DeployError, SwitchAddress, load_switches
 from controlplane.common import command_line
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask, new_election_id
+from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, load_switches
 
 ENVIRONMENT = Path(__file__).resolve().parents[2] / ".venv-shell"
 ANSWER_SECONDS = 5.0
@@ -48,7 +48,7 @@ def command(switch: SwitchAddress, python: Path, election_id: tuple[int, int] = 
 
 
 def find(name: str, switches: Path) -> SwitchAddress:
-    """A switch of a switches file. Raises ShellError, DeployError."""
+    """A switch of a switches file. Raises ShellError, SwitchesFileError."""
     known = load_switches(switches)
     if name not in known:
         raise ShellError(f"{switches} has no switch {name!r}; it has {', '.join(known)}")
@@ -56,7 +56,7 @@ def find(name: str, switches: Path) -> SwitchAddress:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = command_line.make("controlplane.cli.shell", __doc__)
+    parser = command_line.make("controlplane.shell", __doc__)
     parser.add_argument("switch", help="its name in the switches file")
     parser.add_argument(
         "--switches", type=Path, metavar="FILE", default=Path("switches.json"), help="default: %(default)s"
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer = ask(switch.name, switch.address, switch.device_id, ANSWER_SECONDS, switch.tls)
         if not answer.loaded:
             raise ShellError(f"switch {switch.name} ({switch.address}) runs no program: `inart deploy` loads one")
-    except (ShellError, DeployError, TargetError) as error:
+    except (ShellError, SwitchesFileError, TargetError) as error:
         print(f"shell: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -46,7 +46,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.planner.simulate", __doc__)
+    parser = command_line.make("controlplane.simulate", __doc__)
     parser.add_argument("--topology", required=True, help="a file, or by rule, as for python -m controlplane.plan")
     parser.add_argument("--plan", required=True, metavar="FILE", help="what python -m controlplane.plan --output wrote")
     parser.add_argument("--rounds", type=int, default=1, help="default: %(default)s")

@@ -28,7 +28,7 @@ from controlplane.service.state import Stored
 from controlplane.service.switches import Switches
 from controlplane.service.update import Update, UpdateError, Updater
 from controlplane.targets.base import SwitchTarget
-from controlplane.targets.kinds import Kind
+from controlplane.targets.kind import Kind
 from controlplane.targets.secret_labels import SecretLabels
 from p4src.protocol import ENCODING
 

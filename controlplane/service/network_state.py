@@ -13,7 +13,7 @@ from controlplane.service.disabled import Why
 from controlplane.service.residual import avoidable, only_switch, with_loads, with_taken, without
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.switches import Switches
-from controlplane.targets.kinds import Kind
+from controlplane.targets.kind import Kind
 from p4src.protocol import frame_bytes
 
 

@@ -11,7 +11,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import NOTHING, Taken
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.targets.kinds import Kind
+from controlplane.targets.kind import Kind
 
 
 def without(topology: Topology, off: Iterable[str]) -> Topology:

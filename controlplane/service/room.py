@@ -24,7 +24,7 @@ from controlplane.planner.rules import (
 )
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import SwitchTarget, difference, empty
-from controlplane.targets.kinds import Kind
+from controlplane.targets.kind import Kind
 
 JOB_IDS = 1 << 16
 JOB_LABELS = 1 << 16

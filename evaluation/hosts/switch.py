@@ -16,7 +16,7 @@ from typing import Any
 
 from controlplane.planner.rules import RuleSet
 from controlplane.targets import fabric
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.cli.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.model import Multicast
 from controlplane.planner.plan.task import Task
@@ -14,7 +13,8 @@ from controlplane.planner.topology import Topology
 from controlplane.service.room import first_label, found, last_label, union
 from controlplane.service.switches import Switches
 from controlplane.targets.base import SwitchTarget, empty
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.registry import artifact, target
+from controlplane.targets.switches_file import SwitchAddress, connect_targets
 from overlay.net.multicast import Carrier
 
 CONNECT_SECONDS = 15.0
@@ -133,7 +133,8 @@ def p4runtime(
     topology: Topology, switches: Sequence[SwitchAddress], log: Callable[[str], None] = lambda line: None
 ) -> Replication:
     """For switches that speak P4Runtime; they are taken from the controller that has them. Raises ArtifactError."""
-    kind = P4RuntimeKind(load_artifact(DEFAULT_ARTIFACTS))
+    bmv2 = target("bmv2")
+    kind = bmv2.kind(artifact(bmv2, None), connect=True)
 
     def connect() -> list[SwitchTarget]:
         return connect_targets(switches, kind, CONNECT_SECONDS, log)

@@ -12,7 +12,7 @@ from controlplane.service.failures import Watch
 from controlplane.service.network import Network
 from controlplane.service.room import split
 from controlplane.service.running import RunningJob
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.protocol import ENCODING
 from tests.deploy.memory import MemoryTarget
 

@@ -27,8 +27,8 @@ def test_a_verbs_help_calls_it_as_it_was_typed(verb: str, capsys) -> None:
 @pytest.mark.parametrize(
     ("module", "order"),
     [
-        ("controlplane.cli.deploy", ""), ("controlplane.cli.serve", ""), ("controlplane.cli.controller", "job add"),
-        ("controlplane.cli.controller", "status"), ("controlplane.cli.certificates", ""), ("worker_agent", "serve"),
+        ("controlplane.deploy", ""), ("controlplane.serve", ""), ("controlplane.controller", "job add"),
+        ("controlplane.controller", "status"), ("controlplane.certificates", ""), ("worker_agent", "serve"),
         ("ps_server", ""), ("topologies", "run"), ("topologies", "generate ring"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from controlplane.service.disabled import Why
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 

@@ -14,7 +14,7 @@ from controlplane.planner.topology import Topology
 from controlplane.service.disabled import Why
 from controlplane.service.running import JobsError
 from controlplane.service.update import UpdateError
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.cli.deploy import DeployError, load_artifact, load_switches, main
+from controlplane.cli.deploy import main
 from controlplane.common.rpc.client import fetch_status
+from controlplane.targets.registry import open_artifact
+from controlplane.targets.switches_file import SwitchesFileError, load_switches
 from p4src.artifacts import ArtifactError
 from tests.deploy.fake_switch import FakeSwitch
 
@@ -139,7 +141,7 @@ def test_tofino_says_at_once_what_is_missing(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*PLAN], "--bmv2 for P4Runtime switches, --tofino, or --dry-run"),
+        ([*PLAN], "say where to: --target bmv2|tofino|tofino2, or --dry-run"),
         ([*PLAN, "--bmv2"], "--switches FILE is missing"),
         (["--bmv2", "--switches", "x"], "--topology is missing"),
         (["--topology", "fattree:k=4", "--dry-run"], "--job is missing"),
@@ -176,7 +178,7 @@ def test_mistakes_are_explained(arguments, message, capsys):
 )
 def test_switches_files_are_checked(tmp_path, content, message):
     (tmp_path / "switches.json").write_text(content)
-    with pytest.raises(DeployError, match=message):
+    with pytest.raises(SwitchesFileError, match=message):
         load_switches(tmp_path / "switches.json")
 
 
@@ -190,10 +192,10 @@ def test_switch_of_the_topology_without_address_is_named(testbed, tmp_path, caps
 
 
 def test_artifacts_by_name_and_folder():
-    assert load_artifact("v1model-64").manifest.values_per_packet == 64
-    assert load_artifact(str(ROOT / "p4src" / "artifacts" / "v1model-64")).manifest.values_per_packet == 64
+    assert open_artifact("v1model-64").manifest.values_per_packet == 64
+    assert open_artifact(str(ROOT / "p4src" / "artifacts" / "v1model-64")).manifest.values_per_packet == 64
     with pytest.raises(ArtifactError):
-        load_artifact("/nowhere/at-all")
+        open_artifact("/nowhere/at-all")
 
 
 def test_serve_installs_keeps_and_answers_until_told_to_stop(testbed, tmp_path, until):

@@ -14,7 +14,6 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from controlplane.cli.deploy import DeployError, load_switches
 from controlplane.common.access import TokenError, load_tokens
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import open_channel
@@ -31,7 +30,8 @@ from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.state import StateError, StateFolder
 from controlplane.service.web.server import Site, Web
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
+from controlplane.targets.switches_file import SwitchesFileError, load_switches
 from p4src.artifacts import find
 from tests.deploy.test_jobs import ONE, Rig
 from tests.fuzz.hostile import damaged
@@ -250,7 +250,7 @@ FILES: dict[str, tuple[Any, Callable[[Path], object], tuple[type[Exception], ...
             "V2": {"address": "h:2", "device_id": 2},
         },
         load_switches,
-        (DeployError,),
+        (SwitchesFileError,),
     ),
     "state": (None, state_file, (StateError,)),
     "tokens": ("0123456789abcdef node W1\n", token_file, (TokenError,)),

@@ -43,7 +43,7 @@ from controlplane.service.update import UpdateError
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.secret import SecretTarget
 from p4src.artifacts import find

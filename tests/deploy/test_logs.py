@@ -18,7 +18,7 @@ from controlplane.cli.controller import main as operate
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.controller import Controller
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch
 from tests.deploy.memory_network import MemoryNetwork

@@ -11,7 +11,7 @@ from controlplane.planner.job import Job
 from controlplane.service import failures, roster
 from controlplane.service.disabled import Why
 from controlplane.service.running import RunningJob
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.agents import Agents
 from tests.deploy.memory_network import MemoryNetwork

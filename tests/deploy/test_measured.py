@@ -22,7 +22,7 @@ from controlplane.planner.strategies import get_strategy
 from controlplane.service.controller import Controller
 from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Network
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from p4src.protocol import frame_bytes
 from tests.controlplane.instances import examples

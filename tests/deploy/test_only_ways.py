@@ -15,7 +15,7 @@ from controlplane.service import failures
 from controlplane.service.disabled import Why
 from controlplane.service.only_ways import connected, only_ways
 from controlplane.service.running import RunningJob
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.controlplane.instances import examples
 from tests.deploy.memory_network import MemoryNetwork

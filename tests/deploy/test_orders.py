@@ -20,7 +20,7 @@ from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 

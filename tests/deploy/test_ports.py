@@ -12,7 +12,7 @@ from controlplane.service import ports
 from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Network
 from controlplane.service.ports import PortWatch
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory import MemoryTarget
 

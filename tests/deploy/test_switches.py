@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.cli.deploy import connect_targets, load_switches
 from controlplane.planner.rules import Forward, LabelEntry, Route, RuleSet
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference
-from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.targets.p4runtime import session
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.switches_file import connect_targets, load_switches
 from p4src.artifacts import find
 from p4src.protocol import VERDICTS
 from tests.deploy.certificates import make_certificates

@@ -19,7 +19,7 @@ from controlplane.common.rpc.stubs import ControllerStub
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import LONGEST_NAME, Job, JobError, is_job_name
 from controlplane.service.controller import Controller
-from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.deploy.memory_network import MemoryNetwork

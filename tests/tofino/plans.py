@@ -12,9 +12,9 @@ from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import difference
 from controlplane.targets.bri.entries import Entry, problems
+from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
-from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 
 

@@ -13,8 +13,9 @@ from controlplane.cli import doctor
 from controlplane.cli.deploy import main
 from controlplane.service import keeper as keeper_module
 from controlplane.service.keeper import Keeper
-from controlplane.targets import fabric, kinds
+from controlplane.targets import fabric
 from controlplane.targets.base import difference
+from controlplane.targets.bri import kind as bri_kind
 from controlplane.targets.bri import sde, session
 from tests.tofino.conftest import BFRT, TESTBED
 from tests.tofino.plans import deployment
@@ -26,7 +27,7 @@ PLAN = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2", "--strateg
 @pytest.fixture
 def command(client, switches, tmp_path, monkeypatch) -> list[str]:
     """The command's end: where the switches are. The client is what an SDE would have given."""
-    monkeypatch.setattr(kinds, "load_client", lambda: client)
+    monkeypatch.setattr(bri_kind, "load_client", lambda: client)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({name: {"address": s.address, "device_id": 0} for name, s in switches.items()}))
@@ -74,7 +75,8 @@ def test_loopback_ports_must_carry_the_sums(speed, message, tmp_path, capsys):
 
 def test_programs_and_kinds_must_fit(capsys):
     assert main([*PLAN, "--dry-run", "--artifacts", "v1model-256"]) == 2
-    assert "--tofino needs a program for tna (tna-128, tna-64); v1model-256 is for v1model" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "target tofino needs a program for tna (tna-128, tna-64); v1model-256 is for v1model" in said
     assert main([*PLAN, "--bmv2"]) == 2
     assert "exclude each other" in capsys.readouterr().err
 

@@ -13,10 +13,10 @@ from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet, build
 from controlplane.targets.base import TargetError, difference
 from controlplane.targets.bri.entries import Entry, PortName, Prefix, entry_problems, problems
+from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import FIXED, Program
 from controlplane.targets.bri.schema import Schema, SchemaError, local
-from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.controlplane.instances import instances, random_plan
 from tests.tofino.plans import deployment, with_front_panel

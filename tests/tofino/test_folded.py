@@ -15,9 +15,9 @@ from controlplane.planner.job import parse_job
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.strategies import get_strategy
 from controlplane.targets.bri.chip import TOFINO_1_FOLDED, TOFINO_2_FOLDED
+from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
-from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.model.folded import VALUES
 from tests.tofino.conftest import TESTBED

@@ -13,10 +13,10 @@ from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
 from controlplane.service.network import Network
 from controlplane.targets import fabric
+from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.target import BriTarget
-from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.tofino.conftest import BFRT
 from tests.tofino.switch import TofinoSwitch

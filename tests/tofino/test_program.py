@@ -18,9 +18,9 @@ from controlplane.planner.rules import Deployment, RuleSet, build
 from controlplane.planner.topology import Topology
 from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_2
 from controlplane.targets.bri.entries import Entry
+from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.schema import local
-from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from p4src.protocol import Flag
 from tests.controlplane.instances import instances, random_plan

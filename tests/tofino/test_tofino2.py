@@ -11,14 +11,15 @@ import pytest
 
 from controlplane.cli.deploy import main
 from controlplane.planner.generators import parse_topology
-from controlplane.targets import fabric, kinds
+from controlplane.targets import fabric
 from controlplane.targets.base import difference
+from controlplane.targets.bri import kind as bri_kind
 from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2
+from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from controlplane.targets.bri.target import BriTarget
-from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.tofino.conftest import TESTBED
 from tests.tofino.plans import deployment, installed, with_front_panel
@@ -78,7 +79,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch):
         (
             ["--tofino", "2", "--artifacts", "tna-64"],
             "400G",
-            "--tofino 2 needs a program for t2na (t2na-128, t2na-64); tna-64 is for tna",
+            "target tofino2 needs a program for t2na (t2na-128, t2na-64); tna-64 is for tna",
         ),
     ],
 )
@@ -165,7 +166,7 @@ def program_path() -> Path:
 def test_the_other_chips_program_is_refused(client, tmp_path, monkeypatch, capsys):
     """Whoever forgets the 2 is told so before anything is written."""
     servers = {name: TofinoSwitch(program_path(), devices=two_pipes) for name in ("V1", "V2")}
-    monkeypatch.setattr(kinds, "load_client", lambda: client)
+    monkeypatch.setattr(bri_kind, "load_client", lambda: client)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({name: {"address": s.address, "device_id": 0} for name, s in servers.items()}))

@@ -25,9 +25,16 @@ COMMANDS = {"plan": "single", "compare": "compare", "pareto": "pareto", "place":
 each is imported when it is."""
 
 
+def _program(name: str) -> str:
+    """The program of a target ("tofino2" -> "t2na"); any other name is a program's."""
+    from controlplane.targets.registry import TARGETS, target  # planning alone needs no target
+
+    return target(name).program if name in TARGETS else name
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Of all commands."""
-    result = command_line.make("controlplane.planner.plan", description)
+    result = command_line.make("controlplane.plan", description)
     result.add_argument(
         "command",
         nargs="?",
@@ -44,8 +51,10 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     result.add_argument(
         "--target",
+        type=_program,
         metavar="NAME",
-        help=f"plan for switches with this program's slots, tables and packets ({', '.join(PROTOCOL.targets)})",
+        help="plan for switches with this target's slots, tables and packets, as `deploy` names it, or a program "
+        f"({', '.join(PROTOCOL.targets)})",
     )
     result.add_argument(
         "--host-ms",

@@ -1,0 +1,65 @@
+"""What a deployment has to know of a kind of switches: its program, its limits, and how its entries are shown.
+
+`Kind` is what every target has in common; `controlplane/targets/<target>/kind.py` has its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.bridging import bridged
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import Limits, check_fits, limited
+from controlplane.planner.rules import Deployment, RuleSet
+from controlplane.planner.topology import Topology
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.show import deployment_json, deployment_lines, rule_lines
+from p4src.artifacts import Artifact
+
+
+class Kind(ABC):
+    """One kind of switches, with the compiled program that they run."""
+
+    front_panel = False
+    """Whether the switches are hardware, whose ports are configured as the topology says."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.bridge = False
+        self.cpu_port: int | None = None
+
+    def bridged(self, rulesets: dict[str, RuleSet], topology: Topology) -> dict[str, RuleSet]:
+        """The rules of every switch with what bridges, where that is wanted."""
+        return bridged(topology, rulesets, self.cpu_port) if self.bridge else rulesets
+
+    @property
+    def limits(self) -> Limits:
+        """What fits on a switch with this program."""
+        manifest = self.artifact.manifest
+        return Limits.of_program(manifest.target, manifest, front_panel=self.front_panel)
+
+    @abstractmethod
+    def target(
+        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
+    ) -> SwitchTarget:
+        """A switch, not connected yet. Without a topology everything of ours can be read and removed."""
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Raises DoesNotFit where switches cannot hold or carry the plan, TopologyError where it is not for them."""
+        for node in (*plan.job.workers, *plan.job.parameter_servers):
+            topology.access_switch(node)
+        check_fits(plan, limited(topology, self.limits))
+
+    def lines(self, plan: Plan, deployment: Deployment, topology: Topology) -> Iterator[str]:
+        """What a dry run prints."""
+        return deployment_lines(plan, deployment, lambda rules, flows: self.switch_lines(rules, flows, topology))
+
+    def switch_lines(self, rules: RuleSet, flows: Mapping[int, str], topology: Topology) -> Iterator[str]:
+        return rule_lines(rules, flows)
+
+    def json(self, plan: Plan, deployment: Deployment, topology: Topology) -> dict[str, Any]:
+        """The same as data."""
+        return deployment_json(plan, deployment)

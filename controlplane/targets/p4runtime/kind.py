@@ -1,0 +1,51 @@
+"""Switches that speak P4Runtime and run the v1model program: bmv2's simple_switch_grpc, softswitch and others."""
+
+from __future__ import annotations
+
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.plan import Plan
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.kind import Kind
+from controlplane.targets.p4runtime.program import Program
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.registry import Target
+from p4src.artifacts import Artifact
+
+LAST_PORT = 510  # v1model has 9 bits, and 511 drops
+
+
+class P4RuntimeKind(Kind):
+    """bmv2's simple_switch_grpc, softswitch and others."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        super().__init__(artifact)
+        self.program = Program.load(artifact.program, artifact.p4info)
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Also where a port has a number that these switches do not have."""
+        super().check(plan, topology)
+        for switch in topology.switches:
+            for neighbour in topology.neighbours(switch):
+                port = topology.port(switch, neighbour)
+                if port > LAST_PORT:
+                    raise TopologyError(f"switch {switch}: port {port} towards {neighbour}: ports are 1 to {LAST_PORT}")
+
+    def target(
+        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
+    ) -> SwitchTarget:
+        return P4RuntimeTarget(name, address, device_id, self.program, tls=tls)
+
+
+class Bmv2(Target):
+    name = "bmv2"
+    help = "P4Runtime switches: bmv2, softswitch or another"
+    protocol = "P4Runtime"
+    program = "v1model"
+    default_artifact = "v1model-256"
+
+    def kind(self, artifact: Artifact, *, connect: bool) -> Kind:
+        return P4RuntimeKind(artifact)
+
+
+BMV2 = Bmv2()

@@ -1,0 +1,110 @@
+"""Where switches listen: the switches file, and connections to all switches that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.common.inputs import parse_json, unknown_name
+from controlplane.common.rpc.channels import check_server
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.topology import Topology
+from controlplane.targets import fabric
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.kind import Kind
+from controlplane.targets.secret import SecretTarget
+from controlplane.targets.secret_labels import SecretLabels
+
+
+class SwitchesFileError(Exception):
+    """The switches file cannot be used; the message says what to change in it."""
+
+
+@dataclass(frozen=True)
+class SwitchAddress:
+    """Where a switch's P4Runtime (or BRI) server listens, the device's number there, and TLS (None: plaintext)."""
+
+    name: str
+    address: str
+    device_id: int
+    tls: Tls | None = None
+
+
+def load_switches(path: Path) -> dict[str, SwitchAddress]:
+    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raises SwitchesFileError.
+
+    An entry may have "tls": {"authority": FILE, "certificate": FILE, "key": FILE} (relative to the switches file).
+    """
+    example = '{"s1": {"address": "127.0.0.1:9559", "device_id": 1}}'
+    try:
+        data = parse_json(path.read_text())
+    except OSError as error:
+        words = f"cannot read switches file {path}: {error.strerror}; it looks like {example}"
+        raise SwitchesFileError(words) from None
+    except ValueError as error:
+        raise SwitchesFileError(f"switches file {path} is not JSON: {error}; it looks like {example}") from None
+    if not isinstance(data, dict) or not data:
+        raise SwitchesFileError(f"switches file {path} must be an object with a switch or more, like {example}")
+    switches: dict[str, SwitchAddress] = {}
+    taken: dict[tuple[str, int], str] = {}
+    for name, entry in data.items():
+        address = entry.get("address") if isinstance(entry, dict) else None
+        device_id = entry.get("device_id") if isinstance(entry, dict) else None
+        if isinstance(entry, dict) and (unknown := unknown_name(entry, ("address", "device_id", "tls"))):
+            raise SwitchesFileError(f"switches file {path}: {name}: {unknown}")
+        if not isinstance(address, str) or ":" not in address:
+            raise SwitchesFileError(f"switches file {path}: {name} needs an address host:port, got {address!r}")
+        try:
+            check_server(address)
+        except ValueError as error:
+            raise SwitchesFileError(f"switches file {path}: {name}: {error}") from None
+        if not isinstance(device_id, int) or isinstance(device_id, bool) or device_id < 0:
+            raise SwitchesFileError(f"switches file {path}: {name} needs a device_id (a number), got {device_id!r}")
+        other = taken.setdefault((address, device_id), name)
+        if other != name:
+            words = f"{other} and {name} are both device {device_id} at {address}"
+            raise SwitchesFileError(f"switches file {path}: {words}")
+        switches[name] = SwitchAddress(name, address, device_id, _switch_tls(entry.get("tls"), path, name))
+    return switches
+
+
+def _switch_tls(files: object, path: Path, name: str) -> Tls | None:
+    if files is None:
+        return None
+    parts = ("authority", "certificate", "key")
+    if not isinstance(files, dict) or not files or not set(files) <= set(parts):
+        raise SwitchesFileError(f"switches file {path}: tls of {name} must be an object with {', '.join(parts)}")
+    try:
+        return Tls(**{part: path.parent / str(file) for part, file in files.items()})
+    except ValueError as error:
+        raise SwitchesFileError(f"switches file {path}: {name}: {error}") from None
+
+
+def connect_targets(
+    switches: Sequence[SwitchAddress],
+    kind: Kind,
+    timeout: float,
+    progress: Callable[[str], None],
+    topology: Topology | None = None,
+    *,
+    polite: bool = False,
+    labels: SecretLabels | None = None,
+) -> list[SwitchTarget]:
+    """Connected targets of all switches. polite: none is taken from a controller that has it. labels: what the switches
+    hold in the place of label numbers (None: the numbers themselves).
+
+    Raises FabricError; no connection is left open then.
+    """
+    targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
+    if labels is not None:
+        targets = [SecretTarget(target, labels) for target in targets]
+    for target in targets:
+        target.polite = polite
+    try:
+        fabric.connect(targets, timeout, progress)
+    except BaseException:
+        for target in targets:
+            target.close()
+        raise
+    return targets

@@ -1,0 +1,50 @@
+"""Targets are named in one place, and the command lines take any of them."""
+
+import pytest
+
+from controlplane.cli.deploy import DeployError, check_arguments, kind_of, make_parser
+from controlplane.targets import registry
+from controlplane.targets.registry import TARGETS, Target, target
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_can_be_named_and_has_a_program(name: str) -> None:
+    arguments = make_parser().parse_args(["--target", name, "--dry-run", "--topology", "testbed"])
+    check_arguments(arguments)
+    assert kind_of(arguments).artifact.manifest.target == target(name).program
+
+
+@pytest.mark.parametrize(
+    ("short", "name"), [(["--bmv2"], "bmv2"), (["--tofino"], "tofino"), (["--tofino", "2"], "tofino2")]
+)
+def test_short_forms_name_the_same_targets(short: list[str], name: str) -> None:
+    parser = make_parser()
+    assert parser.parse_args(short).targets == parser.parse_args(["--target", name]).targets
+
+
+def test_a_generation_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["--tofino", "3"])
+    assert "wanted: 1 or 2, the chip's generation" in capsys.readouterr().err
+
+
+def test_several_targets_at_once_are_refused() -> None:
+    arguments = make_parser().parse_args(["--bmv2", "--tofino", "--dry-run"])
+    with pytest.raises(DeployError, match="bmv2 and tofino exclude each other"):
+        check_arguments(arguments)
+
+
+def test_a_new_target_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one, as somebody would add it: a module with a `Target`, and its line in the registry."""
+
+    class Third(type(target("bmv2"))):  # type: ignore[misc]
+        name = "third"
+        help = "switches of a third kind"
+
+    monkeypatch.setattr(registry, "THIRD", Third(), raising=False)
+    monkeypatch.setitem(TARGETS, "third", f"{registry.__name__}:THIRD")
+    arguments = make_parser().parse_args(["--target", "third", "--dry-run", "--topology", "testbed"])
+    check_arguments(arguments)
+    assert isinstance(target("third"), Target)
+    assert kind_of(arguments).artifact.manifest.target == "v1model"
+    assert "third: switches of a third kind" in " ".join(make_parser().format_help().split())
