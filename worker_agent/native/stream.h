@@ -13,22 +13,40 @@
 
 #define INART_STREAM_LEAST (8u << 20) /* bytes: what is smaller may still be in a cache when it is read */
 
-static inline void inart_stream(void *restrict to, const void *restrict from, size_t bytes)
+/* `bytes`, less than a line: sizes come again and again in the same order, which processors foresee; memcpy's calls cost more. */
+static inline void inart_stream_part(uint8_t *restrict to, const uint8_t *restrict from, size_t bytes)
 {
     size_t at = 0;
-#ifdef __x86_64__
-    if (!((uintptr_t)to & 15))
-        for (; at + 64 <= bytes; at += 64) {
-            const __m128i *source = (const __m128i *)((const uint8_t *)from + at);
-            __m128i *target = (__m128i *)((uint8_t *)to + at), a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
-            __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
-            _mm_stream_si128(target, a);
-            _mm_stream_si128(target + 1, b);
-            _mm_stream_si128(target + 2, c);
-            _mm_stream_si128(target + 3, d);
+    for (size_t size = 32; size >= 4; size /= 2)
+        if (bytes & size) {
+            memcpy(to + at, from + at, size);
+            at += size;
         }
+    for (; at < bytes; at++)
+        to[at] = from[at];
+}
+
+/* Whole cache lines go past the caches, the parts of lines at both ends through them: a line that is streamed in two parts
+ * (a chunk of 255 values ends within one) is written to memory twice, which takes three times as long as all of it. */
+static inline void inart_stream(void *restrict to, const void *restrict from, size_t bytes)
+{
+#ifdef __x86_64__
+    size_t at = -(uintptr_t)to & 63;
+    at = at < bytes ? at : bytes;
+    inart_stream_part(to, from, at);
+    for (; at + 64 <= bytes; at += 64) {
+        const __m128i *source = (const __m128i *)((const uint8_t *)from + at);
+        __m128i *target = (__m128i *)((uint8_t *)to + at), a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+        __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+        _mm_stream_si128(target, a);
+        _mm_stream_si128(target + 1, b);
+        _mm_stream_si128(target + 2, c);
+        _mm_stream_si128(target + 3, d);
+    }
+    inart_stream_part((uint8_t *)to + at, (const uint8_t *)from + at, bytes - at);
+#else
+    memcpy(to, from, bytes);
 #endif
-    memcpy((uint8_t *)to + at, (const uint8_t *)from + at, bytes - at);
 }
 
 /* Before somebody else is told that it is there. */
