@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan import Plan
-from controlplane.planner.rules import RuleSet, routes
+from controlplane.planner.rules import routes
 from controlplane.service.controller import Controller
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch

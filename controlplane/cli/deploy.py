@@ -23,12 +23,12 @@ from pathlib import Path
 from controlplane.common import command_line
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import tls_from
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import JobError, parse_job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, limited
-from controlplane.planner.rules import RuleSet
 from controlplane.planner.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.controller import Controller

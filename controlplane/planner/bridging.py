@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.planner.rules import Bridge, Forward, MulticastGroup, Replicate, Route, RuleSet, routes
+from controlplane.planner.entries import Bridge, Forward, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.planner.rules import routes
 from controlplane.planner.topology import Topology
 
 FLOOD_GROUPS = 0x7000

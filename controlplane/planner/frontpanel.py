@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 SPEEDS_GBPS = {"1G": 1, "10G": 10, "25G": 25, "40G": 40, "50G": 50, "100G": 100, "200G": 200, "400G": 400}
 FECS = ("none", "firecode", "rs")
@@ -37,6 +37,7 @@ class FrontPanelPort:
     loopback: what leaves comes back in (for recirculation); nothing is plugged in there.
     """
 
+    kind: ClassVar = "ports"
     connector: int
     channel: int
     speed: str
@@ -48,9 +49,13 @@ class FrontPanelPort:
     def name(self) -> str:
         return f"{self.connector}/{self.channel}"
 
+    @property
+    def key(self) -> str:
+        return self.name
+
     def __str__(self) -> str:
         loopback = ", loopback" if self.loopback else ""
-        return f"{self.name} ({self.speed}, FEC {self.fec}, autonegotiation {self.autoneg}{loopback})"
+        return f"port {self.name} ({self.speed}, FEC {self.fec}, autonegotiation {self.autoneg}{loopback})"
 
 
 def parse_name(name: Any) -> tuple[int, int]:

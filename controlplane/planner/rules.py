@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from controlplane.common.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
+from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held
 from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
@@ -15,92 +16,6 @@ from controlplane.planner.plan.slots import place_slots
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import Topology
 from p4src.protocol import frame_bytes, udp_port
-
-
-@dataclass(frozen=True)
-class Forward:
-    """Out of this port of the switch."""
-
-    port: int
-
-
-@dataclass(frozen=True)
-class Replicate:
-    """Out of all ports of this multicast group of the switch."""
-
-    group: int
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """A flow into an aggregation point. flow: its bit among those of the point's flows, everyone. Complete sums leave
-    with next_label, all else with partial_label. slot = slot_base + (sequence & slot_mask)."""
-
-    slot_base: int
-    slot_mask: int
-    flow: int
-    everyone: int
-    next_label: int
-    partial_label: int
-    port: int
-
-
-@dataclass(frozen=True)
-class LabelEntry:
-    """What a switch does with packets of this label that come in at this port; docs/architecture.md, section 2."""
-
-    ingress_port: int
-    label: int
-    action: Forward | Replicate | Aggregate
-
-
-@dataclass(frozen=True)
-class MulticastGroup:
-    """A switch's group, by its number, and the ports that get a copy each."""
-
-    group: int
-    ports: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Route:
-    """IPv4: packets to address/prefix_length get destination `mac` and leave by `port`."""
-
-    address: str
-    prefix_length: int
-    mac: str
-    port: int
-
-
-@dataclass(frozen=True)
-class Bridge:
-    """Frames that are neither ours nor IPv4 to a host: those from `ingress_port` (None: any) to an address that is
-    `mac` under `mask`. Of the entries that match, one with the highest priority counts. action None: dropped."""
-
-    priority: int
-    ingress_port: int | None
-    mac: str
-    mask: str
-    action: Forward | Replicate | None
-
-    @property
-    def key(self) -> tuple[int, int | None, str, str]:
-        return self.priority, self.ingress_port, self.mac, self.mask
-
-
-@dataclass(frozen=True)
-class RuleSet:
-    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes, bridge).
-
-    ports: only for hardware switches, whose ports are configured with the rules.
-    """
-
-    switch: str
-    labels: tuple[LabelEntry, ...]
-    groups: tuple[MulticastGroup, ...]
-    routes: tuple[Route, ...]
-    ports: tuple[FrontPanelPort, ...] = ()
-    bridge: tuple[Bridge, ...] = ()
 
 
 @dataclass(frozen=True)

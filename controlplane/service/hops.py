@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from controlplane.planner.entries import Aggregate
 from controlplane.planner.plan import Plan
-from controlplane.planner.rules import Aggregate, Deployment
+from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import Counters
 

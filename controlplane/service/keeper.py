@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.rules import RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, difference
 
 HEARTBEAT_SECONDS = 2.0

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from controlplane.planner.rules import Forward, Replicate
+from controlplane.planner.entries import Forward, Replicate
 from controlplane.planner.topology import Topology
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job, JobError
 from controlplane.planner.plan import Plan, PlanError
-from controlplane.planner.rules import Deployment, RuleSet
+from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import Admission, AdmissionControl

@@ -10,18 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.planner.bridging import is_flood
+from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource
-from controlplane.planner.rules import (
-    Deployment,
-    LabelEntry,
-    MulticastGroup,
-    Replicate,
-    RuleSet,
-    Taken,
-    build,
-    routes,
-)
+from controlplane.planner.rules import Deployment, Taken, build, routes
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import SwitchTarget, difference, empty
 from controlplane.targets.kind import Kind

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
+from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from controlplane.planner.entries import Aggregate
 from controlplane.planner.plan import Plan, Tree
-from controlplane.planner.rules import Aggregate, Deployment
+from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 
 EXPLAINED = 0.9

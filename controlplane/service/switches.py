@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.planner.bridging import is_flood
-from controlplane.planner.rules import RuleSet, Taken
+from controlplane.planner.entries import RuleSet
+from controlplane.planner.rules import Taken
 from controlplane.service.keeper import Keeper
 from controlplane.service.room import part, union
 from controlplane.targets import fabric

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.gathers import with_speed
 from controlplane.planner.job import Job, JobError
@@ -20,7 +21,7 @@ from controlplane.planner.plan.repair import CannotRepair, Repair, intact, repai
 from controlplane.planner.plan.replan import Difference, difference, replan
 from controlplane.planner.plan.slots import aligned
 from controlplane.planner.plan.survive import has_backups, reshared
-from controlplane.planner.rules import Deployment, Places, RuleSet, Taken, build
+from controlplane.planner.rules import Deployment, Places, Taken, build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.handover import HandoverError

@@ -6,15 +6,12 @@ here), applies them, and reads back. `controlplane/targets/fabric.py` does this 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
-
-Item = LabelEntry | MulticastGroup | Route | Bridge | FrontPanelPort
+from controlplane.planner.entries import KINDS, Item, MulticastGroup, RuleSet
 
 RPC_SECONDS = 20.0
 """Deadline of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
@@ -42,7 +39,7 @@ class Change:
     item: Item
 
     def __str__(self) -> str:
-        return f"{self.operation.value} {describe(self.item)}"
+        return f"{self.operation.value} {self.item}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class SwitchTarget(Protocol):
 
 def empty(switch: str) -> RuleSet:
     """A rule set with nothing in it."""
-    return RuleSet(switch=switch, labels=(), groups=(), routes=())
+    return RuleSet(switch)
 
 
 def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
@@ -142,32 +139,16 @@ def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
     Ports and groups come before the entries that use them and go after; everything new is there before anything old
     goes, so a change of plan (new labels beside old ones) does not interrupt the flows that both have.
     """
-    ports_now = {port.name: port for port in current.ports}
-    ports_then = {port.name: port for port in wanted.ports}
-    groups_now = {group.group: group for group in current.groups}
-    groups_then = {group.group: group for group in wanted.groups}
-    labels_now = {(entry.ingress_port, entry.label): entry for entry in current.labels}
-    labels_then = {(entry.ingress_port, entry.label): entry for entry in wanted.labels}
-    routes_now = {(route.address, route.prefix_length): route for route in current.routes}
-    routes_then = {(route.address, route.prefix_length): route for route in wanted.routes}
-    bridge_now = {entry.key: entry for entry in current.bridge}
-    bridge_then = {entry.key: entry for entry in wanted.bridge}
-
     arriving: list[Change] = []
     leaving: list[Change] = []
-    for now, then in (
-        (ports_now, ports_then),
-        (groups_now, groups_then),
-        (labels_now, labels_then),
-        (routes_now, routes_then),
-        (bridge_now, bridge_then),
-    ):
+    for kind in KINDS:
+        now, then = current.by_key(kind), wanted.by_key(kind)
         arriving += _arriving(now, then)
         leaving = [Change(Operation.DELETE, item) for key, item in now.items() if key not in then] + leaving
     return arriving + leaving
 
 
-def _arriving(now: dict, then: dict) -> list[Change]:  # type: ignore[type-arg]
+def _arriving(now: Mapping[Hashable, Item], then: Mapping[Hashable, Item]) -> list[Change]:
     changes = []
     for key, item in then.items():
         if key not in now:
@@ -182,30 +163,3 @@ def _normal(item: Item) -> Item:
     if isinstance(item, MulticastGroup):
         return MulticastGroup(item.group, tuple(sorted(item.ports)))
     return item
-
-
-def describe(item: Item) -> str:
-    """An entry in one line, as `--dry-run` and error messages print it."""
-    if isinstance(item, MulticastGroup):
-        return f"multicast group {item.group} -> ports {', '.join(map(str, item.ports))}"
-    if isinstance(item, FrontPanelPort):
-        return f"port {item}"
-    if isinstance(item, Route):
-        return f"ipv4_table: {item.address}/{item.prefix_length} -> route(mac={item.mac}, port={item.port})"
-    if isinstance(item, Bridge):
-        port = "any port" if item.ingress_port is None else f"port {item.ingress_port}"
-        action = "discard()" if item.action is None else _describe_action(item.action)
-        return f"bridge_table: {port}, {item.mac} under {item.mask}, priority {item.priority} -> {action}"
-    return f"label_table: port {item.ingress_port}, label {item.label} -> {_describe_action(item.action)}"
-
-
-def _describe_action(action: Forward | Replicate | Aggregate) -> str:
-    if isinstance(action, Forward):
-        return f"forward(port={action.port})"
-    if isinstance(action, Replicate):
-        return f"replicate(group={action.group})"
-    return (
-        f"aggregate(slots {action.slot_base}..{action.slot_base + action.slot_mask}, flow=0x{action.flow:x}, "
-        f"everyone=0x{action.everyone:x}, next_label={action.next_label}, partial_label={action.partial_label}, "
-        f"port={action.port})"
-    )

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-from controlplane.planner.rules import RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import SwitchTarget, TargetError, difference, empty
 
 Switch = TypeVar("Switch")

@@ -11,9 +11,10 @@ from typing import Any
 
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.bridging import bridged
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import Limits, check_fits, limited
-from controlplane.planner.rules import Deployment, RuleSet
+from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.show import deployment_json, deployment_lines, rule_lines

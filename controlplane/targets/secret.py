@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet
+from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, InstallError, SwitchTarget, UpdateFailure
 from controlplane.targets.secret_labels import SecretLabels
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.planner.plan import Plan
-from controlplane.planner.rules import Aggregate, Deployment, LabelEntry, RuleSet
-from controlplane.targets.base import describe
+from controlplane.planner.rules import Deployment
 
 
 def deployment_json(plan: Plan, deployment: Deployment) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _ruleset_json(rules: RuleSet) -> dict[str, Any]:
         "groups": [{"group": group.group, "ports": list(group.ports)} for group in rules.groups],
         "routes": [asdict(route) for route in rules.routes],
         **({"ports": [asdict(port) for port in rules.ports]} if rules.ports else {}),
-        **({"bridge": [describe(entry) for entry in rules.bridge]} if rules.bridge else {}),
+        **({"bridge": [str(entry) for entry in rules.bridge]} if rules.bridge else {}),
     }
 
 
@@ -43,13 +43,13 @@ def rule_lines(rules: RuleSet, flows: Mapping[int, str]) -> Iterator[str]:
     """One rule a line, each label with what travels under it."""
     yield f"{len(rules.labels)} labels, {len(rules.groups)} groups, {len(rules.routes)} routes"
     for group in rules.groups:
-        yield describe(group)
+        yield str(group)
     for entry in sorted(rules.labels, key=lambda entry: (entry.label, entry.ingress_port)):
-        yield f"{describe(entry)}   # {flows.get(entry.label, 'partial sums')}"
+        yield f"{entry}   # {flows.get(entry.label, 'partial sums')}"
     for route in rules.routes:
-        yield describe(route)
+        yield str(route)
     for bridge in rules.bridge:
-        yield describe(bridge)
+        yield str(bridge)
 
 
 def deployment_lines(

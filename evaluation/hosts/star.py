@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
-from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet, build
+from controlplane.planner.rules import build
 from controlplane.planner.topology import Topology
 from p4src.artifacts import find
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from controlplane.planner.rules import RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget

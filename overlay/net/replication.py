@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.model import Multicast
 from controlplane.planner.plan.task import Task
-from controlplane.planner.rules import Deployment, RuleSet, Taken, build_multicasts, routes
+from controlplane.planner.rules import Deployment, Taken, build_multicasts, routes
 from controlplane.planner.topology import Topology
 from controlplane.service.room import first_label, found, last_label, union
 from controlplane.service.switches import Switches

@@ -8,11 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from controlplane.planner.entries import Aggregate, Forward
 from controlplane.planner.generators import random_topology
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan import Assignment, Plan, Relay, Tree
 from controlplane.planner.routing import Network, Router, downwards
-from controlplane.planner.rules import Aggregate, Deployment, Forward
+from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.planner import rules
+from controlplane.planner.entries import Aggregate
 from controlplane.planner.generators import fattree, leaf_spine, testbed
 from controlplane.planner.job import Job, JobError, parse_job, place_job
 from controlplane.planner.plan.cost import cost_of, data_packets, packet_seconds, packets
@@ -25,7 +26,6 @@ from controlplane.planner.plan.limits import (
     limited,
 )
 from controlplane.planner.routing import Unreachable
-from controlplane.planner.rules import Aggregate
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.fabric.folding import folded
 from controlplane.planner.topology import Topology, TopologyError

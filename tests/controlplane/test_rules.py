@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from controlplane.common.agentconfig import RootFlow
 from controlplane.planner import rules
+from controlplane.planner.entries import Aggregate
 from controlplane.planner.generators import fattree, testbed
 from controlplane.planner.job import parse_job, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit, Limits
 from controlplane.planner.plan.model import Tree
-from controlplane.planner.rules import Aggregate
 from controlplane.planner.strategies import get_strategy
 from p4src.protocol import PROTOCOL
 from tests.controlplane.instances import Walk, instances, random_plan

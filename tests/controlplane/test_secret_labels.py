@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from controlplane.planner.rules import Aggregate, Forward, LabelEntry, RuleSet
+from controlplane.planner.entries import Aggregate, Forward, LabelEntry, RuleSet
 from controlplane.service.epochs import EpochStore
 from controlplane.service.room import first_label, job_of
 from controlplane.targets.base import Change, InstallError, Operation, UpdateFailure, difference, empty

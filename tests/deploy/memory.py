@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from controlplane.planner.rules import LabelEntry, MulticastGroup, Route, RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import Change, Counters, InstallError, Operation, TargetError, UpdateFailure, empty
 
 
@@ -65,16 +65,8 @@ class MemoryTarget:
                 self.writes += 1
 
     def _apply(self, change: Change) -> None:
-        item, rules = change.item, self.rules
-        labels = {(e.ingress_port, e.label): e for e in rules.labels}
-        groups = {g.group: g for g in rules.groups}
-        routes = {(r.address, r.prefix_length): r for r in rules.routes}
-        where: dict = labels if isinstance(item, LabelEntry) else groups if isinstance(item, MulticastGroup) else routes
-        key = (
-            (item.ingress_port, item.label) if isinstance(item, LabelEntry)
-            else item.group if isinstance(item, MulticastGroup)
-            else (item.address, item.prefix_length) if isinstance(item, Route) else None
-        )  # fmt: skip
+        where = {(item.kind, item.key): item for item in self.rules.items()}
+        key = change.item.kind, change.item.key
         there = key in where
         if there == (change.operation is Operation.INSERT):
             word = "ALREADY_EXISTS" if there else "NOT_FOUND"
@@ -82,8 +74,8 @@ class MemoryTarget:
         if change.operation is Operation.DELETE:
             del where[key]
         else:
-            where[key] = item
-        self.rules = RuleSet(self.name, tuple(labels.values()), tuple(groups.values()), tuple(routes.values()))
+            where[key] = change.item
+        self.rules = RuleSet.of(self.name, where.values())
 
     def read_verdicts(self) -> dict[str, int]:
         return {}

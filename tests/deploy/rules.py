@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from controlplane.planner.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 
 MAC = "02:00:0a:00:00:07"
 

@@ -12,8 +12,9 @@ import pytest
 
 from controlplane.cli.deploy import main
 from controlplane.planner.bridging import FLOOD_GROUPS, bridged, is_flood
+from controlplane.planner.entries import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, routes
+from controlplane.planner.rules import routes
 from controlplane.planner.topology import Topology
 from controlplane.service.room import split
 from controlplane.service.switches import Switches

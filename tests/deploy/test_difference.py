@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from controlplane.planner.rules import LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.targets.base import Change, Operation, difference, empty
 from tests.deploy.rules import rule_sets, small
 
 
 def key(item):
-    if isinstance(item, MulticastGroup):
-        return ("group", item.group)
-    return ("label", item.ingress_port, item.label) if isinstance(item, LabelEntry) else ("route", item.address)
+    return item.kind, item.key
 
 
 def contents(rules: RuleSet) -> dict:
-    return {key(item): normal(item) for item in (*rules.labels, *rules.groups, *rules.routes)}
+    return {key(item): normal(item) for item in rules.items()}
 
 
 def normal(item):
@@ -37,7 +35,7 @@ def apply_strictly(state: dict, changes: list[Change]) -> None:
             state[place] = normal(change.item)
         for item in state.values():
             if isinstance(item, LabelEntry) and isinstance(item.action, Replicate):
-                assert ("group", item.action.group) in state
+                assert ("groups", item.action.group) in state
 
 
 @given(rule_sets(), rule_sets())

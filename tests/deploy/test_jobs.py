@@ -23,10 +23,11 @@ from controlplane.cli.controller import main as operate
 from controlplane.cli.deploy import main as deploy
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import fetch_status
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job, JobError
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.rules import NOTHING, RuleSet, Taken
+from controlplane.planner.rules import NOTHING, Taken
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError

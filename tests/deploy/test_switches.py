@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.planner.rules import Forward, LabelEntry, Route, RuleSet
+from controlplane.planner.entries import Forward, LabelEntry, Route, RuleSet
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference

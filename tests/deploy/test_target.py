@@ -10,19 +10,9 @@ import time
 import pytest
 from hypothesis import given, settings
 
-from controlplane.planner.rules import Forward, LabelEntry, MulticastGroup, Route, RuleSet
+from controlplane.planner.entries import Forward, Item, LabelEntry, MulticastGroup, Route, RuleSet
 from controlplane.targets import fabric
-from controlplane.targets.base import (
-    Change,
-    InstallError,
-    Item,
-    Operation,
-    TargetError,
-    UpdateFailure,
-    describe,
-    difference,
-    empty,
-)
+from controlplane.targets.base import Change, InstallError, Operation, TargetError, UpdateFailure, difference, empty
 from controlplane.targets.p4runtime import session
 from controlplane.targets.p4runtime import target as p4runtime
 from controlplane.targets.p4runtime.program import Program, ProgramMismatch
@@ -290,7 +280,7 @@ def test_removing_leaves_other_programs_alone(targets, switches):
 def test_descriptions_name_everything():
     rules = small("s1")
     items: list[Item] = [*rules.labels, *rules.groups, *rules.routes]
-    text = [describe(item) for item in items]
+    text = [str(item) for item in items]
     assert text == [
         "label_table: port 1, label 1 -> forward(port=2)",
         "label_table: port 1, label 2 -> aggregate(slots 0..63, flow=0x1, everyone=0xffffffffffffffff, "

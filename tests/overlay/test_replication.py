@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.planner.entries import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.plan.limits import DoesNotFit, Limits
 from controlplane.planner.plan.task import Task
-from controlplane.planner.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, Taken
+from controlplane.planner.rules import Taken
 from controlplane.planner.strategies.wan.policy import (
     Abort,
     Back,

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet, build
+from controlplane.planner.rules import build
 from controlplane.targets.base import TargetError, difference
 from controlplane.targets.bri.entries import Entry, PortName, Prefix, entry_problems, problems
 from controlplane.targets.bri.kind import TofinoKind

@@ -13,8 +13,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.rules import Deployment, RuleSet, build
+from controlplane.planner.rules import Deployment, build
 from controlplane.planner.topology import Topology
 from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_2
 from controlplane.targets.bri.entries import Entry

@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from controlplane.planner.bridging import bridged
-from controlplane.planner.rules import Aggregate, Forward, LabelEntry, Taken
+from controlplane.planner.entries import Aggregate, Forward, LabelEntry
+from controlplane.planner.rules import Taken
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference, empty
 from controlplane.targets.bri import session, target
@@ -175,7 +176,7 @@ def test_port_that_does_not_suit_is_refused_and_left_alone(make_target, switches
     preset(switches["V1"], 1, "BF_SPEED_40G")
     before = switches["V1"].snapshot()
     with pytest.raises(
-        fabric.FabricError, match=r"port 1/0 \(40G.*configured by somebody else; the topology wants 1/0 \(100G"
+        fabric.FabricError, match=r"port 1/0 \(40G.*configured by somebody else; the topology wants port 1/0 \(100G"
     ):
         installed([make_target(switches["V1"])], {"V1": rules["V1"]})
     assert switches["V1"].snapshot() == before

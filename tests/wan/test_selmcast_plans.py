@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.cli.plan.command import main
+from controlplane.planner.entries import Replicate
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan import Multicast, Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, Limits
 from controlplane.planner.plan.replan import replan
-from controlplane.planner.rules import Replicate, build
+from controlplane.planner.rules import build
 from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.wan.selmcast.strategy import orpheus, selmcast

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controlplane.common.rpc.tls import Tls
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.frontpanel import LANES, SPEEDS_GBPS
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit, Resource
-from controlplane.planner.rules import Deployment, RuleSet
+from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.bri.chip import RECIRCULATION_MBPS
@@ -62,9 +63,9 @@ class TofinoKind(Kind):
         for switch in topology.switches:
             for port in Panel.of(topology, switch).ports:
                 if port.speed not in chip.speeds:
-                    raise TopologyError(f"switch {switch}: port {port}: {chip.name} has {', '.join(chip.speeds)}")
+                    raise TopologyError(f"switch {switch}: {port}: {chip.name} has {', '.join(chip.speeds)}")
                 if port.channel + LANES[port.speed] > chip.lanes:
-                    raise TopologyError(f"switch {switch}: port {port}: {chip.name} has channels 0 to {chip.lanes - 1}")
+                    raise TopologyError(f"switch {switch}: {port}: {chip.name} has channels 0 to {chip.lanes - 1}")
         if not chip.rounds:
             return
         sums: dict[str, float] = {}

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.planner.plan.limits import MAXIMUM_FLOWS
-from controlplane.planner.rules import Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import TargetError
 from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_1, Chip
 from controlplane.targets.bri.entries import Port, PortName

@@ -12,8 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from controlplane.planner.entries import (
+    Aggregate,
+    Bridge,
+    Forward,
+    LabelEntry,
+    MulticastGroup,
+    Replicate,
+    Route,
+    RuleSet,
+)
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.targets.bri.chip import TOFINO_1, TOFINO_1_FOLDED, TOFINO_2, TOFINO_2_FOLDED, Chip
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Port, Prefix
 from controlplane.targets.bri.points import Point, points

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controlplane.planner.rules import Aggregate, RuleSet
+from controlplane.planner.entries import Aggregate, RuleSet
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.schema import Schema
 

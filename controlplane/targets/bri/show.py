@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.planner.rules import RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.topology import Topology
 from controlplane.targets.bri.entries import Entry, check
 from controlplane.targets.bri.ports import Panel, PortMap

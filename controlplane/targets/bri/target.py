@@ -11,16 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.common.rpc.tls import Tls
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.rules import Bridge, LabelEntry, MulticastGroup, RuleSet
-from controlplane.targets.base import (
-    RPC_SECONDS,
-    Change,
-    Counters,
-    Item,
-    Operation,
-    TargetError,
-)
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, TargetError
 from controlplane.targets.bri.entries import Entry, Step, check
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import FIRST_UNKNOWN, PORT_UP, Panel, PortMap, read_port
@@ -234,7 +227,7 @@ class BriTarget(SessionTarget[Session]):
             return False
         if there != port:
             raise TargetError(
-                f"{self.session.where}: port {there} was configured by somebody else; the topology wants {port}: "
+                f"{self.session.where}: {there} was configured by somebody else; the topology wants {port}: "
                 "change the topology file, or remove the port on the switch"
             )
         if port.name in held.others:
@@ -316,25 +309,9 @@ def _suits(wanted: FrontPanelPort, there: FrontPanelPort) -> bool:
 
 def _changed(rules: RuleSet, changes: Sequence[Change]) -> RuleSet:
     """The rule set after the changes."""
-    there: tuple[Item, ...] = (*rules.labels, *rules.groups, *rules.routes, *rules.ports, *rules.bridge)
-    items = {_identity(item): item for item in there}
+    items = {(item.kind, item.key): item for item in rules.items()}
     for change in changes:
-        items.pop(_identity(change.item), None)
+        items.pop((change.item.kind, change.item.key), None)
         if change.operation is not Operation.DELETE:
-            items[_identity(change.item)] = change.item
-    kinds: dict[str, list[Any]] = {"labels": [], "groups": [], "routes": [], "ports": [], "bridge": []}
-    for (kind, _), item in items.items():
-        kinds[kind].append(item)
-    return RuleSet(rules.switch, **{kind: tuple(of) for kind, of in kinds.items()})
-
-
-def _identity(item: Item) -> tuple[str, object]:
-    if isinstance(item, FrontPanelPort):
-        return "ports", item.name
-    if isinstance(item, LabelEntry):
-        return "labels", (item.ingress_port, item.label)
-    if isinstance(item, MulticastGroup):
-        return "groups", item.group
-    if isinstance(item, Bridge):
-        return "bridge", item.key
-    return "routes", (item.address, item.prefix_length)
+            items[change.item.kind, change.item.key] = change.item
+    return RuleSet.of(rules.switch, items.values())

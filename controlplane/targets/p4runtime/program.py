@@ -10,9 +10,19 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from controlplane.planner.entries import (
+    Aggregate,
+    Bridge,
+    Forward,
+    Item,
+    LabelEntry,
+    MulticastGroup,
+    Replicate,
+    Route,
+    RuleSet,
+)
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
-from controlplane.targets.base import Change, Item, Operation, TargetError, describe
+from controlplane.targets.base import Change, Operation, TargetError
 from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 
 LABEL_TABLE = "label_table"
@@ -299,5 +309,5 @@ def _fill_group(entry: p4runtime_pb2.MulticastGroupEntry, item: MulticastGroup) 
 def _encode(value: int, bitwidth: int, item: Item, name: str) -> bytes:
     """Canonical P4Runtime bytestring: big-endian, no leading zero bytes, at least one byte."""
     if not 0 <= value < 1 << bitwidth:
-        raise ProgramMismatch(f"{describe(item)}: {name} {value} does not fit in {bitwidth} bits")
+        raise ProgramMismatch(f"{item}: {name} {value} does not fit in {bitwidth} bits")
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

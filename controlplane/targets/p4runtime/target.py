@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from controlplane.common.rpc.tls import Tls
-from controlplane.planner.rules import RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError
 from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program
