@@ -1,0 +1,95 @@
+"""What is measured: an operation on so many bytes of a dtype, and the least time that it can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p4src.protocol import data_values, frame_bytes
+from worker_agent.collectives import Operation, parse, with_bits
+from worker_agent.fields import FIELDS, OWN_BITS, bits_of
+from worker_agent.operands import ITEM_BYTES
+
+OPS: dict[str, Operation] = {
+    "allreduce": "sum",
+    "reduce_scatter": "scatter sum",
+    "all_gather": "gather",
+    "broadcast": "broadcast 0",
+}
+"""nccl-tests' names -> the agents'."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """bits: that each value travels in. nbytes: of the whole tensor (of a reduce-scatter and an all-gather of all
+    parts together), a whole number of elements for each worker where it is cut into parts."""
+
+    op: str
+    dtype: str
+    bits: int
+    nbytes: int
+    workers: int
+    mbps: float
+
+    @property
+    def elements(self) -> int:
+        return self.nbytes // ITEM_BYTES[self.dtype]
+
+    def operation(self, seed: int) -> Operation:
+        """As an agent takes it."""
+        op = OPS[self.op]
+        return op if parse(op).raw else with_bits(op, self.bits, seed)
+
+    def packets(self, values: int) -> int:
+        """Of values alone, each worker's or to each worker, whichever is more."""
+        words = -(-self.elements * self.bits // 32) if self.is_raw else -(-self.elements // FIELDS[self.bits])
+        return -(-words // data_values(values))
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether bytes travel as they are."""
+        return parse(OPS[self.op]).raw
+
+    def bound_seconds(self, values: int) -> float:
+        """The bytes as they travel, with the packets' headers, over the bandwidth of a link."""
+        share = (self.workers - 1) / self.workers if self.op == "all_gather" else 1.0
+        return 8 * frame_bytes(values) * self.packets(values) * share / (self.mbps * 1e6)
+
+
+def bus_factor(op: str, workers: int) -> float:
+    """nccl-tests' busbw over algbw: what a link carries of a byte of the tensor when a ring does it."""
+    ring = (workers - 1) / workers
+    return {"allreduce": 2 * ring, "broadcast": 1.0}.get(op, ring)
+
+
+def cases(
+    ops: Sequence[str],
+    dtypes: Sequence[str],
+    bits: Sequence[int | None],
+    sizes: Sequence[int],
+    *,
+    workers: int,
+    mbps: float,
+) -> Iterator[Case]:
+    """All that make sense: bits: None: the dtype's own; not more than these. Raises ValueError for bits that there are
+    not."""
+    for op, dtype, asked, size in product(ops, dtypes, bits, sizes):
+        raw = parse(OPS[op]).raw
+        if asked is not None and (raw or asked > OWN_BITS[dtype]):
+            continue
+        parts = workers if parse(OPS[op]).in_parts else 1
+        unit = ITEM_BYTES[dtype] * parts
+        width = OWN_BITS[dtype] if raw else bits_of(dtype, asked, workers)
+        yield Case(op, dtype, width, max(unit, size // unit * unit), workers, mbps)
+
+
+def data(case: Case, worker: int, seed: int) -> NDArray[np.generic]:
+    """A worker's tensor; bfloat16 as its bits."""
+    wide = np.random.default_rng([seed, worker]).standard_normal(case.elements, dtype=np.float32)
+    if case.dtype == "bfloat16":
+        return (wide.view(np.uint32) >> 16).astype(np.uint16)
+    return wide.astype(case.dtype)
