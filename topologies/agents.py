@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ HOSTS = "topologies.hosts"
 MODULES = ("numpy", "worker_agent", "ps_server.__main__", HOSTS)
 """What a zygote should have imported."""
 READY_SECONDS = 120.0
+PREPARED_SECONDS, WORKER_SECONDS = 0.5, 0.05  # until workers have an order and what they need for it
 ANSWER_SECONDS = 30.0  # a worker that has given up says so
 
 
@@ -149,6 +151,13 @@ class JobAgents:
     def allreduce(self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS) -> Outcome:
         """One all-reduce. Raises HostFailure."""
         self.submit(size, seed, timeout)
+        return self.collect(timeout + ANSWER_SECONDS)
+
+    def allreduce_together(self, size: int, timeout: float = OPERATION_SECONDS) -> Outcome:
+        """The same, begun by all workers at the same time, when they have made their gradients: tens of processes on
+        two cores are a second apart otherwise, and who is early measures how late the last one is. Raises HostFailure.
+        """
+        self.submit(size, timeout=timeout, at=time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * len(self.workers))
         return self.collect(timeout + ANSWER_SECONDS)
 
     def allreduce_next(self, size: int, timeout: float = OPERATION_SECONDS) -> Outcome:

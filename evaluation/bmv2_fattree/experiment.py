@@ -127,14 +127,14 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
         largest = max(settings.model_bytes, key=lambda name: settings.model_bytes[name])
         for model, size in settings.model_bytes.items():
             before = {node: emulation.counters(node) for node in job.parameter_servers}
-            outcomes[model] = agents.allreduce(size)
+            outcomes[model] = agents.allreduce_together(size)
             ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
         rate_size = int(plan.rate_mbps * 1e6 / 8 * RATE_SECONDS) // 4 * 4
         attempts, settled = 0, False
         while not settled and attempts < RATE_ATTEMPTS:
             attempts += 1
             monitor = LoadMonitor(emulation)
-            outcomes["rate"] = agents.allreduce(rate_size)
+            outcomes["rate"] = agents.allreduce_together(rate_size)
             load = monitor.stop()
             measured = outcomes["rate"].rate_mbps
             settled = load.network_was_the_limit and abs(measured / plan.rate_mbps - 1) <= RATE_TOLERANCE

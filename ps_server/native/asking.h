@@ -110,7 +110,6 @@ static bool send_question(struct io_thread *x, struct tree *t, uint64_t sequence
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
     t->stats.questions++;
-    t->asked_chunks = count;
     take_token(t);
     return true;
 }
@@ -165,6 +164,8 @@ static void ask_for_one(struct io_thread *x, struct tree *t, uint64_t sequence, 
     if (c->owner != sequence + 1)
         cell_begin(x, t, sequence);
     enum question question = question_of(x, c);
+    if (question == AGAIN && is_cut(x, t, there)) /* those who are there would be asked for nothing, and nobody could add up the others' to theirs */
+        question = ANEW;
     c->renew = false;
     uint32_t unadded = question == ANEW ? 0 : question == ALONE && x->workers > MOST_ALONE ? MOST_ALONE : x->workers;
     if (now - t->unadded_since >= RETRY_FIRST) {
@@ -193,8 +194,8 @@ static void ask_for_one(struct io_thread *x, struct tree *t, uint64_t sequence, 
 static uint64_t retry_time(const struct tree *t, unsigned doublings, uint64_t longest)
 {
     uint64_t least = 2 * t->question_rtt > RETRY_FIRST ? 2 * t->question_rtt : RETRY_FIRST;
-    /* Workers send what is asked for in its turn, at the tree's rate, and each has to come to it. */
-    double turn = t->planned > 0 ? (RETRY_PACKETS + 2.0 * t->asked_chunks) * 1e9 / t->planned : 0;
+    /* Workers send what is asked for at the tree's rate; as long as some of it comes, the rest is waited for. */
+    double turn = t->planned > 0 ? RETRY_PACKETS * 1e9 / t->planned : 0;
     if (turn > (double)least)
         least = (uint64_t)turn;
     uint64_t wait = least << (doublings < RETRY_DOUBLINGS ? doublings : RETRY_DOUBLINGS), most = 2 * least > longest ? 2 * least : longest;
@@ -352,7 +353,8 @@ static void take_complete(struct tree *t, const struct inart_header *h, uint8_t 
             t->guard *= 2; /* it was only late */
             t->guard_since = now;
         }
-        t->asked_came = now;
+        if (attempt == c->attempt)
+            t->asked_came = now;
     }
     if (t->guard > GUARD_FIRST && now > t->guard_since + GUARD_KEPT) {
         t->guard /= 2;

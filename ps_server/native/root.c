@@ -95,7 +95,6 @@ struct tree {
     uint64_t heard_of, heard[MOST_WORDS]; /* who was in a chunk that was asked for anew */
     uint64_t rate_since, guard_since;
     uint32_t unadded, rate_count;
-    uint32_t asked_chunks; /* by the last question */
     double rate;
     uint8_t attempt, wanted_asks, wanted_slow, wanted_left;
     struct inart_root_tree_stats stats;

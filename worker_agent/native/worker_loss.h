@@ -76,7 +76,7 @@ static void send_late(struct io_thread *x, struct tree *t, uint64_t now)
     bool lost = t->timed_lost && t->waits % ASKED_IN_VAIN != ASKED_IN_VAIN - 1; /* in vain: perhaps the root does not have it after all */
     bool probe = t->timed_lost || (t->waits >= PROBE_AFTER && random_below(x, x->worker->config.workers) < PROBES);
     uint64_t wait = t->timed_lost ? timeout_of(t, RTO_LOWEST_LOST, 2) : patient_timeout_of(t, c);
-    uint64_t most = t->timed_lost ? BACKOFF_LOST : BACKOFF_LONGEST, slow = t->timed_lost ? 4 * wait : 8 * wait;
+    uint64_t most = t->timed_lost ? BACKOFF_LOST : BACKOFF_LONGEST, slow = t->timed_lost ? 4 * wait : 2 * wait;
     if (most < slow && t->packets_per_second > 0 && t->packets_per_second < SLOW)
         most = slow; /* of many slow trees: all their workers' packets together are many */
     if (most < wait)
