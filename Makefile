@@ -12,7 +12,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test quick site sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test: setup shell-environment ## ruff, mypy and every test
 quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m ruff check .
 	$(PY) -m pytest -m quick
+
+site: setup ## the documentation with API pages as HTML, in results/site/
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir $(RESULTS)/site
+	@printf 'site: open %s/site/index.html, or: %s -m mkdocs serve\n' "$(RESULTS)" "$(PY)"
 
 sanitize: setup ## workers, parameter servers and softswitch under ASan, UBSan and TSan, with all that happens to a job
 	$(PY) -m tests.sanitize

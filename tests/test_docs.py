@@ -1,7 +1,10 @@
 """Links in the documentation lead to files that there are."""
 
+import os
 import re
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,3 +23,15 @@ def test_links_lead_to_files(page: str) -> None:
         if file and "://" not in file and not ((ROOT / page).parent / file).exists():
             broken.append(target)
     assert not broken, f"{page} links to {', '.join(broken)}"
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: make setup")
+def test_the_site_is_built_and_every_name_of_the_api_is_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert made.returncode == 0, made.stderr
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        built = (tmp_path / "api" / page.stem / "index.html").read_text()
+        for name in re.findall(r"^::: (\S+)", page.read_text(), flags=re.M):
+            assert name in built, f"{page.name} has nothing of {name}"

@@ -1,0 +1,57 @@
+"""What the site of the documentation adds to docs/*.md (a hook of mkdocs; mkdocs.yml names it).
+
+The README is its first page, CONTRIBUTING.md and CHANGELOG.md are pages, too. Links to files that are not pages
+(sources) are shown as the text that they have, since the site does not hold them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files of the repository's root -> what they are called on the site."""
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    for name, page in PAGES.items():
+        text = (ROOT / name).read_text().replace("](docs/", "](")
+        for other, its_page in PAGES.items():
+            text = text.replace(f"]({other}", f"]({its_page}")
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    def link(found: re.Match[str]) -> str:
+        text, target = found.groups()
+        file = target.partition("#")[0]
+        if not file or "://" in file:
+            return found[0]
+        at_root = file.removeprefix("../")
+        if at_root in PAGES:
+            return f"[{text}]({PAGES[at_root]}{target[len(file):]})"
+        if file.endswith(".md") and files.get_file_from_path(_resolved(page, file)) is not None:
+            return found[0]
+        return text
+
+    return LINK.sub(link, markdown)
+
+
+def _resolved(page: Page, file: str) -> str:
+    """A link's path from docs/, as mkdocs names files."""
+    parts: list[str] = list(Path(page.file.src_uri).parent.parts)
+    for part in Path(file).parts:
+        if part == ".." and parts:
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
