@@ -25,9 +25,9 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.changeover import Late
+from controlplane.service.core.state import Refused
 from controlplane.service.events import EventLog
 from controlplane.service.keeper import Keeper
-from controlplane.service.members import Refused
 from controlplane.service.network import Network
 from controlplane.service.roster import Roster
 from controlplane.service.running import Jobs, JobsError, NoJobYet, RunningJob, job_state

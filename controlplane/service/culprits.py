@@ -75,11 +75,13 @@ class Culprits:
             (version, *others) = versions
             # While two plans run at once, it is not known which of them a packet belonged to.
             seen.append(_Seen(versions, now, {} if others else ways_of(version.plan, version.deployment)))
+        nodes = job.roster.state.nodes
         for node, member in job.roster.members().items():
+            epoch = nodes[node].running[0] if node in nodes else 0
             counts = {name: count for name, count in member.statistics.items() if read_suspect_key(name)}
             running, before = self._counted.get((job.name, node), (None, counts))
-            self._counted[job.name, node] = member.running, counts
-            if running is not None and running != member.running:
+            self._counted[job.name, node] = epoch, counts
+            if running is not None and running != epoch:
                 before = {}
             for name, count in counts.items():
                 key, new = read_suspect_key(name), int(count - before.get(name, 0))

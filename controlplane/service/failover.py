@@ -100,7 +100,7 @@ class Failover:
             attempt = 0
             while True:
                 attempt += 1
-                gone = job.roster.gone()
+                gone = job.roster.state.lost()
                 job.do_without(gone, Why.LOST)
                 waiting = job.roster.waiting()
                 if all(root in job.without for root in job.updater.job.parameter_servers):
@@ -115,7 +115,7 @@ class Failover:
                         # All stopped meanwhile, and it is back.
                         job.use_again([node])
                         return
-                    more = job.roster.gone().keys() - gone.keys()
+                    more = job.roster.state.lost().keys() - gone.keys()
                     # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
                     # until then all wait anyway. What others have is better than nothing.
                     missing = self.state.switches.off() or any(why != Why.OPERATOR for why in self.state.off.values())

@@ -1,4 +1,4 @@
-"""Agents that have joined a job, and what they report. Not thread-safe: the roster's lock guards all of it."""
+"""The streams of agents that have joined a job, and what the agents report. The roster's lock guards all of it."""
 
 from __future__ import annotations
 
@@ -8,51 +8,49 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.common.agentconfig import REFUSED
+from controlplane.common.agentconfig import REFUSED, AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service.core.state import State
 
 FRESH_SECONDS = 3.0
 """Reports older than this are stale."""
 BUSY_SECONDS = 0.2
 """Between two reports: a tree's rate over less says little."""
-
-
-class Refused(Exception):
-    """This agent cannot join; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """A node that may join: as what, and its address."""
-
-    role: str
-    address: str
+SILENT_SECONDS = 10.0
+"""A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
+SILENT_SPARED_SECONDS = 5.0
+"""The same where the job goes on without it, which costs little."""
+SILENT_AT_FIRST_SECONDS = 20.0
+"""The same for one that has never reported in this epoch: it may still be making ready."""
+SILENT_REPORTS = 5
+"""Another agent must have reported so often meanwhile: after a pause of the controller itself all are late."""
 
 
 @dataclass
 class Member:
-    """An agent that has joined. `events`: what to send it; None ends its stream."""
+    """The stream of events to an agent that has joined, and what the agent has reported. What it is doing is in the
+    core's state (core/state.py).
+
+    connection: its number. events: what to send it; None ends its stream. heard: reports of others since its own last
+    one. began: when its epoch began. oldest: by tree, its oldest open chunk, and since when it has been that one.
+    rates: by tree, Mbit/s while it was busy, between its last two reports.
+    """
 
     node: str
+    connection: int
     peer: str
     agent: str
-    running: tuple[int, str]
-    process: str = ""
-    leaving: bool = False
-    failure: str = ""
-    joined: float = field(default_factory=time.monotonic)
     events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
     statistics: dict[str, float] = field(default_factory=dict)
     trees: dict[int, pb.TreeReport] = field(default_factory=dict)
     reported: float | None = None
-    heard: Counter[str] = field(default_factory=Counter)  # reports of others since this one's last
-    began: float = 0.0  # with its epoch
-    oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
-    rates: dict[int, float] = field(default_factory=dict)  # by tree: Mbit/s while busy, between the last two reports
+    heard: Counter[str] = field(default_factory=Counter)
+    began: float = 0.0
+    oldest: dict[int, tuple[int, float]] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict)
 
-    def begin(self, epoch: int, digest: str) -> None:
-        """An epoch begins, with the configuration of this digest: what it reported of another one says nothing."""
-        self.running = (epoch, digest)
+    def begin(self) -> None:
+        """An epoch begins: what the agent has reported of another one says nothing."""
         self.statistics, self.trees, self.oldest, self.rates = {}, {}, {}, {}
         self.reported, self.began = None, time.monotonic()
 
@@ -77,12 +75,13 @@ class Member:
         self.trees = {tree.tree: tree for tree in report.trees}
         self.reported = now
         self.heard.clear()
-        before, self.oldest = self.oldest, {}
+        oldest = {}
         for tree in report.trees:
             if tree.HasField("oldest_chunk"):
-                chunk, since = before.get(tree.tree, (None, now))
+                chunk, since = self.oldest.get(tree.tree, (None, now))
                 since = min(now - tree.waiting_seconds, since if chunk == tree.oldest_chunk else now)
-                self.oldest[tree.tree] = tree.oldest_chunk, since
+                oldest[tree.tree] = tree.oldest_chunk, since
+        self.oldest = oldest
 
     def waits(self, now: float) -> float:
         """For how many seconds it has had the same oldest open chunk, on the tree where that is longest; 0: nowhere."""
@@ -110,6 +109,50 @@ def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
             for tree, rate in member.rates.items():
                 found.setdefault(tree, []).append(rate)
     return {tree: max(rates) for tree, rates in found.items() if len(rates) == count}
+
+
+def silent(state: State, members: Mapping[str, Member], now: float) -> list[tuple[str, float]]:
+    """Members that hang, and for how many seconds they have not reported. A parameter server that hangs is out: the
+    workers need not wait for it. A worker that hangs is its own trainer, whom nobody can replace: the others wait for
+    it, unless the job may go on without it. The others' reports are the clock."""
+    found = []
+    for node, member in members.items():
+        known = member.reported is not None
+        seconds = now - (member.reported if member.reported is not None else member.began)
+        if seconds <= (SILENT_SPARED_SECONDS if known else SILENT_AT_FIRST_SECONDS):
+            continue  # nearly always: every report looks at all members
+        if max(member.heard.values(), default=0) < SILENT_REPORTS:
+            continue
+        server = state.known[node].role == "parameter_server"
+        if (server and (not known or seconds > SILENT_SECONDS)) or state.goes_on_without(node):
+            found.append((node, seconds))
+    return found
+
+
+def status(
+    state: State, configs: Mapping[str, AgentConfig], members: Mapping[str, Member], now: float
+) -> pb.StatusReply:
+    """The agents of a job and its trees, as `status` shows them. configs: of the plan that runs, by node."""
+    running = state.running and not state.missing()
+    reply = pb.StatusReply(epoch=state.epoch, state="running" if running else "waiting")
+    reply.update = str(state.handover) if state.handover is not None else ""
+    for node, config in configs.items():
+        agent = reply.agents.add(node=node, role=config.role, reported_seconds=-1)
+        member = members.get(node)
+        if member is not None:
+            agent.joined, agent.peer, agent.joined_seconds = True, member.peer, now - state.nodes[node].since
+            agent.statistics.update(member.statistics)
+            if member.reported is not None:
+                agent.reported_seconds = now - member.reported
+        for tree in config.root_trees:
+            line = reply.trees.add(tree=tree.tree, root=node)
+            report = member.trees.get(tree.tree) if member else None
+            if report is not None and report.HasField("oldest_chunk"):
+                line.oldest_chunk = report.oldest_chunk
+                line.missing.extend(report.missing)
+                line.waiting_seconds = report.waiting_seconds
+    reply.trees.sort(key=lambda tree: tree.tree)
+    return reply
 
 
 def _rates(before: Mapping[int, pb.TreeReport], trees: Iterable[pb.TreeReport]) -> Iterator[tuple[int, float]]:

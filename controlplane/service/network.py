@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from controlplane.planner.entries import RuleSet
-from controlplane.planner.job import Job, JobError
+from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import Admission, AdmissionControl
 from controlplane.service.changeover import Late
+from controlplane.service.core.state import Known
 from controlplane.service.disabled import Why
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
-from controlplane.service.members import Known
 from controlplane.service.network_state import NetworkState
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
@@ -112,7 +112,7 @@ class Network:
             self.log,
             known=self._known(whole),
             labels=self._labels,
-            spare=lambda left: _suffice(whole, left),
+            least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         updater = Updater(
@@ -373,12 +373,3 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _suffice(job: Job, left: Collection[str]) -> bool:
-    """Whether a job can go on with these agents only."""
-    try:
-        there = job.among(left)
-    except JobError:
-        return False
-    return all(worker in left for worker in there.workers)

@@ -24,7 +24,7 @@ from controlplane.planner.plan.survive import has_backups, reshared
 from controlplane.planner.rules import Deployment, Places, Taken, build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service.handover import HandoverError
+from controlplane.service.plan_changes import HandoverError
 from controlplane.service.residual import with_room
 from controlplane.service.room import build_beside, union
 from controlplane.service.roster import Roster
@@ -265,7 +265,7 @@ class Updater:
                 self._spent = spent
                 raise UpdateError(f"cannot be led around what is gone: {error}") from None
         if trees:
-            self._roster.repaired(told)
+            self._roster.plan.repaired(told)
             self._changed()
         return trees, tuple(moved)
 
@@ -313,16 +313,16 @@ class Updater:
 
     def _hand_over(self, agents: Mapping[str, AgentConfig]) -> bool:
         """To other shares of the trees that are there."""
-        if self._roster.exchange(agents):
+        if self._roster.plan.exchange(agents):
             return True
         try:
-            handover = self._roster.prepare(agents, PREPARE_SECONDS, again=True)
-            self._roster.switch_over(handover)
+            epoch = self._roster.plan.prepare(agents, PREPARE_SECONDS, again=True)
+            self._roster.plan.switch_over(epoch)
         except HandoverError as error:
             self._log(f"the shares stay as they are: {error}")
             return False
         try:
-            self._roster.retire(handover)
+            self._roster.plan.retire(epoch)
         except HandoverError as error:
             self._log(f"the job stopped while its shares changed; it begins anew with the new ones: {error}")
         return True
@@ -474,11 +474,11 @@ class Updater:
         try:
             back = [n for n, c in new.agents.items() if c.role == "worker" and n not in old.agents]
             if back:
-                self._roster.restart(new.agents, f"the job begins anew, with {', '.join(back)}")
-            elif not self._roster.exchange(new.agents):
+                self._roster.plan.restart(new.agents, f"the job begins anew, with {', '.join(back)}")
+            elif not self._roster.plan.exchange(new.agents):
                 asked = time.monotonic()
-                handover = self._roster.prepare(new.agents, PREPARE_SECONDS, again=broken)
-                first, epoch = self._roster.switch_over(handover), handover.epoch
+                prepared = self._roster.plan.prepare(new.agents, PREPARE_SECONDS, again=broken)
+                first, epoch = self._roster.plan.switch_over(prepared), prepared
                 held = time.monotonic() - asked
         except HandoverError as error:
             with self._placing:
@@ -494,8 +494,7 @@ class Updater:
         moved()
         if epoch:
             try:
-                self._roster.retire(handover)
-                repeated = handover.repeated
+                repeated = self._roster.plan.retire(epoch)
             except HandoverError as error:
                 self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
         removed = 0

@@ -66,7 +66,7 @@ class Agents:
 
     def _report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
         # Any epoch but the prepared one is dropped, so take it from the roster as the agent would from its event.
-        handover = self.roster._handover
+        handover = self.roster.state.handover
         if handover is not None:
             failure = "no memory" if node == self.unwilling and stage == pb.UpdateReport.PREPARED else ""
             report = pb.UpdateReport(agent=f"agent-{node}", epoch=handover.epoch, stage=stage, failure=failure)

@@ -32,9 +32,9 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError
 from controlplane.service import failures
+from controlplane.service.core.state import Refused
 from controlplane.service.disabled import Why
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import Refused
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError

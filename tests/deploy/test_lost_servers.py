@@ -79,7 +79,7 @@ def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
     before = running.updater.plan.rate_mbps
     running.roster.leave(agents.members["h2"])
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
-    until(lambda: not running.roster.gone() and len(running.updater.versions) == 1, "the change is over")
+    until(lambda: not running.roster.state.lost() and len(running.updater.versions) == 1, "the change is over")
     agents.join_again("h2")
     rig.watch._look_at_lost_agents()
     until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
@@ -89,7 +89,7 @@ def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
 def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running, agents, until):
     running.roster.leave(agents.members["h2"])
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
-    until(lambda: not running.roster.gone() and len(running.updater.versions) == 1, "the change is over")
+    until(lambda: not running.roster.state.lost() and len(running.updater.versions) == 1, "the change is over")
     agents.join_again("h2")
     running.without = {}  # however it came to that
     assert "h2" in rig.network.state.kept_off, "status says that h2 is not used"
@@ -108,7 +108,7 @@ def test_server_that_was_lost_while_the_controller_was_away_is_gone_on_without(r
     assert not running.roster.running
     rig.watch._look_at_lost_agents()
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
-    until(lambda: running.roster.running and not running.roster.gone(), "it runs")
+    until(lambda: running.roster.running and not running.roster.state.lost(), "it runs")
     assert running.roster.epoch > RUNNING_EPOCH
     for node in WORKERS:
         told = [kind for kind in agents.events[node] if kind != "waiting"]
@@ -123,7 +123,7 @@ def test_controller_that_starts_again_waits_for_whom_the_job_needs(rig, running,
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node not in absent])
     rig.watch._look_at_lost_agents()
-    assert not running.roster.running and not running.roster.gone()
+    assert not running.roster.running and not running.roster.state.lost()
     for node in absent:
         agents.carry_on(RUNNING_EPOCH, [node])
     assert running.roster.running
@@ -134,7 +134,7 @@ def test_controller_that_starts_again_waits_for_whom_the_job_needs(rig, running,
 
 def restarted(running: RunningJob, agents: Agents, until) -> None:  # type: ignore[no-untyped-def]
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
-    until(lambda: running.roster.running and not running.roster.gone(), "it runs")
+    until(lambda: running.roster.running and not running.roster.state.lost(), "it runs")
     for node in WORKERS:
         told = [kind for kind in agents.events[node] if kind != "waiting"]
         assert told[:2] == ["configuration", "prepare"], "nobody is told to stop"

@@ -15,6 +15,7 @@ from controlplane.planner.terms import Terms
 from controlplane.service import switches as switches_module
 from controlplane.service import update
 from controlplane.service.admission import AdmissionControl
+from controlplane.service.core.state import Phase
 from controlplane.service.disabled import Why
 from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
@@ -165,7 +166,7 @@ def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
     state = one.updater.state(changes=["c1.aggregation_mbps=1"])
     change = threading.Thread(target=lambda: _quietly(lambda: one.updater.update(state, "atp")))
     change.start()
-    until(lambda: one.roster._handover is not None, "the change is being prepared")
+    until(lambda: one.roster.state.handover is not None, "the change is being prepared")
     rig.network.remove("one")
     change.join(60)
     assert not change.is_alive()
@@ -182,7 +183,7 @@ def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
         removal = threading.Thread(target=lambda: rig.network.remove("one"))
         removal.start()
         until(lambda: not one.roster.running or one.ending, "the removal has begun, and waits for the order")
-        until(lambda: one.roster._closed, "its agents were told")
+        until(lambda: one.roster.state.phase == Phase.CLOSED, "its agents were told")
         outcome.append(rig.network.replanning.rebalance())
     removal.join(60)
     assert not removal.is_alive()

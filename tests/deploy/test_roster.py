@@ -10,10 +10,11 @@ import pytest
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service.core.state import Refused, Stage
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
-from controlplane.service.handover import HandoverError
-from controlplane.service.members import Member, Refused
-from controlplane.service.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Roster
+from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Member
+from controlplane.service.plan_changes import HandoverError
+from controlplane.service.roster import Roster
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
@@ -73,11 +74,11 @@ def test_who_is_refused_because_no_epoch_can_begin_is_not_there(roster, monkeypa
     roster.join(request("w1"))
     roster.join(request("ps1"))
 
-    def full() -> int:
+    def full(store: EpochStore) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(roster._epochs, "next", full)
+        patch.setattr(EpochStore, "next", full)
         with pytest.raises(OSError, match="No space left"):
             roster.join(request("w2"))
     assert roster.status().state == "waiting" and "w2" not in roster.members()
@@ -317,9 +318,12 @@ def pair(tmp_path):
     """A roster that goes on without one of two parameter servers, and who was said to be lost."""
     lost: list[str] = []
     made = Roster(
-        two_roots(), EpochStore(tmp_path / "epoch"), ENCODING, spare=lambda left: {"w1", "w2"} <= set(left) and
-        bool({"ps1", "ps2"} & set(left)), on_lost=lambda node, reason: lost.append(node),
-    )  # fmt: skip
+        two_roots(),
+        EpochStore(tmp_path / "epoch"),
+        ENCODING,
+        least_workers=2,
+        on_lost=lambda node, reason: lost.append(node),
+    )
     members = join_all(made)
     for member in members.values():
         events(member)
@@ -333,11 +337,11 @@ def without(node: str) -> dict[str, AgentConfig]:
 
 def answer(roster: Roster, members: dict[str, Member], operations: dict[str, int]) -> None:
     """All that were asked are ready."""
-    handover = roster._handover
+    handover = roster.state.handover
     if handover is None:
         return
-    for node in handover.configs:
-        stage = pb.UpdateReport.PREPARED if handover.first_operation is None else pb.UpdateReport.DRAINED
+    for node in [place.node for place in handover.places]:
+        stage = pb.UpdateReport.PREPARED if handover.stage == Stage.PREPARING else pb.UpdateReport.DRAINED
         report = pb.UpdateReport(agent=members[node].agent, epoch=handover.epoch, stage=stage)
         report.next_operation = operations.get(node, 0)
         roster.report_update(report)
@@ -348,9 +352,9 @@ def change(roster: Roster, members: dict[str, Member], configs: dict[str, AgentC
     done: list[int] = []
 
     def work() -> None:
-        handover = roster.prepare(configs, 30.0)
-        done.append(roster.switch_over(handover))
-        roster.retire(handover)
+        epoch = roster.plan.prepare(configs, 30.0)
+        done.append(roster.plan.switch_over(epoch))
+        roster.plan.retire(epoch)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -370,7 +374,7 @@ def test_parameter_server_that_is_lost_stops_nobody_where_another_can_take_over(
     assert prepare.prepare.again
     assert switch.switch_over.first_operation == 5
     assert roster.status().state == "running"
-    assert not roster.gone()
+    assert not roster.state.lost()
     back = roster.join(request("ps1"))
     assert "goes on without ps1" in events(back)[0].waiting.reason
     assert kinds(members["w1"]) == []
@@ -399,13 +403,13 @@ def test_second_loss_withdraws_the_change_and_the_next_is_a_repetition_too(pair)
 
     def prepare() -> None:
         try:
-            roster.prepare(without("ps1"), 30.0)
+            roster.plan.prepare(without("ps1"), 30.0)
         except HandoverError as error:
             problems.append(str(error))
 
     thread = threading.Thread(target=prepare)
     thread.start()
-    while roster._handover is None:
+    while roster.state.handover is None:
         thread.join(0.01)
     roster.leave(members["ps2"])
     thread.join()
@@ -433,7 +437,7 @@ def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_repla
     roster.leave(members["w2"])
     assert "abort" in kinds(members["w1"])
     assert not roster.running
-    assert roster.exchange(without("ps1"))
+    assert roster.plan.exchange(without("ps1"))
     again = roster.join(request("w2"))
     assert configuration(again).epoch == roster.epoch
     assert roster.status().state == "running"

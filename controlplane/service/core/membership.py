@@ -1,0 +1,369 @@
+"""What becomes of a job when its agents join, leave, fall silent or are lost. `decide` is the only way in.
+
+waiting --all have joined--> running (a new epoch) --one is lost--> waiting (the others are told to stop) --...
+
+Where the job may go on without one that is lost, nobody is told to stop: the job is "short" until its plan is changed
+(handover.py), or given up. docs/controller.md has the tables of states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from controlplane.service.core import events as ev
+from controlplane.service.core import handover
+from controlplane.service.core.actions import (
+    Abort,
+    Action,
+    After,
+    Configure,
+    Dismiss,
+    End,
+    PlanWithout,
+    Refuse,
+    StoreEpoch,
+)
+from controlplane.service.core.state import (
+    MEMBER,
+    RESERVE,
+    Known,
+    Node,
+    NodeState,
+    Phase,
+    Place,
+    Refused,
+    Stage,
+    Starting,
+    State,
+    names,
+)
+from controlplane.service.core.step import Step, standby_words
+
+
+def begin(
+    places: Collection[Place],
+    version: int,
+    *,
+    known: dict[str, Known] | None = None,
+    grace: float,
+    least_workers: int | None = None,
+) -> State:
+    """The state of a job whose plan has these places, before any agent has joined. Other arguments: as of `State`."""
+    all_known = {**(known or {}), **{place.node: Known(place.role, place.address) for place in places}}
+    return State(version, grace, least_workers, all_known, {place.node: place.digest for place in places})
+
+
+def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Action, ...]]:
+    """The state after an event, and what is to be done. now: seconds of a clock that never goes back."""
+    step = Step(state, now)
+    if state.phase == Phase.CLOSED and not isinstance(event, ev.Joined | ev.ChangeOrdered):
+        return state, ()
+    match event:
+        case ev.Joined():
+            _joined(step, event)
+        case ev.LeaveAnnounced(agent, failure):
+            for node, entry in state.having(MEMBER).items():
+                if entry.agent == agent:
+                    step.put(node, leaving=not failure, failure=failure)
+        case ev.Left(connection):
+            _left(step, connection)
+        case ev.Silent(node, seconds) if state.state_of(node) in MEMBER:
+            _remove(step, node, f"{node} is gone (no report for {seconds:.0f} s: it hangs)")
+        case ev.Prepared() | ev.Drained():
+            handover.reported(step, event)
+        case ev.ChangeOrdered():
+            handover.ordered(step, event)
+        case ev.ChangeLate():
+            handover.late(step, event)
+        case ev.SwitchOrdered():
+            handover.switch_over(step, event)
+        case ev.RetireOrdered():
+            handover.retire(step, event)
+        case ev.PlanReplaced(places):
+            _replace_plan(step, places)
+        case ev.PlanRestarted(places, reason):
+            step.fail_change(reason)
+            if step.state.running:
+                _abort(step, reason, "")
+            _replace_plan(step, places)
+        case ev.GivenUp(reason) if state.phase == Phase.SHORT:
+            _abort(step, reason, next(iter(state.lost())))
+            _start_or_wait(step)
+        case ev.GraceOver(epoch, node):
+            if state.running and state.epoch == epoch and state.state_of(node) not in MEMBER:
+                _abort(step, f"{node} has left the job", node)
+                step.tell_missing()
+        case ev.ReturnOver() if not state.running:
+            _carry_on_without(step, [*state.missing(), *_fresh(state)])
+        case ev.Closed(refusal):
+            _close(step, refusal)
+        case ev.EpochStored(epoch):
+            _epoch_stored(step, epoch)
+        case ev.EpochNotStored():
+            _epoch_not_stored(step)
+    return step.state, tuple(step.actions)
+
+
+# -- agents join ------------------------------------------------------------------------------------------------------
+
+
+def identify(state: State, event: ev.Joined) -> str:
+    """The node for which an agent joins. Raises Refused where it is none of the job's, or cannot be that one."""
+    node = event.node
+    if not node:
+        found = state.node_at(event.addresses)
+        if len(found) != 1:
+            addresses = ", ".join(event.addresses) or "none"
+            problem = "several nodes" if found else "no node"
+            raise Refused(
+                f"{problem} of the job at the agent's addresses ({addresses}); the job's are "
+                f"{', '.join(f'{one} {state.known[one].address}' for one in state.plan)}. Give the name with --node"
+            )
+        node = found[0]
+    if node not in state.known:
+        raise Refused(f"{node!r} is not a node of this job; its nodes are {', '.join(state.known)}")
+    if state.known[node].role != event.role:
+        wanted, got = (role.replace("_", " ") for role in (state.known[node].role, event.role))
+        raise Refused(f"{node} is a {wanted} of this job, not a {got}")
+    if event.version != state.version:
+        raise Refused(
+            f"{node} speaks version {event.version} of the packets' encoding, the controller {state.version}: "
+            "install the same version on both"
+        )
+    return node
+
+
+def occupied(state: State, event: ev.Joined) -> str:
+    """Which other process has the node that an agent wants, and what to do, in words; "": none, or the agent takes its
+    place. Raises Refused as `identify`."""
+    node = identify(state, event)
+    earlier = state.having(MEMBER).get(node)
+    if earlier is None or earlier.leaving or event.take_over or earlier.agent == event.agent:
+        return ""
+    return (
+        f"{node} has joined already, as {earlier.process or 'another process'} (from {earlier.peer}): end that "
+        "one, or take its place (--take-over, take_over=True), which puts it out of the job"
+    )
+
+
+def _joined(step: Step, event: ev.Joined) -> None:
+    try:
+        if step.state.phase == Phase.CLOSED:
+            raise Refused(step.state.refusal or "the controller is shutting down")
+        node, words = identify(step.state, event), occupied(step.state, event)
+        if words:
+            raise Refused(words)
+    except Refused as refused:
+        step.do(Refuse(event.connection, str(refused)))
+        return
+    _make_way(step, node, event)
+    before = step.state.nodes.get(node)
+    running = (event.running_epoch, event.running_digest)
+    entry = Node(NodeState.JOINED, event.connection, event.agent, event.process, event.peer, running, step.now)
+    role = step.state.known[node].role.replace("_", " ")
+    lost = before.reason if before is not None and before.state == NodeState.LOST else ""
+    if node not in step.state.plan or lost:
+        step.say(f"{role} {node} joined; the job goes on without it for now")
+        step.place(node, replace(entry, reason=lost))
+        step.stand_by(node)
+        return
+    step.place(node, entry)
+    missing = step.state.missing()
+    step.say(f"{role} {node} joined" + (f"; waiting for {names(missing)}" if missing else ""))
+    _start_or_wait(step, joined=node)
+
+
+def _make_way(step: Step, node: str, event: ev.Joined) -> None:
+    """An earlier process that has joined for the node is told to stop, and is out."""
+    earlier = step.state.nodes.get(node)
+    if earlier is None or not earlier.connection:
+        return
+    who = f"{event.process} (from {event.peer})" if event.process else f"another process (from {event.peer})"
+    step.tell(node, Dismiss(f"{who} has taken the place of {node}; this one was told to stop"))
+    if earlier.state in MEMBER:
+        _remove(step, node, f"{node} was replaced by another process")
+    else:
+        _leave_reserve(step, node)
+
+
+# -- agents go --------------------------------------------------------------------------------------------------------
+
+
+def _left(step: Step, connection: int) -> None:
+    """An agent's stream has ended: what that means depends on what it has said before, and on what it was doing."""
+    node = next((one for one, entry in step.state.nodes.items() if entry.connection == connection), None)
+    if node is None:  # another process has taken its place, or it is out already
+        return
+    entry = step.state.nodes[node]
+    if entry.state in RESERVE:
+        _leave_reserve(step, node)
+        step.say(f"{node} is gone again")
+        step.fail_change(f"{node} is gone")
+        return
+    server = step.state.known[node].role == "parameter_server"
+    if entry.failure:
+        _remove(step, node, f"{node} gave up: {entry.failure}")
+    elif not entry.leaving:
+        _remove(step, node, f"{node} is gone (its connection ended)")
+    elif not step.state.running or (server and step.state.goes_on_without(node)):
+        _remove(step, node, f"{node} has left")
+    else:
+        _leave_done(step, node)
+    if not step.state.running:
+        step.tell_missing()
+
+
+def _leave_reserve(step: Step, node: str) -> None:
+    """The agent of a node that the plan does not use is out; the node counts as lost if it did before it came back."""
+    entry = step.state.nodes[node]
+    step.tell(node, End())
+    step.place(node, Node(NodeState.LOST, reason=entry.reason) if entry.state == NodeState.RETURNED else None)
+
+
+def _leave_done(step: Step, node: str) -> None:
+    """An agent that was done has left: the others may finish what is under way."""
+    step.tell(node, End())
+    step.place(node, Node(NodeState.LEFT))
+    step.say(f"{node} has left")
+    change = step.state.handover
+    if change is not None and change.stage == Stage.DRAINING:
+        step.change(handover=replace(change, drained=change.drained | {node}))  # it leaves when it has all results
+    else:
+        step.fail_change(f"{node} has left the job")
+    step.do(After(step.state.grace, ev.GraceOver(step.state.epoch, node)))
+
+
+def _remove(step: Step, node: str, reason: str) -> None:
+    """A member is out, for this reason: the job goes on without it where it may, else the others stop."""
+    step.tell(node, End())
+    step.place(node, None)
+    if step.state.goes_on_without(node):
+        step.say(f"{reason}: the job goes on without it")
+        step.change(phase=Phase.SHORT)
+        step.place(node, Node(NodeState.LOST, reason=reason))
+        step.fail_change(reason)
+        step.do(PlanWithout(node, reason))
+    elif _others_carry_on(step.state, node):
+        step.say(f"{reason}; the others, which ran before the controller started again, go on")
+    else:
+        _abort(step, reason, node)
+
+
+def _others_carry_on(state: State, node: str) -> bool:
+    """Whether those that are back after a restart of the controller can go on without this node when all the others
+    are back, too."""
+    others = [one for one in state.plan if one != node]
+    return not state.running and bool(state.common_epoch(state.having(MEMBER))) and state.suffices(others)
+
+
+def _abort(step: Step, reason: str, node: str) -> None:
+    """Stop the epoch, if one runs; what agents have carried over a restart of the controller ends with it, too."""
+    running, members = step.state.running, step.state.having(MEMBER)
+    step.say(reason + (": the others stop until it is back" if running and members else ""))
+    step.fail_change(reason)
+    for other, entry in members.items():
+        if running or entry.running[0]:
+            step.tell(other, Abort(reason, (node,) if node else ()))
+        step.put(other, state=NodeState.JOINED, running=(0, ""))
+    for other, entry in step.state.having(RESERVE).items():
+        if entry.running[0]:
+            step.tell(other, Abort(standby_words(other)))
+        step.put(other, state=NodeState.STANDBY, running=(0, ""), reason="")
+    for other in step.state.having({NodeState.LOST, NodeState.LEFT}):
+        step.place(other, None)
+    step.change(phase=Phase.WAITING, repeat=False)
+    step.promote_standbys()
+
+
+def _close(step: Step, refusal: str) -> None:
+    step.change(refusal=refusal)
+    step.fail_change(refusal or "the controller is shutting down")
+    for node in step.state.having(MEMBER | RESERVE):
+        if refusal:
+            step.tell(node, Dismiss(refusal))
+        step.tell(node, End())
+    step.change(phase=Phase.CLOSED)
+
+
+# -- an epoch begins --------------------------------------------------------------------------------------------------
+
+
+def _replace_plan(step: Step, places: Sequence[Place]) -> None:
+    """Another plan while the job does not run. Where it is for other nodes, all that it needs may be there now."""
+    if step.state.running:
+        return
+    others = {place.node for place in places} != set(step.state.plan)
+    step.rearrange(places)
+    if others:
+        _start_or_wait(step)
+
+
+def _fresh(state: State) -> list[str]:
+    """Members that run nothing."""
+    return [node for node, entry in state.having(MEMBER).items() if not entry.running[0]]
+
+
+def _start_or_wait(step: Step, joined: str = "") -> None:
+    """Begin an epoch if all are there; else tell those that are for whom they wait. joined: who has just come."""
+    state = step.state
+    if state.missing():
+        step.tell_missing()
+    elif not _carry_on_without(step, _fresh(state), joined):
+        _start(step, state.common_epoch(state.having(MEMBER)), (), joined)
+
+
+def _carry_on_without(step: Step, lost: Sequence[str], joined: str = "") -> bool:
+    """After a restart of the controller: all others go on with the epoch that they run, and these nodes count as lost
+    now. False, and nothing happens: the job cannot do that."""
+    epoch = step.state.carries_on_without(lost)
+    if epoch:
+        _start(step, epoch, tuple(lost), joined)
+    return bool(epoch)
+
+
+def _start(step: Step, carried_on: int, without: tuple[str, ...], joined: str) -> None:
+    starting = Starting(carried_on, without, joined, step.state.phase)
+    step.change(phase=Phase.STARTING, starting=starting)
+    step.do(StoreEpoch(carried_on))
+
+
+def _epoch_stored(step: Step, epoch: int) -> None:
+    """The epoch whose number was asked for begins, or the change of plan to it is prepared."""
+    starting, change = step.state.starting, step.state.handover
+    if starting is None:
+        if change is not None and change.stage == Stage.STARTING:
+            handover.prepare(step, change, epoch)
+        return
+    step.fail_change("the job begins anew")
+    step.change(phase=Phase.SHORT if starting.without else Phase.RUNNING, starting=None, epoch=epoch)
+    for node in step.state.having(MEMBER):
+        if node not in starting.without:
+            step.put(node, state=NodeState.RUNNING, running=(epoch, step.state.plan[node]))
+            step.tell(node, Configure(epoch))
+    there = len(step.state.having({NodeState.RUNNING}))
+    if starting.without:
+        step.say(f"{there} agents are back and run epoch {epoch}, without {names(starting.without)}")
+    elif starting.carried_on:
+        step.say(f"all {there} agents are back and run epoch {epoch}")
+    else:
+        step.say(f"all {there} agents have joined: epoch {epoch} begins")
+    for node in starting.without:
+        reason = f"{node} was lost while the controller was away"
+        if step.state.state_of(node) in MEMBER:
+            step.put(node, reason=reason)
+            step.stand_by(node)
+        else:
+            step.place(node, Node(NodeState.LOST, reason=reason))
+        step.do(PlanWithout(node, reason))
+
+
+def _epoch_not_stored(step: Step) -> None:
+    """No epoch can begin: everything stays as it was, without the agent whose joining would have begun it."""
+    starting = step.state.starting
+    if starting is None:
+        step.change(handover=None)
+        return
+    step.change(phase=starting.before, starting=None)
+    if starting.joined:
+        step.place(starting.joined, Node(NodeState.LEFT) if step.state.running else None)

@@ -1,0 +1,102 @@
+"""One event while it is being decided: the state so far, and the actions so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from controlplane.service.core.actions import Action, ChangeFailed, Say, Tell, Waiting, Withdraw, Word
+from controlplane.service.core.state import MEMBER, RESERVE, Known, Node, NodeState, Place, Stage, State
+
+
+class Step:
+    """Collects what one event changes. The state that it was made of stays as it is.
+
+    now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state, self.now = state, now
+        self.actions: list[Action] = []
+
+    def change(self, **fields: Any) -> None:
+        """Other values for these fields of the state."""
+        self.state = replace(self.state, **fields)
+
+    def put(self, node: str, **fields: Any) -> None:
+        """Other values for these fields of a node."""
+        self.change(nodes={**self.state.nodes, node: replace(self.state.nodes[node], **fields)})
+
+    def place(self, node: str, entry: Node | None) -> None:
+        """What is known of a node from now on; None: nothing, it is expected."""
+        others = {one: known for one, known in self.state.nodes.items() if one != node}
+        self.change(nodes=others if entry is None else {**others, node: entry})
+
+    def do(self, action: Action) -> None:
+        """One more action."""
+        self.actions.append(action)
+
+    def say(self, line: str) -> None:
+        """A line for the log."""
+        self.do(Say(line))
+
+    def tell(self, node: str, *words: Word) -> None:
+        """Words to the agent of a node."""
+        for word in words:
+            self.do(Tell(node, self.state.nodes[node].connection, word))
+
+    def tell_members(self, word: Word) -> None:
+        """The same words to all agents that the plan needs and that have joined."""
+        for node in self.state.having(MEMBER):
+            self.tell(node, word)
+
+    def tell_missing(self) -> None:
+        """Tell the members for whom the job waits."""
+        self.tell_members(Waiting(tuple(self.state.missing())))
+
+    def stand_by(self, node: str) -> None:
+        """The agent of this node waits until a plan uses it."""
+        lost = self.state.nodes[node].reason
+        self.put(node, state=NodeState.RETURNED if lost else NodeState.STANDBY, since=self.now)
+        self.tell(node, Waiting((node,), standby_words(node)))
+
+    def rearrange(self, places: Iterable[Place], *, drain: bool = False) -> None:
+        """Another plan. Agents that it does not need stand by (drain: after what they have under way), and those that
+        stand by and that it needs are members."""
+        places = tuple(places)
+        known = {place.node: Known(place.role, place.address) for place in places}
+        self.change(known={**self.state.known, **known}, plan={place.node: place.digest for place in places})
+        for node in self.state.having(MEMBER):
+            if node not in self.state.plan and drain:
+                self.put(node, state=NodeState.DRAINING)
+            elif node not in self.state.plan:
+                self.put(node, running=(0, ""))
+                self.stand_by(node)
+        for node in self.state.having({NodeState.LEFT}):
+            if node not in self.state.plan:
+                self.place(node, None)
+        self.promote_standbys()
+
+    def promote_standbys(self) -> None:
+        """Agents that stand by, and that the plan needs, become members."""
+        for node in self.state.having(RESERVE):
+            if node in self.state.plan:
+                self.put(node, state=NodeState.JOINED, reason="")
+
+    def fail_change(self, reason: str) -> None:
+        """A change of plan that is under way does not end in good order. What is only being prepared is withdrawn."""
+        handover = self.state.handover
+        if handover is None:
+            return
+        self.change(handover=None)
+        self.do(ChangeFailed(handover.epoch, reason))
+        if handover.stage == Stage.PREPARING:
+            self.say(f"the change of plan does not take place: {reason}")
+            for node in self.state.having(MEMBER | RESERVE):
+                self.tell(node, Withdraw(handover.epoch, reason))
+
+
+def standby_words(node: str) -> str:
+    """Why an agent that has joined gets no configuration."""
+    return f"the job goes on without {node} for now; it waits to be used again"

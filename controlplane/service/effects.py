@@ -1,0 +1,132 @@
+"""Carries out what the core decides about one job's agents: words to their streams, timers, epochs, the log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.service.core import actions
+from controlplane.service.core.events import EpochNotStored, EpochStored, Event
+from controlplane.service.core.journal import Journal
+from controlplane.service.core.membership import decide
+from controlplane.service.core.state import Place, State
+from controlplane.service.epochs import EpochStore
+from controlplane.service.members import Member
+from controlplane.service.words import message
+from controlplane.targets.secret_labels import SecretLabels
+
+
+class Effects:
+    """Owns the state of one job's agents. Whoever reads or changes anything here holds `lock`.
+
+    Args:
+        labels: what agents are told in the place of the configurations' label numbers (None: the numbers).
+        log: gets one line per event.
+        plan_without: called (node, reason) with the lock held when a node was lost and the job runs on; may not wait.
+
+    state: to be set before the first event. news: is notified after every event. configs: by node, those of the plan
+    that runs. offered: those of a change of plan that is under way. members: agents' streams, by the number of their
+    connection. failures: why changes of plan failed, by epoch, until somebody has taken note.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, AgentConfig],
+        epochs: EpochStore,
+        labels: SecretLabels | None,
+        *,
+        log: Callable[[str], None],
+        plan_without: Callable[[str, str], None],
+        journal: Journal | None = None,
+    ) -> None:
+        self.state: State
+        self.configs = dict(configs)
+        self.offered: dict[str, AgentConfig] = {}
+        self.members: dict[int, Member] = {}
+        self.failures: dict[int, str] = {}
+        self.journal = journal or Journal()
+        self.lock = threading.RLock()
+        self.news = threading.Condition(self.lock)
+        self._epochs, self._labels = epochs, labels
+        self._log, self._plan_without = log, plan_without
+
+    def places(self, configs: Mapping[str, AgentConfig]) -> tuple[Place, ...]:
+        """What the core has to know of a plan's configurations."""
+        return tuple(
+            Place(node, config.role, config.address, self.as_told(config).digest) for node, config in configs.items()
+        )
+
+    def as_told(self, config: AgentConfig) -> AgentConfig:
+        """A configuration with labels as they are on the wire."""
+        return config if self._labels is None else self._labels.configuration(config)
+
+    def take(self, event: Event) -> tuple[actions.Action, ...]:
+        """Decide on an event, and carry out all that follows from it; what that was.
+
+        Raises what storing an epoch raises; the core has been told that it failed.
+        """
+        done: list[actions.Action] = []
+        problem: Exception | None = None
+        with self.lock:
+            events = deque([event])
+            while events:
+                event, now = events.popleft(), time.monotonic()
+                self.journal.add(self.state, event, now, time.time())
+                self.state, decided = decide(self.state, event, now)
+                for action in decided:
+                    done.append(action)
+                    if isinstance(action, actions.StoreEpoch):
+                        try:
+                            events.append(EpochStored(self._store(action.carried_on)))
+                        except Exception as error:
+                            problem = error
+                            events.append(EpochNotStored(str(error)))
+                    else:
+                        self._carry_out(action)
+            self.news.notify_all()
+        if problem is not None:
+            raise problem
+        return tuple(done)
+
+    def _store(self, carried_on: int) -> int:
+        if not carried_on:
+            return self._epochs.next()
+        self._epochs.adopt(carried_on)
+        return carried_on
+
+    def _carry_out(self, action: actions.Action) -> None:
+        match action:
+            case actions.Tell(node, connection, word):
+                self._tell(node, connection, word)
+            case actions.Say(line):
+                self._log(line)
+            case actions.After(seconds, event):
+                timer = threading.Timer(seconds, self.take, [event])
+                timer.daemon = True
+                timer.start()
+            case actions.PlanWithout(node, reason):
+                self._plan_without(node, reason)
+            case actions.ChangeFailed(epoch, reason):
+                self.failures[epoch] = reason
+
+    def _tell(self, node: str, connection: int, word: actions.Word) -> None:
+        member = self.members.get(connection)
+        if member is None:
+            return
+        if isinstance(word, actions.SwitchOver):
+            self.configs = self.offered
+        if isinstance(word, actions.Configure | actions.SwitchOver):
+            member.begin()
+        member.events.put(message(word, node, self._told))
+        if isinstance(word, actions.End):
+            del self.members[connection]
+
+    def _told(self, node: str, epoch: int) -> AgentConfig:
+        """What a node's agent is told to work with in an epoch: of a change of plan, or of the plan that runs."""
+        handover = self.state.handover
+        configs = self.offered if handover is not None and handover.epoch == epoch else self.configs
+        return replace(self.as_told(configs[node]), epoch=epoch, key=self._epochs.key(epoch))

@@ -1,0 +1,115 @@
+"""Changing the plan under a job's agents, for whoever waits for the outcome. core/handover.py decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service.core import actions
+from controlplane.service.core import events as ev
+from controlplane.service.core.state import MEMBER, RESERVE
+from controlplane.service.effects import Effects
+from controlplane.targets.secret_labels import SecretLabels
+
+
+class HandoverError(Exception):
+    """The job cannot change its plan now; the message says why."""
+
+
+class PlanChanges:
+    """Of one job. Thread-safe. labels: as agents are told them."""
+
+    def __init__(self, effects: Effects, labels: SecretLabels | None) -> None:
+        self._effects, self._labels = effects, labels
+        self._lock, self._news = effects.lock, effects.news
+
+    def exchange(self, configs: Mapping[str, AgentConfig]) -> bool:
+        """Configurations for the next epoch. False, and nothing happens, while one runs: that takes a handover.
+
+        Nodes that are not in the job any more wait, or are told; when all that are have joined, a new epoch begins."""
+        with self._lock:
+            if self._effects.state.running:
+                return False
+            self._effects.configs = dict(configs)
+            self._effects.take(ev.PlanReplaced(self._effects.places(configs)))
+            return True
+
+    def restart(self, configs: Mapping[str, AgentConfig], reason: str) -> None:
+        """Other configurations, also for other nodes; what runs is stopped with the reason."""
+        with self._lock:
+            self._effects.configs = dict(configs)
+            self._effects.take(ev.PlanRestarted(self._effects.places(configs), reason))
+
+    def prepare(self, configs: Mapping[str, AgentConfig], timeout: float, *, again: bool = False) -> int:
+        """Make all agents ready for `configs`; workers hold their operations back until `switch_over`, or until it is
+        withdrawn. With `again`, and where one is gone that is not in `configs`, they stop what is under way, and start
+        it again then. The epoch of the change.
+
+        Raises:
+            HandoverError: one cannot, or does not say so within `timeout` seconds. It is withdrawn then.
+        """
+        with self._lock:
+            if self._effects.state.handover is None:
+                self._effects.offered = dict(configs)
+            for action in self._effects.take(ev.ChangeOrdered(self._effects.places(configs), again)):
+                if isinstance(action, actions.RefuseChange):
+                    raise HandoverError(action.reason)
+            handover = self._effects.state.handover
+            assert handover is not None
+            epoch = handover.epoch
+            self._news.wait_for(lambda: self._failed(epoch) or not self._unprepared(epoch), timeout)
+            if self._unprepared(epoch):
+                self._effects.take(ev.ChangeLate(epoch, timeout))
+            self._check(epoch)
+            return epoch
+
+    def switch_over(self, epoch: int) -> int:
+        """All change over at one operation, whose number in the old epoch is returned. Raises HandoverError."""
+        with self._lock:
+            self._check(epoch)
+            self._effects.take(ev.SwitchOrdered(epoch))
+            handover = self._effects.state.handover
+            assert handover is not None
+            return handover.first_operation
+
+    def retire(self, epoch: int) -> tuple[int, int]:
+        """Wait, without limit, until all workers have the results of what ran before; then the old configurations are
+        dropped. The most that a worker has started again: operations, bytes. Raises HandoverError when the job was
+        stopped meanwhile (they are dropped with it)."""
+
+        def over() -> bool:
+            handover = self._effects.state.handover
+            return self._failed(epoch) or handover is None or not handover.undrained()
+
+        with self._lock:
+            self._news.wait_for(over)
+            self._check(epoch)
+            handover = self._effects.state.handover
+            self._effects.take(ev.RetireOrdered(epoch))
+            return handover.repeated if handover is not None else (0, 0)
+
+    def repaired(self, trees: Mapping[str, Sequence[RepairedTree]]) -> None:
+        """Trees of what runs were led another way: tell each of these nodes."""
+        with self._lock:
+            for node, one in self._effects.state.having(MEMBER | RESERVE).items():
+                event = pb.Event()
+                for tree in trees.get(node, ()):
+                    if self._labels is not None:
+                        tree = replace(tree, label=self._labels.label(tree.label))
+                    event.repaired.trees.add(**asdict(tree))
+                if event.repaired.trees and one.connection in self._effects.members:
+                    self._effects.members[one.connection].events.put(event)
+
+    def _failed(self, epoch: int) -> bool:
+        return epoch in self._effects.failures
+
+    def _check(self, epoch: int) -> None:
+        """Raises HandoverError when the change to this epoch has failed; whoever asked knows it then."""
+        if self._failed(epoch):
+            raise HandoverError(self._effects.failures.pop(epoch))
+
+    def _unprepared(self, epoch: int) -> bool:
+        handover = self._effects.state.handover
+        return handover is not None and handover.epoch == epoch and bool(handover.unprepared())
