@@ -10,7 +10,8 @@ ROOT = Path(__file__).parent.parent
 COMMON = {"p4src", "controlplane.common"}
 PLANNER = COMMON | {"controlplane.planner"}
 TARGETS = PLANNER | {"controlplane.targets"}
-SERVICE = TARGETS | {"controlplane.service"}
+CORE = {"controlplane.service.core"}
+SERVICE = TARGETS | CORE | {"controlplane.service"}
 CLI = SERVICE | {"controlplane.cli"}
 AGENT = COMMON | {"worker_agent"}
 OVERLAY = PLANNER | {"overlay.core", "overlay.net"}
@@ -20,7 +21,8 @@ MAY_IMPORT = {
     "controlplane.common": {"p4src"},
     "controlplane.planner": COMMON,
     "controlplane.targets": PLANNER,
-    "controlplane.service": TARGETS,
+    "controlplane.service.core": set(),
+    "controlplane.service": TARGETS | CORE,
     "controlplane.cli": SERVICE,
     "controlplane": CLI,
     "worker_agent": COMMON | {"worker_agent.torch"},
@@ -35,6 +37,9 @@ MAY_IMPORT = {
     "topologies": CLI | AGENT | {"ps_server", "overlay", "overlay.core", "overlay.net", "overlay.sim"},
 }
 """Of each package, which others its files may import; evaluation and tests may import all."""
+
+PURE = {"controlplane.service.core": {"threading", "time", "queue", "socket", "os", "pathlib", "random", "logging"}}
+"""Packages that decide and do nothing: libraries with effects, or with a clock, that they do not import."""
 
 ONLY_IN = {
     "torch": {"worker_agent.torch", "overlay.net", "examples"},
@@ -84,6 +89,12 @@ def test_a_package_imports_what_is_below_it(name: str) -> None:
             if other not in {None, name} | MAY_IMPORT[name]:
                 wrong.append(f"{file.relative_to(ROOT)}: {module}")
     assert not wrong
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_package_has_no_effects(name: str) -> None:
+    for file in files(name):
+        assert not {module.split(".")[0] for module in imported(file)} & PURE[name], file
 
 
 @pytest.mark.parametrize("library", ONLY_IN)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from controlplane.common.agentconfig import AgentConfig
@@ -105,13 +106,17 @@ class Effects:
             case actions.Say(line):
                 self._log(line)
             case actions.After(seconds, event):
-                timer = threading.Timer(seconds, self.take, [event])
+                timer = threading.Timer(seconds, self._later, [event])
                 timer.daemon = True
                 timer.start()
             case actions.PlanWithout(node, reason):
                 self._plan_without(node, reason)
             case actions.ChangeFailed(epoch, reason):
                 self.failures[epoch] = reason
+
+    def _later(self, event: Event) -> None:
+        with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
+            self.take(event)
 
     def _tell(self, node: str, connection: int, word: actions.Word) -> None:
         member = self.members.get(connection)

@@ -159,6 +159,11 @@ class EpochNotStored:
     reason: str
 
 
+@dataclass(frozen=True)
+class EpochRetried:
+    """Some time has passed since no number could be stored."""
+
+
 Event = (
     Joined
     | LeaveAnnounced
@@ -178,6 +183,7 @@ Event = (
     | ReturnOver
     | EpochStored
     | EpochNotStored
+    | EpochRetried
 )
 
 KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

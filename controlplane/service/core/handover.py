@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.service.core.actions import Abort, Prepare, RefuseChange, Retire, StoreEpoch, SwitchOver
+from controlplane.service.core.actions import Prepare, RefuseChange, Retire, StoreEpoch, SwitchOver
 from controlplane.service.core.events import ChangeLate, ChangeOrdered, Drained, Prepared, RetireOrdered, SwitchOrdered
 from controlplane.service.core.state import (
     GONE,
@@ -118,9 +118,7 @@ def retire(step: Step, event: RetireOrdered) -> None:
     step.change(handover=None)
     step.tell_members(Retire(handover.epoch))
     for node, entry in step.state.having(RESERVE).items():
-        if entry.running[0]:
-            step.put(node, running=(0, ""))
-            step.tell(node, Abort(standby_words(node)))
+        step.stop(node, standby_words(node))
         if entry.state == NodeState.DRAINING:
             step.put(node, state=NodeState.STANDBY)
     step.say(f"nothing is left of what ran before epoch {handover.epoch}")

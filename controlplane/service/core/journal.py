@@ -75,7 +75,7 @@ def who(state: State, event: ev.Event) -> str:
             nodes = [node for node, entry in state.nodes.items() if entry.connection == connection]
         case ev.LeaveAnnounced(agent=agent) | ev.Prepared(agent=agent) | ev.Drained(agent=agent):
             nodes = [node for node, entry in state.nodes.items() if entry.agent == agent]
-        case ev.Silent() | ev.ChangeLate() | ev.GraceOver() | ev.ReturnOver():
+        case ev.Silent() | ev.ChangeLate() | ev.GraceOver() | ev.ReturnOver() | ev.EpochRetried():
             return "the clock"
         case ev.EpochStored() | ev.EpochNotStored():
             return "the file of epochs"
@@ -105,7 +105,11 @@ def state_from_json(data: Mapping[str, Any]) -> State:
     fields["phase"] = Phase(data["phase"])
     if starting is not None:
         fields["starting"] = Starting(
-            starting["carried_on"], tuple(starting["without"]), starting["joined"], Phase(starting["before"])
+            starting["carried_on"],
+            tuple(starting["without"]),
+            starting["joined"],
+            Phase(starting["before"]),
+            starting["retried"],
         )
     if handover is not None:
         fields["handover"] = Handover(

@@ -14,7 +14,6 @@ from dataclasses import replace
 from controlplane.service.core import events as ev
 from controlplane.service.core import handover
 from controlplane.service.core.actions import (
-    Abort,
     Action,
     After,
     Configure,
@@ -39,6 +38,9 @@ from controlplane.service.core.state import (
     names,
 )
 from controlplane.service.core.step import Step, standby_words
+
+RETRY_SECONDS = 5.0
+"""Between two attempts to store the number of an epoch that is to begin."""
 
 
 def begin(
@@ -100,8 +102,10 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
             _close(step, refusal)
         case ev.EpochStored(epoch):
             _epoch_stored(step, epoch)
-        case ev.EpochNotStored():
-            _epoch_not_stored(step)
+        case ev.EpochNotStored(reason):
+            _epoch_not_stored(step, reason)
+        case ev.EpochRetried() if state.phase == Phase.WAITING and not state.missing():
+            _start_or_wait(step, retried=True)
     return step.state, tuple(step.actions)
 
 
@@ -262,14 +266,12 @@ def _abort(step: Step, reason: str, node: str) -> None:
     running, members = step.state.running, step.state.having(MEMBER)
     step.say(reason + (": the others stop until it is back" if running and members else ""))
     step.fail_change(reason)
-    for other, entry in members.items():
-        if running or entry.running[0]:
-            step.tell(other, Abort(reason, (node,) if node else ()))
-        step.put(other, state=NodeState.JOINED, running=(0, ""))
-    for other, entry in step.state.having(RESERVE).items():
-        if entry.running[0]:
-            step.tell(other, Abort(standby_words(other)))
-        step.put(other, state=NodeState.STANDBY, running=(0, ""), reason="")
+    for other in members:
+        step.stop(other, reason, *([node] if node else []))
+        step.put(other, state=NodeState.JOINED)
+    for other in step.state.having(RESERVE):
+        step.stop(other, standby_words(other))
+        step.put(other, state=NodeState.STANDBY, reason="")
     for other in step.state.having({NodeState.LOST, NodeState.LEFT}):
         step.place(other, None)
     step.change(phase=Phase.WAITING, repeat=False)
@@ -304,13 +306,13 @@ def _fresh(state: State) -> list[str]:
     return [node for node, entry in state.having(MEMBER).items() if not entry.running[0]]
 
 
-def _start_or_wait(step: Step, joined: str = "") -> None:
-    """Begin an epoch if all are there; else tell those that are for whom they wait. joined: who has just come."""
+def _start_or_wait(step: Step, joined: str = "", *, retried: bool = False) -> None:
+    """Begin an epoch if all are there; else tell those that are for whom they wait. Other arguments: of `Starting`."""
     state = step.state
     if state.missing():
         step.tell_missing()
     elif not _carry_on_without(step, _fresh(state), joined):
-        _start(step, state.common_epoch(state.having(MEMBER)), (), joined)
+        _start(step, Starting(state.common_epoch(state.having(MEMBER)), (), joined, state.phase, retried))
 
 
 def _carry_on_without(step: Step, lost: Sequence[str], joined: str = "") -> bool:
@@ -318,14 +320,13 @@ def _carry_on_without(step: Step, lost: Sequence[str], joined: str = "") -> bool
     now. False, and nothing happens: the job cannot do that."""
     epoch = step.state.carries_on_without(lost)
     if epoch:
-        _start(step, epoch, tuple(lost), joined)
+        _start(step, Starting(epoch, tuple(lost), joined, step.state.phase))
     return bool(epoch)
 
 
-def _start(step: Step, carried_on: int, without: tuple[str, ...], joined: str) -> None:
-    starting = Starting(carried_on, without, joined, step.state.phase)
+def _start(step: Step, starting: Starting) -> None:
     step.change(phase=Phase.STARTING, starting=starting)
-    step.do(StoreEpoch(carried_on))
+    step.do(StoreEpoch(starting.carried_on))
 
 
 def _epoch_stored(step: Step, epoch: int) -> None:
@@ -358,8 +359,9 @@ def _epoch_stored(step: Step, epoch: int) -> None:
         step.do(PlanWithout(node, reason))
 
 
-def _epoch_not_stored(step: Step) -> None:
-    """No epoch can begin: everything stays as it was, without the agent whose joining would have begun it."""
+def _epoch_not_stored(step: Step, reason: str) -> None:
+    """No epoch can begin: everything stays as it was, without the agent whose joining would have begun it, which comes
+    again. Where none has joined, but all are there, it is tried again."""
     starting = step.state.starting
     if starting is None:
         step.change(handover=None)
@@ -367,3 +369,7 @@ def _epoch_not_stored(step: Step) -> None:
     step.change(phase=starting.before, starting=None)
     if starting.joined:
         step.place(starting.joined, Node(NodeState.LEFT) if step.state.running else None)
+    elif not step.state.missing():
+        if not starting.retried:
+            step.say(f"no epoch can begin ({reason}); tried again every {RETRY_SECONDS:g} s")
+        step.do(After(RETRY_SECONDS, ev.EpochRetried()))

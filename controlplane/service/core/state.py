@@ -116,13 +116,14 @@ class Starting:
 
     carried_on: the epoch that the agents run already, after a restart of the controller (0: a new one begins).
     without: nodes that count as lost from its beginning. joined: the node whose agent's joining has caused it, if any.
-    before: the phase until then.
+    before: the phase until then. retried: its number could not be stored before.
     """
 
     carried_on: int
     without: tuple[str, ...]
     joined: str
     before: Phase
+    retried: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from controlplane.service.core.actions import Action, ChangeFailed, Say, Tell, Waiting, Withdraw, Word
+from controlplane.service.core.actions import Abort, Action, ChangeFailed, Say, Tell, Waiting, Withdraw, Word
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Node, NodeState, Place, Stage, State
 
 
@@ -55,6 +55,12 @@ class Step:
         """Tell the members for whom the job waits."""
         self.tell_members(Waiting(tuple(self.state.missing())))
 
+    def stop(self, node: str, reason: str, *culprits: str) -> None:
+        """The agent of this node stops what it runs, if it runs anything, for this reason: because of these nodes."""
+        if self.state.nodes[node].running[0]:
+            self.put(node, running=(0, ""))
+            self.tell(node, Abort(reason, culprits))
+
     def stand_by(self, node: str) -> None:
         """The agent of this node waits until a plan uses it."""
         lost = self.state.nodes[node].reason
@@ -71,7 +77,7 @@ class Step:
             if node not in self.state.plan and drain:
                 self.put(node, state=NodeState.DRAINING)
             elif node not in self.state.plan:
-                self.put(node, running=(0, ""))
+                self.stop(node, standby_words(node))
                 self.stand_by(node)
         for node in self.state.having({NodeState.LEFT}):
             if node not in self.state.plan:

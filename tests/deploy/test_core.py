@@ -1,0 +1,370 @@
+"""What the service decides when agents join, leave and are lost: the core alone, without sockets, threads or clocks."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from controlplane.service.core import actions
+from controlplane.service.core import events as ev
+from controlplane.service.core import journal as journals
+from controlplane.service.core.journal import Journal, ordered_by, replay
+from controlplane.service.core.state import NodeState, Phase, Stage
+from tests.deploy.core_job import ROLES, CoreJob, places
+
+DOCS = Path(__file__).parents[2] / "docs" / "controller.md"
+
+
+def test_job_runs_when_all_have_joined_and_not_before():
+    job = CoreJob()
+    first = job.join("w1")
+    assert job.told[first] == [actions.Waiting(("w2", "ps1", "ps2"))]
+    for node in ("w2", "ps1", "ps2"):
+        assert not job.state.running
+        job.join(node)
+    assert job.state.phase == Phase.RUNNING
+    assert job.told[first][-1] == actions.Configure(job.state.epoch)
+
+
+def test_what_happens_when_a_parameter_server_dies():
+    job = CoreJob()
+    agents = job.join_all()
+    done = job.take(ev.Left(agents["ps1"]))
+    assert actions.PlanWithout("ps1", "ps1 is gone (its connection ended)") in done
+    assert job.state.phase == Phase.SHORT and job.state.lost() == {"ps1": "ps1 is gone (its connection ended)"}
+    assert "Abort" not in job.kinds(agents["w1"]), "nobody is told to stop"
+    job.change(["w1", "w2", "ps2"], "without ps1", w1=7, w2=5)
+    assert actions.SwitchOver(2, 5, {}) in job.told[agents["w1"]], "from the first that a worker has no result of"
+    assert job.state.phase == Phase.RUNNING and not job.state.lost()
+    back = job.join("ps1")
+    assert job.state.state_of("ps1") == NodeState.STANDBY
+    job.change(list(ROLES), "with ps1 again")
+    assert job.state.state_of("ps1") == NodeState.RUNNING and job.runs[back] == job.state.epoch
+
+
+def test_what_happens_when_the_last_parameter_server_or_a_worker_dies():
+    for node in ("w2", "ps2"):
+        job = CoreJob()
+        agents = job.join_all()
+        job.take(ev.Left(agents["ps1"]))
+        job.take(ev.Left(agents[node]))
+        assert job.state.phase == Phase.WAITING
+        assert job.kinds(agents["w1"])[-2:] == ["Abort", "Waiting"] and job.runs[agents["w1"]] == 0
+
+
+def test_job_that_may_lose_workers_goes_on_without_one():
+    job = CoreJob(least_workers=1)
+    agents = job.join_all()
+    job.take(ev.Left(agents["w2"]))
+    assert job.state.phase == Phase.SHORT
+    job.take(ev.Left(agents["w1"]))
+    assert job.state.phase == Phase.WAITING, "none is left"
+
+
+def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block_later_changes():
+    """The controller was left with a change of plan that nobody ended, and could not change the job's plan any more."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.change(list(ROLES), "second", until="prepared")
+    epoch = job.state.handover.epoch
+    job.take(ev.Left(agents["ps1"]))
+    assert job.failures == ["ps1 is gone (its connection ended)"] and job.state.handover is None
+    assert job.told[agents["w1"]][-1] == actions.Withdraw(epoch, job.failures[0])
+    job.take(ev.SwitchOrdered(epoch))
+    assert job.state.epoch < epoch, "an order that comes too late does nothing"
+    job.change(["w1", "w2", "ps2"], "without ps1")
+    assert job.state.phase == Phase.RUNNING
+
+
+def test_server_that_drains_is_told_when_everybody_stops():
+    """It was told nothing, and served an epoch that was over."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.change(["w1", "w2", "ps1"], "without ps2", until="switched")
+    assert job.state.state_of("ps2") == NodeState.DRAINING and job.runs[agents["ps2"]] == 1
+    job.take(ev.Left(agents["w1"]))
+    assert job.state.phase == Phase.WAITING
+    assert job.state.state_of("ps2") == NodeState.STANDBY and job.runs[agents["ps2"]] == 0
+
+
+def test_agent_that_cannot_begin_because_the_disk_is_full_is_out_and_the_job_stays_as_it_was():
+    job = CoreJob()
+    for node in ("w1", "ps1", "ps2"):
+        job.join(node)
+    job.disk_full = True
+    job.join("w2")
+    assert job.state.phase == Phase.WAITING and job.state.state_of("w2") == NodeState.EXPECTED
+    job.disk_full = False
+    job.join("w2")
+    assert job.state.phase == Phase.RUNNING
+
+
+def test_epoch_that_could_not_be_stored_begins_when_the_disk_has_room_again():
+    """All waited, and nobody was missing: the job stood until one of its agents was started again."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.take(ev.Left(agents["ps1"]))
+    job.join("ps1")
+    job.disk_full = True
+    job.take(ev.GivenUp("no way"))
+    job.take(job.timers.pop())
+    assert job.state.phase == Phase.WAITING and not job.state.missing()
+    assert sum("no epoch can begin" in line for line in job.said) == 1
+    job.disk_full = False
+    job.take(job.timers.pop())
+    assert job.state.phase == Phase.RUNNING
+
+
+def test_agent_that_comes_again_while_the_disk_is_full_leaves_no_ghost_in_a_job_that_runs():
+    """A worker that was done had left, and came again: it was refused, and counted as there all the same."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.take(ev.LeaveAnnounced("agent 1", ""))
+    job.take(ev.Left(agents["w1"]))
+    job.disk_full = True
+    job.join("w1")
+    assert job.state.running and job.state.state_of("w1") == NodeState.LEFT
+    job.take(job.timers.pop())
+    assert job.state.phase == Phase.WAITING and job.state.missing() == ["w1"]
+
+
+def test_server_that_was_killed_and_is_back_is_used_when_all_begin_anew():
+    """A parameter server is killed and started again, then a worker is killed: when that is back, all are used."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.take(ev.Left(agents["ps1"]))
+    job.join("ps1")
+    assert job.state.state_of("ps1") == NodeState.RETURNED
+    job.take(ev.Left(agents["w2"]))
+    assert job.state.state_of("ps1") == NodeState.JOINED
+    job.join("w2")
+    assert {job.state.state_of(node) for node in ROLES} == {NodeState.RUNNING}
+
+
+def test_controller_that_starts_again_goes_on_without_a_server_that_was_lost_meanwhile():
+    """The others do not wait for it until their operations fail."""
+    job = CoreJob()
+    job.number = 41
+    agents = [job.join(node, running=(40, f"first of {node}")) for node in ("w1", "w2", "ps2")]
+    assert job.state.phase == Phase.WAITING and job.said[-1].endswith("waiting for ps1")
+    job.take(ev.ReturnOver())
+    assert job.state.phase == Phase.SHORT and job.state.epoch == 40
+    assert {job.runs[one] for one in agents} == {40}
+    assert job.lost == ["ps1"] and not any("Abort" in job.kinds(one) for one in agents)
+
+
+def test_process_that_hangs_is_out_and_a_late_order_to_remove_it_again_does_nothing():
+    job = CoreJob()
+    agents = job.join_all()
+    job.take(ev.Silent("ps1", 11.0))
+    assert job.kinds(agents["ps1"])[-1] == "End"
+    assert job.state.state_of("ps1") == NodeState.LOST
+    before = job.state
+    job.take(ev.Silent("ps1", 11.0))
+    assert job.state == before
+
+
+def test_second_process_waits_until_it_says_that_it_takes_the_place():
+    job = CoreJob()
+    agents = job.join_all()
+    job.join("w1", process="another")
+    assert "w1 has joined already" in job.refusals[-1]
+    assert job.state.nodes["w1"].connection == agents["w1"]
+    job.join("w1", process="process 4711 on b", take_over=True)
+    assert "process 4711 on b" in job.told[agents["w1"]][-2].reason  # type: ignore[union-attr]
+    assert job.state.phase == Phase.RUNNING and job.state.epoch == 2
+
+
+def test_who_does_not_make_ready_in_time_is_named():
+    job = CoreJob()
+    agents = job.join_all()
+    job.change(list(ROLES), "second", until="ordered")
+    epoch = job.state.handover.epoch
+    for node in ("w1", "w2", "ps1"):
+        job.take(ev.Prepared(f"agent {agents[node]}", epoch, 3))
+    job.take(ev.ChangeLate(epoch, 15.0))
+    assert job.failures == ["ps2 did not make ready within 15 s"]
+    assert job.state.running and job.state.epoch == 1
+
+
+def test_results_that_only_some_have_are_given_on_when_a_worker_is_lost():
+    job = CoreJob(least_workers=1)
+    agents = job.join_all()
+    job.take(ev.Left(agents["w2"]))
+    job.take(ev.ChangeOrdered(places(["w1", "ps1", "ps2"], "without w2"), False))
+    for node in ("w1", "ps1", "ps2"):
+        job.take(ev.Prepared(f"agent {agents[node]}", 2, 4, (4, 6)))
+    job.take(ev.SwitchOrdered(2))
+    assert actions.SwitchOver(2, 4, {4: 0, 6: 0}) in job.told[agents["w1"]]
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+def test_journal_says_who_ordered_what():
+    job = CoreJob()
+    agents = job.join_all()
+    token = ordered_by.set("operator alice")
+    job.take(ev.ChangeOrdered(places(["w1", "w2", "ps1"], "second"), False))
+    ordered_by.reset(token)
+    job.take(ev.Left(agents["ps2"]))
+    job.check_journal()
+    by = [(record["by"], record["kind"]) for record in job.journal.records() if record["kind"] != "State"]
+    assert ("agent of w1", "Joined") in by
+    assert ("operator alice", "ChangeOrdered") in by
+    assert ("the file of epochs", "EpochStored") in by
+    assert by[-1] == ("agent of ps2", "Left")
+
+
+def test_journal_is_bounded_and_its_rest_gives_the_same_state(monkeypatch):
+    monkeypatch.setattr(journals, "KEPT", 10)
+    written: list[tuple[str, bool]] = []
+    job = CoreJob()
+    job.journal = Journal(lambda record, first: written.append((record["kind"], first)))
+    for _ in range(20):
+        for connection in job.join_all().values():
+            job.take(ev.Left(connection))
+    assert len(job.journal.records()) <= 2 * (10 + 2)
+    assert len(written) > 150 and all((kind == "State") == first for kind, first in written)
+    assert replay(json.loads(json.dumps(job.journal.records()))) == job.state
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([], "empty"),
+        ([{"kind": "Left", "connection": 1, "now": 0.0}], "begins with the state"),
+        ([{"kind": "Left", "wrong": 1}], "begins with the state"),
+    ],
+)
+def test_journal_that_is_not_one_is_refused(records, words):
+    with pytest.raises(ValueError, match=words):
+        replay(records)
+
+
+def test_event_that_is_none_is_refused():
+    for data in ({"kind": "Lift"}, {"kind": "Left", "conection": 1}, {}):
+        with pytest.raises(ValueError, match="not an event"):
+            ev.from_json(data)
+
+
+# -- whatever happens, in any order ------------------------------------------------------------------------------------
+
+
+LIVES, STEPS = 300, 60
+SELDOM = 2
+"""Changes of state that some choices of seeds do not see."""
+
+
+class Anything:
+    """Agents, orders and the clock in an order that a seed gives. `CoreJob.check` holds after each event."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.job = CoreJob(self.random.choice([None, 1, 2]))
+        self.rules = [self.joins, self.leaves, self.hangs, self.says_how_far_it_is, self.change_is_ordered]
+        self.rules += [self.joins, self.plan_without_the_lost, self.change_goes_on, self.change_goes_on]
+        self.rules += [self.time_passes]
+
+    def run(self, steps: int) -> CoreJob:
+        if self.random.random() < 0.7:
+            self.job.join_all()
+        for _ in range(steps):
+            self.job.disk_full = self.random.random() < 0.05
+            self.random.choice(self.rules)()
+        if self.random.random() < 0.3:
+            self.job.take(ev.Closed(self.random.choice(["", "removed"])))
+            self.joins()
+        self.job.check_journal()
+        return self.job
+
+    def node(self) -> str:
+        return self.random.choice(list(ROLES))
+
+    def joins(self) -> None:
+        node, carried = self.node(), self.random.random() < 0.3
+        running = (self.random.choice([7, self.job.state.epoch]), self.job.state.plan.get(node, "none"))
+        take_over = self.random.random() < 0.3
+        self.job.join(node, take_over=take_over, running=running if carried else (0, ""))
+
+    def leaves(self) -> None:
+        one = self.job.state.nodes.get(self.node())
+        if one is not None and one.connection:
+            word = self.random.choice(["done", "failed", None])
+            if word:
+                self.job.take(ev.LeaveAnnounced(one.agent, "no progress" if word == "failed" else ""))
+            self.job.take(ev.Left(one.connection))
+
+    def hangs(self) -> None:
+        self.job.take(ev.Silent(self.node(), 12.0))
+
+    def says_how_far_it_is(self) -> None:
+        one, change = self.job.state.nodes.get(self.node()), self.job.state.handover
+        if one is not None and change is not None:
+            kind = self.random.choice([ev.Drained, ev.Prepared])
+            failure = self.random.choice(["", "", "", "no memory"])
+            self.job.take(kind(one.agent, change.epoch, self.random.randrange(5), failure=failure))
+
+    def change_is_ordered(self) -> None:
+        servers = self.random.choice([("ps1",), ("ps2",), ("ps1", "ps2")])
+        nodes = ("w1", "w2", *servers) if self.random.random() < 0.8 else ("w1", *servers)
+        plan, again = places(nodes, f"plan for {nodes}"), self.random.random() < 0.3
+        if self.job.state.running:
+            self.job.take(ev.ChangeOrdered(plan, again))
+        elif again:
+            self.job.take(ev.PlanRestarted(plan, "begins anew"))
+        else:
+            self.job.take(ev.PlanReplaced(plan))
+
+    def plan_without_the_lost(self) -> None:
+        """What the service does when an agent is lost."""
+        left = [node for node in self.job.state.plan if node not in self.job.state.lost()]
+        if self.job.state.phase == Phase.SHORT and self.random.random() < 0.8:
+            self.job.take(ev.ChangeOrdered(places(left, f"plan for {left}"), False))
+        else:
+            self.job.take(ev.GivenUp("no way"))
+
+    def change_goes_on(self) -> None:
+        """All agents say how far they are, and it is ordered to go on."""
+        change = self.job.state.handover
+        if change is None:
+            return
+        kind = ev.Prepared if change.stage == Stage.PREPARING else ev.Drained
+        for one in self.job.state.nodes.values():
+            if one.connection and self.random.random() < 0.9:
+                self.job.take(kind(one.agent, change.epoch, 3))
+        order = self.random.choice([ev.SwitchOrdered, ev.SwitchOrdered, ev.RetireOrdered, ev.RetireOrdered, None])
+        self.job.take(order(change.epoch) if order is not None else ev.ChangeLate(change.epoch, 15.0))
+
+    def time_passes(self) -> None:
+        self.job.now += 6.0
+        if self.job.timers:
+            self.job.take(self.job.timers.pop(0))
+        self.job.take(ev.ReturnOver())
+
+
+def documented(title: str) -> set[tuple[str, str]]:
+    """The changes of state in a table of docs/controller.md: its rows begin with "| from | to |"."""
+    part = DOCS.read_text().partition(f"### {title}\n")[2].partition("\n#")[0]
+    return set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", part, re.MULTILINE))
+
+
+def test_whatever_happens_agents_believe_what_the_core_knows_and_states_change_as_documented():
+    """A failure names the seed, with which it can be seen again."""
+    moves: set[tuple[str, str]] = set()
+    phases: set[tuple[str, str]] = set()
+    for seed in range(LIVES):
+        try:
+            job = Anything(seed).run(STEPS)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        moves |= {(str(a), str(b)) for a, b in job.moves if a != b}
+        phases |= {(str(a), str(b)) for a, b in job.phases if a != b}
+    for title, seen in (("Nodes", moves), ("Jobs", phases)):
+        assert seen <= documented(title), f"docs/controller.md, {title}: the table lacks {seen - documented(title)}"
+        never = documented(title) - seen
+        assert len(never) <= SELDOM, f"docs/controller.md, {title}: no life has seen {never}"
