@@ -7,7 +7,8 @@
 "broadcast N": the array of worker N goes to all.
 
 Sums and means may say in how many bits each value travels, and what chance is drawn from (fields.py):
-"mean bits=8 seed=3"; without, as the array's type has it.
+"mean bits=8 seed=3"; without, as the array's type has it. With " feedback" behind it the array is float32 and twice as
+long: its first half is reduced, and its second half gets what of this worker's values did not travel.
 
 docs/protocol.md, "Beyond all-reduce".
 """
@@ -32,13 +33,14 @@ class Kind(IntEnum):
 @dataclass(frozen=True)
 class Collective:
     """source: of a broadcast; -1: none. bits: that each value travels in; None: as its type has it. seed: of the
-    numbers by which values are rounded."""
+    numbers by which values are rounded. feedback: the array's second half gets what did not travel."""
 
     kind: Kind
     mean: bool = False
     source: int = -1
     bits: int | None = None
     seed: int = 0
+    feedback: bool = False
 
     @property
     def raw(self) -> bool:
@@ -58,12 +60,12 @@ _NAMED = {
     "scatter mean": Collective(Kind.REDUCE_SCATTER, mean=True),
     "gather": Collective(Kind.GATHER),
 }
-_ENCODED = re.compile(r"((?:scatter )?(?:sum|mean)) bits=(\d{1,2})(?: seed=(\d{1,18}))?", re.ASCII)
+_ENCODED = re.compile(r"((?:scatter )?(?:sum|mean)) bits=(\d{1,2})(?: seed=(\d{1,18}))?( feedback)?", re.ASCII)
 
 
-def with_bits(op: Operation, bits: int | None, seed: int = 0) -> Operation:
+def with_bits(op: Operation, bits: int | None, seed: int = 0, *, feedback: bool = False) -> Operation:
     """The operation with values of so many bits (None: as it is)."""
-    return op if bits is None else f"{op} bits={bits} seed={seed}"
+    return op if bits is None else f"{op} bits={bits} seed={seed}{' feedback' if feedback else ''}"
 
 
 def plain(op: Operation) -> Operation:
@@ -77,8 +79,9 @@ def parse(op: Operation) -> Collective:
     if found is not None:
         return found
     if isinstance(op, str) and (encoded := _ENCODED.fullmatch(op)):
-        name, bits, seed = encoded.groups()
-        return replace(_NAMED[name], bits=int(bits), seed=int(seed or 0))
+        name, bits, seed, feedback = encoded.groups()
+        if not feedback or _NAMED[name].kind is Kind.ALL_REDUCE:
+            return replace(_NAMED[name], bits=int(bits), seed=int(seed or 0), feedback=bool(feedback))
     name, _, source = op.partition(" ") if isinstance(op, str) else ("", "", "")
     if name == "broadcast" and source.isdecimal():
         return Collective(Kind.GATHER, source=int(source))

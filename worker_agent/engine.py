@@ -151,6 +151,9 @@ class Engine:
                 raise AbortedError(self._gone)
             shares = [tree.share for tree in self.config.worker_trees]
             part, values, at_once = part_sizes(collective, self.config, elements, dtype)
+            if collective.feedback:
+                elements //= 2
+                residual = address + elements * ITEM_BYTES[dtype]
             cut = ranges(part, values, shares, at_once)
             parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
             numbers = _numbers(self.config)

@@ -65,6 +65,8 @@ class Kept:
     def take(self, given: npt.NDArray[np.float32]) -> int:
         """Put what `giving` came to into the array; how many workers it is of."""
         found = given[:-2].astype(np.uint8)
+        if parse(self.op).feedback:
+            found[found.size // 2 :] = 0  # what did not travel of another worker's values is not this one's
         ctypes.memmove(self.memory.address, found.ctypes.data, found.size)
         return int(given[-2]) * 256 + int(given[-1])
 

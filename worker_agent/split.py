@@ -89,6 +89,12 @@ def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype
     if collective.source >= workers:
         raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
     parts = workers if collective.in_parts else 1
+    if collective.feedback:
+        if dtype != "float32" or elements % 2:
+            raise ValueError(
+                f"an operation with feedback takes float32, twice as many as values, not {elements} of {dtype}"
+            )
+        elements //= 2
     if elements % parts:
         raise ValueError(f"the array has {elements} elements, which are not {workers} parts of the same size")
     return elements // parts, values * (4 if dtype == BYTES else fields_of(collective, dtype, workers)), parts

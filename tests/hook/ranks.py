@@ -38,9 +38,13 @@ def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = InArtState(
-            arguments.get("controller"), agent=arguments.get("agent"), timeout=arguments.get("timeout", 30.0)
+            arguments.get("controller"),
+            agent=arguments.get("agent"),
+            timeout=arguments.get("timeout", 30.0),
+            bits=arguments.get("bits"),
         )
     results = {}
+    kept: dict[str, Any] = {}
     for name in ("hook", "default"):
         model, inputs, targets = model_and_data(rank, dtype)
         # Small buckets: several are under way at once.
@@ -48,6 +52,10 @@ def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
         if name == "hook":
             ddp.register_comm_hook(state, inart_hook)
         results[name] = losses_and_gradients(ddp, inputs, targets, arguments.get("steps", 8))
+        if name == "hook":
+            kept = state.state_dict(ddp)
+            state.load_state_dict(kept, model)  # with DDP around it or without
+            assert str(state.state_dict(ddp)) == str(kept)
     in_network = state.in_network
     state.close()
     difference = max(
@@ -61,6 +69,8 @@ def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
         "expected": results["default"][0],
         "difference": difference,
         "digest": digest.hex(),
+        "reductions": kept["reductions"],
+        "left": {name: float(left.abs().max()) for name, left in kept["left"].items()},
         "warnings": [str(warning.message) for warning in caught if "in-network" in str(warning.message)],
     }
 

@@ -43,6 +43,23 @@ def test_training_with_the_hook_equals_training_without(network, tmp_path, dtype
 
 
 @pytest.mark.namespaces
+@pytest.mark.parametrize(
+    ("dtype", "bits", "tolerance"), [("float32", 16, 1e-3), ("float32", 8, 2e-2), ("bfloat16", 8, 4e-2)]
+)
+def test_training_in_few_bits_keeps_what_does_not_travel(network, tmp_path, dtype, bits, tolerance):
+    network.run_server()
+    results = run_ranks("train", tmp_path, start_agents(network), dtype=dtype, bits=bits)
+    for result in results:
+        assert result["in_network"]
+        assert result["losses"] == pytest.approx(result["expected"], rel=tolerance)
+        assert sorted(result["left"]) == [f"{layer}.{what}" for layer in (0, 2, 4) for what in ("bias", "weight")]
+        assert all(left > 0 for left in result["left"].values())
+        assert result["reductions"] > 8, "several buckets a step, each with chances of its own"
+    assert results[0]["digest"] == results[1]["digest"]
+    assert results[0]["left"] != results[1]["left"], "each rank has lost something else"
+
+
+@pytest.mark.namespaces
 def test_one_rank_without_agent_makes_all_fall_back(network, tmp_path):
     network.run_server()
     where = start_agents(network)
@@ -51,6 +68,7 @@ def test_one_rank_without_agent_makes_all_fall_back(network, tmp_path):
     for result in results:
         assert not result["in_network"]
         assert result["losses"] == result["expected"]
+        assert not result["left"]
         assert len(result["warnings"]) == 1
         assert "rank 1: no agent at" in result["warnings"][0]
         assert "torch.distributed's all-reduce is, until it is back" in result["warnings"][0]

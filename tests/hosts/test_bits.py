@@ -143,6 +143,43 @@ def test_what_does_not_travel_is_left_behind(make_rig: MakeRig) -> None:
     assert np.abs(left).max() > 0
 
 
+def test_with_feedback_what_is_lost_now_arrives_later(make_rig: MakeRig) -> None:
+    """The same gradient in each of 20 steps, in 6 bits: their sum is that of the exact sums but for what is still left,
+    where without feedback the errors of the steps add up."""
+    rig = make_rig()
+    steps, elements = 20, 3000
+    gradients = tensors(6, WORKERS, elements)
+    exact = np.sum([one.astype(np.float64) for one in gradients], axis=0)
+    left = [np.zeros(elements, np.float32) for _ in gradients]
+    arrived = {True: np.zeros(elements), False: np.zeros(elements)}
+    for step in range(steps):
+        for feedback in arrived:
+            op = with_bits("sum", 6, step, feedback=feedback)
+            if feedback:
+                zeros = np.zeros(elements, np.float32)
+                arrays = [np.concatenate([one + rest, zeros]) for one, rest in zip(gradients, left, strict=True)]
+            else:
+                arrays = [one.copy() for one in gradients]
+            finish(rig.submit(arrays, op))
+            arrived[feedback] += arrays[0][:elements]
+            if feedback:
+                left = [array[elements:] for array in arrays]
+    still = np.sum([rest.astype(np.float64) for rest in left], axis=0)
+    largest = np.abs(np.stack(gradients)).max() * WORKERS * steps
+    assert (np.abs(arrived[True] + still - steps * exact) <= largest * 2.0**-20).all()
+    off = {feedback: np.sqrt(np.mean((found - steps * exact) ** 2)) for feedback, found in arrived.items()}
+    assert 2 * off[True] < off[False]
+
+
+@pytest.mark.parametrize(("dtype", "elements", "op"), [("float16", 10, "sum"), ("float32", 11, "mean")])
+def test_feedback_of_an_array_that_has_no_room_for_it_is_refused(
+    make_rig: MakeRig, dtype: str, elements: int, op: str
+) -> None:
+    rig = make_rig()
+    with pytest.raises(ValueError, match="feedback takes float32, twice as many as values"):
+        rig.engines[0].allreduce_async(np.zeros(elements, dtype), with_bits(op, 8, feedback=True))
+
+
 def test_workers_that_disagree_about_bits_get_an_error_that_says_so(make_rig: MakeRig) -> None:
     rig = make_rig()
     arrays = tensors(1, WORKERS, 1000)

@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Operation, with_bits
+from worker_agent.fields import FIELDS
 from worker_agent.operands import DTYPES
 from worker_agent.shared import Options, local_rank
 from worker_agent.torch.groups import TIMEOUT, make_group
@@ -48,7 +49,8 @@ logger = logging.getLogger("inart")
 @dataclass(frozen=True)
 class BackendOptions:
     """As the arguments of InArtState. smallest: bytes of a tensor, below which it does not go through the network; the
-    same on all ranks. group_timeout: of what goes over gloo and NCCL."""
+    same on all ranks. bits: that values of sums and means travel in, where their type has more; rounded by chance.
+    group_timeout: of what goes over gloo and NCCL."""
 
     controller: str | None = None
     agent: str | None = None
@@ -60,6 +62,7 @@ class BackendOptions:
     interface: str | None = None
     tls: Tls | None = None
     smallest: int = SMALLEST_BYTES
+    bits: int | None = None
     group_timeout: timedelta = TIMEOUT
 
     @property
@@ -112,7 +115,10 @@ class InArtProcessGroup(dist.ProcessGroup):
         # The same on all ranks, and new also when a group of this name was there before.
         generation = opts.store.add(f"inart/generation/{rank}", 1)
         name = f"{opts.group_id}/{generation}"
+        if options.bits is not None and options.bits not in FIELDS:
+            raise ValueError(f"bits must be one of {', '.join(map(str, FIELDS))}, not {options.bits}")
         self._options = options
+        self._reductions = 0
         # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which it is no InArtWork.
         self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
         self._name, self._desc = opts.group_id, ""
@@ -176,7 +182,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return self._work(parts.reduce_scatter(output, given, op == "mean"))
+                return self._work(parts.reduce_scatter(output, given, self._encoded(f"scatter {op}", given)))
         if op == "mean" and given.device.type == "cpu":  # gloo has none
             return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
@@ -235,6 +241,7 @@ class InArtProcessGroup(dist.ProcessGroup):
     def _through_network(self, tensor: torch.Tensor, op: Operation) -> torch.futures.Future[Any]:
         assert self.network is not None, "it suits"
         tensor = tensor.detach()
+        op = self._encoded(op, tensor)
         if tensor.is_contiguous():
             return self.network.reduce(tensor, op, True).then(lambda future: [future.value()])
         whole = tensor.contiguous()
@@ -243,6 +250,14 @@ class InArtProcessGroup(dist.ProcessGroup):
             return [tensor.copy_(future.value())]
 
         return self.network.reduce(whole, op, True).then(copy_back)
+
+    def _encoded(self, op: Operation, tensor: torch.Tensor) -> Operation:
+        """With the bits that the options ask for, where they are fewer than the tensor's type has."""
+        bits = self._options.bits
+        if bits is None or bits >= 8 * tensor.element_size():
+            return op
+        self._reductions += 1
+        return with_bits(op, bits, self._reductions)
 
     def _mean(self, tensors: list[torch.Tensor]) -> Any:
         options = dist.AllreduceOptions()

@@ -13,12 +13,14 @@ over the nodes by the hook: each rank's part with the same part of the other nod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from worker_agent.torch.feedback import Piece
 from worker_agent.torch.hook import InArtState
 
 if TYPE_CHECKING:
@@ -55,12 +57,19 @@ def inart_fsdp(model: nn.Module, state: InArtState) -> int:
                     "the state's ranks are those that FSDP2 shards over: give it the ranks of the other nodes"
                 )
 
-    def reduce(part: torch.Tensor) -> None:
-        state.allreduce(part, "mean").wait()
-
     for module in modules:
-        module.set_all_reduce_hook(reduce)
+        module.set_all_reduce_hook(_reduce_of(module, state))
     return len(modules)
+
+
+def _reduce_of(module: FSDPModule, state: InArtState) -> Callable[[torch.Tensor], None]:
+    """The hook of one module; what of its part does not travel is the module's."""
+
+    def reduce(part: torch.Tensor) -> None:
+        pieces = [Piece(module, 0, part.numel())] if state.keeps_errors(part) else []
+        state.reduce_pieces(part, pieces).wait()
+
+    return reduce
 
 
 def _meshes(module: FSDPModule) -> list[dist.DeviceMesh]:

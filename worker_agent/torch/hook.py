@@ -15,17 +15,20 @@ import logging
 import secrets
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation, parse
+from worker_agent.collectives import Operation, parse, with_bits
 from worker_agent.errors import AgentError
+from worker_agent.fields import FIELDS
 from worker_agent.metrics import Counts
 from worker_agent.operands import DTYPES
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
+from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
 from worker_agent.torch.groups import agree, default_store, exchange, make_group
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
@@ -260,6 +263,9 @@ class InArtState:
             agreement.
         take_over: put out another job's trainers that use this node's agent; else this one is refused.
         interface, tls: see worker_agent.Agent.
+        bits: that each value travels in: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for
+            float16 and bfloat16. With fewer than its type has, a gradient is rounded by chance, and with one rank a
+            node what did not travel is kept for each parameter and added to its next gradient (state_dict has it).
 
     Attributes:
         steps_in_network, steps_outside, falls: how many steps went which way (with fallback), and how often the job
@@ -282,7 +288,10 @@ class InArtState:
         take_over: bool = False,
         interface: str | None = None,
         tls: Tls | None = None,
+        bits: int | None = None,
     ) -> None:
+        if bits is not None and bits not in FIELDS:
+            raise ValueError(f"bits must be one of {', '.join(map(str, FIELDS))}, not {bits}")
         if not dist.is_initialized():
             raise RuntimeError("call torch.distributed.init_process_group before making an InArtState")
         group = process_group or dist.group.WORLD
@@ -302,6 +311,8 @@ class InArtState:
             size,
             take_over,
         )
+        self._bits, self._reductions = bits, 0
+        self._feedback = Feedback()
         given: Any = _Refusing("give a controller or an agent, not both") if both else agent
         names: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(names, secrets.token_hex(8), group=group)
@@ -341,12 +352,50 @@ class InArtState:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The mean of a bucket over all ranks, when the Future is done."""
         last = not self._network.fallback or bucket.is_last()
-        return self._network.reduce(bucket.buffer(), "mean", last)
+        pieces = pieces_of(bucket) if self.keeps_errors(bucket.buffer()) else []
+        return self.reduce_pieces(bucket.buffer(), pieces, last)
+
+    def keeps_errors(self, tensor: torch.Tensor) -> bool:
+        """Whether what of its values does not travel is added to the next: they lose bits, and no other rank of the
+        node has added to them before."""
+        return self._fewer(tensor) and self._network.local is None
+
+    def reduce_pieces(
+        self, buffer: torch.Tensor, pieces: list[Piece], last: bool = True
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The mean over all ranks, in place, when the Future is done. pieces: whose gradients are where in it, where
+        `keeps_errors`."""
+        if not pieces:
+            return self._network.reduce(buffer, self._operation("mean", buffer), last)
+        check(buffer)
+        whole = self._feedback.begin(buffer, pieces)
+        reduced = self._network.reduce(whole, self._operation("mean", buffer, feedback=True), last)
+        return reduced.then(lambda future: self._feedback.end(future.value(), buffer, pieces))
+
+    def _fewer(self, tensor: torch.Tensor) -> bool:
+        return self._bits is not None and self._bits < 8 * tensor.element_size()
+
+    def _operation(self, op: Operation, tensor: torch.Tensor, *, feedback: bool = False) -> Operation:
+        """With the bits that its values travel in, and other chances than any operation before."""
+        if self._bits is None or (self._bits == 32 and tensor.element_size() == 4):
+            return op
+        self._reductions += 1
+        return with_bits(op, self._bits, self._reductions, feedback=feedback)
+
+    def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
+        """What this rank has to keep over a checkpoint where values travel in fewer bits than they have: what of each
+        parameter's gradient did not travel, and which chances have been drawn. Of each rank its own."""
+        return {"reductions": self._reductions, "left": self._feedback.state(names_of(model))}
+
+    def load_state_dict(self, state: Mapping[str, Any], model: torch.nn.Module) -> None:
+        """What `state_dict` gave on this rank. Raises ValueError: it is another model's."""
+        self._feedback.load(state["left"], names_of(model))
+        self._reductions = int(state["reductions"])
 
     def allreduce(self, tensor: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
         """The mean or sum of any contiguous tensor over all ranks, in place, when the Future is done; a step of its
         own. Raises TypeError for what cannot be reduced."""
-        return self._network.reduce(tensor, op, True)
+        return self._network.reduce(tensor, self._operation(op, tensor), True)
 
     def metrics(self) -> dict[str, float]:
         """What this state has done so far, by name; `{f"inart/{k}": v ...}` is what TensorBoard takes.

@@ -62,7 +62,7 @@ class Parts:
         self._in_order = order == sorted(order)
         self._reduce = reduce
 
-    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, mean: bool) -> Future:
+    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Operation) -> Future:
         """`given`: a part a rank, left as it is; `output`: this rank's sum or mean."""
         given = given.detach().contiguous()
         parts = given.view(len(self._order), -1)
@@ -77,7 +77,7 @@ class Parts:
             return [output.detach().copy_(whole[self._own].view_as(output))]
 
         before = given.view(-1) if self._in_order else None
-        return self._reduce(whole.view(-1), "scatter mean" if mean else "scatter sum", before).then(take)
+        return self._reduce(whole.view(-1), op, before).then(take)
 
     def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Future:
         """`given`: this rank's part; `outputs`: for all of them, one after another or one tensor each."""

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent.collectives import Operation, parse, plain
+from worker_agent.collectives import Kind, Operation, parse
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.lane import Lane, lane_of
 from worker_agent.metrics import Counts
@@ -357,9 +357,9 @@ class Sequence:
 
     def _reduce(self, item: _Item) -> Any:
         group = self._spare(item.buffer.device.type)
-        if item.op not in ("sum", "mean"):
+        if parse(item.op).kind is not Kind.ALL_REDUCE:
             return outside(group, item.buffer, item.op, self.order)
-        if plain(item.op) == "mean":
+        if parse(item.op).mean:
             item.buffer.div_(self._size)
         return group.allreduce([item.buffer])
 
