@@ -270,7 +270,10 @@ def main(scenario: str, connection: Connection, arguments: dict[str, Any]) -> No
         os.environ.update(arguments.get("environment", {}))
         backend, options = "gloo", None
         if scenario in BACKEND_SCENARIOS:
-            backend, options = "cpu:inart", BackendOptions(agent=arguments["agent"], timeout=30.0)
+            backend, options = (
+                "cpu:inart",
+                BackendOptions(agent=arguments["agent"], timeout=30.0, bits=arguments.get("bits")),
+            )
         world = arguments.get("world", 2)
         store = f"file://{arguments['store']}"
         dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, pg_options=options)

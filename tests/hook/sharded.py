@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import InArtState, inart_fsdp, inart_hook
+from worker_agent.torch import fsdp
 from worker_agent.torch.backend import BackendOptions
 
 STEPS = 60
@@ -252,11 +253,46 @@ def hybrid(rank: int, arguments: dict[str, Any], connection: Connection) -> dict
     return result
 
 
+def few_bits(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """The backend's sums in 8 bits beside gloo's, and what the hook of an FSDP2 module keeps."""
+    gloo = dist.new_group(backend="gloo")
+    group: Any = dist.group.WORLD
+    size = dist.get_world_size()
+    given = torch.randn(size * 3001, generator=torch.Generator().manual_seed(rank))
+    largest: dict[str, float] = {}
+    for over, name in ((group, "inart"), (gloo, "gloo")):
+        whole = given.clone()
+        dist.all_reduce(whole, group=over)
+        part = torch.empty(3001)
+        dist.reduce_scatter_tensor(part, given.clone(), dist.ReduceOp.AVG if over is group else dist.ReduceOp.SUM, over)
+        part = part if over is group else part / size
+        if name == "inart":
+            found = whole, part
+        else:
+            largest = {"sum": float((whole - found[0]).abs().max()), "mean": float((part - found[1]).abs().max())}
+    state = InArtState(agent=arguments["agent"], timeout=30.0, bits=8)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    reduce = fsdp._reduce_of(model[0], state)  # type: ignore[arg-type]
+    means = []
+    for _ in range(2):
+        means.append(given.clone())
+        reduce(means[-1])
+    exact = given.clone()
+    dist.all_reduce(exact, group=gloo)
+    left = state.state_dict(model)["left"]["module 0"]
+    state.close()
+    everybodys = left.clone()
+    dist.all_reduce(everybodys, group=gloo)
+    lost = float((sum(means) + everybodys / size - 2 * exact / size).abs().max())
+    return {"largest": largest, "lost": lost, "left": float(left.abs().max())}
+
+
 SCENARIOS = {
     "backend": backend,
+    "few_bits": few_bits,
     "fsdp1": fsdp1,
     "hybrid": hybrid,
     "sharded": sharded,
     "sharded_survive": sharded_survive,
 }
-BACKEND_SCENARIOS = {"backend", "fsdp1", "sharded", "sharded_survive"}
+BACKEND_SCENARIOS = {"backend", "few_bits", "fsdp1", "sharded", "sharded_survive"}

@@ -25,6 +25,17 @@ def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
 
 
 @pytest.mark.namespaces
+def test_sums_in_few_bits_over_the_backend_and_from_fsdp(network, tmp_path):
+    """A step of 8 bits among 2 workers is 2^-6 of the power of two above the largest value, at most 8 here."""
+    network.run_server()
+    for result in run_ranks("few_bits", tmp_path, start_agents(network), bits=8):
+        assert 1e-3 < result["largest"]["sum"] < 2 * 8 / 64
+        assert 1e-3 < result["largest"]["mean"] < 8 / 64
+        assert 1e-3 < result["left"] < 8 / 64
+        assert result["lost"] < 1e-5, "what two steps have not brought is still there"
+
+
+@pytest.mark.namespaces
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path, ranks):
     server = network.run_server()

@@ -269,7 +269,7 @@ def test_interface_that_is_not_there_is_refused_before_anybody_waits(network):
 
 
 def test_interface_that_is_down_or_without_address_is_told():
-    script = "ip link add a0 type veth peer name b0; ip link set b0 up; exec $0 -c \"$1\""
+    script = 'ip link add a0 type veth peer name b0; ip link set b0 up; exec $0 -c "$1"'
     code = "from worker_agent.address import check_interface as c; print(c('a0'), c('b0'), sep='|')"
     command = ["unshare", "--net", "--map-root-user", "sh", "-c", script, sys.executable, code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
