@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from p4src.protocol import Flag, HostFlag
 
 KEY_BYTES = 16
-COEFFICIENT = 1 << 24
+PRIME_MOST = 1 << 31
+DIGIT = 13
+"""Bits of a coefficient's digits: a coefficient has two, and so has 2^16 times it (native/check_vectors.h)."""
+DIGIT_MOST = 4095
 MERSENNE = (1 << 31) - 1
 CODE_BITS = 18
 MARK = 6144
@@ -53,6 +56,27 @@ def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) 
     return [(a + b) & 0xFFFFFFFF for a, b in zip(x, start, strict=True)]
 
 
+def _drawn(key: bytes, purpose: int, first: int, count: int) -> NDArray[np.uint32]:
+    """The numbers of `count` blocks from block `first` on."""
+    words = np.frombuffer(key, "<u4").tolist()
+    start = np.array([*_CONSTANTS, *words, *words, 0, purpose, 0, 0], np.uint32)[:, np.newaxis].repeat(count, axis=1)
+    start[12] = np.arange(first, first + count)
+    x = start.copy()
+    for _ in range(4):
+        for a, b, c, d in _QUARTERS:
+            for left, right, turned, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                x[left] += x[right]
+                mixed = x[turned] ^ x[left]
+                x[turned] = mixed << np.uint32(by) | mixed >> np.uint32(32 - by)
+    return np.ascontiguousarray((x + start).T).ravel()
+
+
+def _has_digits(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    low = (numbers + (1 << DIGIT - 1)) % (1 << DIGIT) - (1 << DIGIT - 1)
+    high = (numbers - low) >> DIGIT
+    return (np.abs(low) <= DIGIT_MOST) & (np.abs(high) <= DIGIT_MOST)
+
+
 def _is_prime(n: int) -> bool:
     if n < 4 or n % 2 == 0:
         return n in (2, 3)
@@ -67,13 +91,13 @@ class Check:
             raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
         self.key, self.workers, self.values = key, workers, values
         random = block(key, 0, _PRIME)
-        most = (1 << 32) // workers
+        most = min((1 << 32) // workers, PRIME_MOST)
         prime = most // 2 + random[0] % (most - most // 2)
         while not _is_prime(prime):
             prime -= 1
         self.prime = prime
         self.complete = 1 + random[1] % (prime - 1)
-        self.coefficients = self._draw(_COEFFICIENTS, values, min(prime, COEFFICIENT))[: values - 1]
+        self.coefficients = self._draw_coefficients(values - 1)
         self.numbers = self._draw(_WORKERS, workers + 1, prime)
         self._slopes = self._draw(_SLOPES, values, MERSENNE)
         self._pads = self._draw(_PADS, values, MERSENNE)
@@ -81,6 +105,20 @@ class Check:
     def _draw(self, purpose: int, count: int, below: int) -> list[int]:
         blocks = [block(self.key, counter, purpose) for counter in range(-(-count // 16))]
         return [1 + number % (below - 1) for numbers in blocks for number in numbers][:count]
+
+    def _draw_coefficients(self, count: int) -> list[int]:
+        """Numbers of 26 bits, with a sign, that are not 0 modulo the prime; they have two digits, and so have they
+        times 2^16."""
+        found: list[int] = []
+        blocks, lowest = 1024, 1 << 2 * DIGIT - 1
+        for first in range(0, 1 << 20, blocks):
+            x = (_drawn(self.key, _COEFFICIENTS, first, blocks) >> (32 - 2 * DIGIT)).astype(np.int64) - lowest
+            y = x % self.prime * (1 << 16) % self.prime
+            y -= np.where(y > self.prime // 2, self.prime, 0)
+            found += x[(y != 0) & _has_digits(x) & _has_digits(y)].tolist()
+            if len(found) >= count:
+                break
+        return found[:count]
 
     def number(self, tree: int, kind: int, sequence: int) -> int:
         """r of one chunk. kind: those of KINDS that its packets have."""

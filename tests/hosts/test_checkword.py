@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from evaluation.hosts.checks import NativeCheck
 from p4src.protocol import Flag, HostFlag
 from worker_agent.checkword import Check
+from worker_agent.fixedpoint import BIAS
 
 KEY = bytes(range(1, 17))
 SIZES = (4, 64, 256)
@@ -124,3 +125,31 @@ def test_another_key_is_another_check() -> None:
     words = [*data, one.word(data, [2], 1, 0, 5)]
     assert one.right(words, [2], 1, 0, 5) and not other.right(words, [2], 1, 0, 5)
     assert int(Flag.MAXIMUM) not in (int(HostFlag.SCATTER), int(HostFlag.SINGLE))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([1, 2, 8, 65, 1023]),
+    st.sampled_from([4, 16, 64, 96, 256, 1024]),
+    st.integers(BIAS - 40, BIAS + 40),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_numbers_and_their_check_word_in_one_pass_are_those_of_two(
+    workers: int, values: int, biased: int, mean: bool, seed: int
+) -> None:
+    """Also of values that are larger than the exponent that was agreed: somebody wrote to the array meanwhile."""
+    drawn = np.random.default_rng(seed)
+    scale = 2.0 ** (biased - BIAS + drawn.choice([0, 0, 3]))
+    x = (drawn.uniform(-1, 1, values) * scale).astype(np.float32)
+    assert NativeCheck(KEY, workers, values).one_pass(x, biased, float(workers) if mean else 1.0)
+
+
+@given(st.sampled_from([1, 2, 5, 64, 1023]), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_coefficients_that_vectors_can_multiply_are_many(workers: int, seed: int) -> None:
+    """Two of a job's coefficients are hardly ever alike, whatever the key."""
+    check = Check(np.random.default_rng(seed).bytes(16), workers, 256)
+    assert len(check.coefficients) == 255
+    assert all(number % check.prime for number in check.coefficients)
+    assert len({number % check.prime for number in check.coefficients}) > 250

@@ -10,7 +10,7 @@
  *
  *     T mod p  ==  ( sum_j c_j * S_j  +  (sum of a_w over the set) * r )  mod p.
  *
- * The coefficients c_j show bits that changed, the workers' numbers a_w who is in the sum twice or not at all, r a chunk in
+ * The coefficients c_j (26 bits with a sign) show bits that changed, the workers' numbers a_w who is in the sum twice or not at all, r a chunk in
  * another place. All of them, and p itself, come from the epoch's key by ChaCha with 8 rounds (RFC 8439 has its block).
  * A result's check word also covers the number of complete chunks in the result's header.
  *
@@ -25,15 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) || defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
+#include "check_vectors.h"
 #include "packet.h"
 
 #define CHECK_KEY_BYTES 16
-#define CHECK_BLOCK 256           /* words: so many products of 2^55 fit into 63 bits */
-#define CHECK_COEFFICIENT (1u << 24)
+#define CHECK_PRIME_MOST (1ull << 31) /* so that two products modulo p fit into 64 bits, for one worker, too */
+#define CHECK_SUM_MOST (1ull << 53) /* of the products of up to 1,024 words, of 2^42 each */
 #define CHECK_LANES 16            /* blocks of ChaCha at once: as many as a vector has lanes */
 #define CHECK_RECENT (16 * CHECK_LANES)
 #define CHECK_MERSENNE 0x7fffffffu
@@ -44,15 +41,17 @@
 
 enum { CHECK_FOR_COEFFICIENTS = 1, CHECK_FOR_WORKERS, CHECK_FOR_PRIME, CHECK_FOR_SLOPES, CHECK_FOR_PADS, CHECK_FOR_CHUNKS };
 
-/* All that follows from a key. `even`, `odd`: the coefficients as the processor multiplies them, those of words 2i and 2i + 1 in
- * the lower halves of 64 bits; that of the check word itself is 0. */
+/* All that follows from a key. `low`, `high`: the coefficients as check_vectors.h multiplies them, a digit of x in the lower half of
+ * each word and one of y in the upper half; those of the check word itself, and of what is beyond, are 0. */
 struct check {
     uint32_t key[4], values, workers, prime, complete;
-    uint64_t reciprocal, positive; /* of prime: 2^64 / prime; a multiple of it from 2^63 on */
+    uint64_t reciprocal;           /* of prime: 2^64 / prime */
+    uint64_t positive;             /* a multiple of prime that no sum of products is below */
+    uint64_t offset;               /* of words that are taken with their lower halves less by 2^15, as vectors are; with `positive` */
     uint64_t everyone;             /* the sum of all workers' numbers, modulo prime */
     uint32_t *worker;              /* a_w; after the workers the root's own */
     uint32_t *slope, *pad;         /* of the codes, by position */
-    uint64_t *even, *odd;
+    uint32_t *low, *high;
 };
 
 /* r of CHECK_RECENT chunks that follow each other: packets come about in order. */
@@ -123,59 +122,44 @@ static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b)
     return (uint32_t)(sum >= k->prime ? sum - k->prime : sum);
 }
 
-/* ---- sum_j c_j * v_j over at most CHECK_BLOCK words as they are on the wire ---- */
+/* ---- sum_j c_j * v_j over the words as they are on the wire ---- */
 
-static inline int64_t check_coefficient(const struct check *k, uint32_t j) { return (int64_t)(j & 1 ? k->odd[j / 2] : k->even[j / 2]); }
-
-static inline int64_t check_block_sum(const struct check *restrict k, const uint32_t *restrict wire, uint32_t first, uint32_t count)
+/* The coefficient of word j: x; or, `upper`, y. */
+static inline int64_t check_coefficient(const struct check *k, uint32_t j, bool upper)
 {
-    uint32_t j = 0;
-    int64_t sum = 0;
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-    const __m512i swap = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
-    __m512i even = _mm512_setzero_si512(), odd = even;
-    for (; j + 16 <= count; j += 16) {
-        __m512i v = _mm512_shuffle_epi8(_mm512_loadu_si512(wire + first + j), swap);
-        even = _mm512_add_epi64(even, _mm512_mul_epi32(v, _mm512_loadu_si512(k->even + (first + j) / 2)));
-        odd = _mm512_add_epi64(odd, _mm512_mul_epi32(_mm512_srli_epi64(v, 32), _mm512_loadu_si512(k->odd + (first + j) / 2)));
-    }
-    sum = _mm512_reduce_add_epi64(_mm512_add_epi64(even, odd));
-#elif defined(__AVX2__)
-    const __m256i swap = _mm256_broadcastsi128_si256(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
-    __m256i even = _mm256_setzero_si256(), odd = even;
-    for (; j + 8 <= count; j += 8) {
-        __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)(wire + first + j)), swap);
-        __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(k->even + (first + j) / 2));
-        __m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(k->odd + (first + j) / 2));
-        even = _mm256_add_epi64(even, _mm256_mul_epi32(v, c));
-        odd = _mm256_add_epi64(odd, _mm256_mul_epi32(_mm256_srli_epi64(v, 32), d));
-    }
-    int64_t lanes[4];
-    _mm256_storeu_si256((__m256i *)(void *)lanes, _mm256_add_epi64(even, odd));
-    sum = lanes[0] + lanes[1] + lanes[2] + lanes[3];
-#endif
-    for (; j < count; j++)
-        sum += check_coefficient(k, first + j) * (int32_t)__builtin_bswap32(wire[first + j]);
-    return sum;
+    uint32_t shift = upper ? 16 : 0;
+    return (int16_t)(k->low[j] >> shift) + (int64_t)(int16_t)(k->high[j] >> shift) * (1 << CHECK_DIGIT);
 }
 
-/* sum_j c_j * v_j modulo p of a packet's words; the check word itself does not count. */
-static inline uint32_t check_sum(const struct check *k, const uint32_t *wire)
+/* A number that is sum_j c_j * v_j of a packet's words modulo p; the check word itself does not count. It is less than 2^63, and so
+ * much less that a product of two numbers modulo p may be added (check_whole). */
+static inline uint64_t check_sum(const struct check *restrict k, const uint32_t *restrict wire)
 {
-    if (k->values <= CHECK_BLOCK)
-        return check_modulo(k, (uint64_t)check_block_sum(k, wire, 0, k->values) + k->positive);
-    uint32_t sum = 0;
-    for (uint32_t at = 0; at < k->values; at += CHECK_BLOCK) {
-        uint32_t count = k->values - at < CHECK_BLOCK ? k->values - at : CHECK_BLOCK;
-        sum = check_plus(k, sum, check_modulo(k, (uint64_t)check_block_sum(k, wire, at, count) + k->positive));
+    uint32_t j = 0;
+    uint64_t sum = k->positive;
+#ifdef CHECK_VECTORS
+    const uint32_t *low = k->low, *high = k->high;
+    check_sums s = check_nothing();
+    for (; j + CHECK_GROUP <= k->values; check_fold(&s))
+        for (int i = 0; i < CHECK_ADDED; i++, j += CHECK_WIDTH)
+            check_take(&s, low, high, check_swap(check_load(wire + j)), j);
+    for (; j + CHECK_WIDTH <= k->values; j += CHECK_WIDTH)
+        check_take(&s, low, high, check_swap(check_load(wire + j)), j);
+    check_fold(&s);
+    sum = (uint64_t)check_across(s.total) + k->offset;
+#endif
+    for (; j + INART_CHECK_WORDS < k->values; j++) {
+        uint32_t v = __builtin_bswap32(wire[j]);
+        int64_t lower = v & 0xffff, upper = (int16_t)(v >> 16);
+        sum += (uint64_t)(check_coefficient(k, j, false) * lower + check_coefficient(k, j, true) * upper);
     }
     return sum;
 }
 
 /* The check word of a packet, given check_sum of its words; `who`: a worker's number, or a sum of some modulo p. */
-static inline uint32_t check_whole(const struct check *k, uint32_t sum, uint64_t who, uint32_t number)
+static inline uint32_t check_whole(const struct check *k, uint64_t sum, uint64_t who, uint32_t number)
 {
-    return check_plus(k, sum, check_modulo(k, who * number));
+    return check_modulo(k, sum + who * number);
 }
 
 static inline uint32_t check_word(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number)
@@ -206,7 +190,7 @@ static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint
     return check_plus(k, check_modulo(k, number), check_header(k, complete));
 }
 
-static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint32_t sum, uint64_t who, uint32_t number, uint32_t complete)
+static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who, uint32_t number, uint32_t complete)
 {
     return check_written(k, wire) == check_plus(k, check_whole(k, sum, who, number), check_header(k, complete));
 }
@@ -263,7 +247,9 @@ static inline bool check_is_prime(uint32_t n)
 /* Between half of 2^32 / W and that: a secret, because a change by a multiple of p is not seen. */
 static inline uint32_t check_prime(uint32_t workers, uint32_t random)
 {
-    uint64_t most = (1ull << 32) / workers, least = most / 2;
+    uint64_t most = (1ull << 32) / workers, least;
+    most = most < CHECK_PRIME_MOST ? most : CHECK_PRIME_MOST;
+    least = most / 2;
     uint32_t n = (uint32_t)(least + random % (most - least));
     while (!check_is_prime(n))
         n--;
@@ -277,8 +263,8 @@ static inline void check_free(struct check *k)
     free(k->worker);
     free(k->slope);
     free(k->pad);
-    free(k->even);
-    free(k->odd);
+    free(k->low);
+    free(k->high);
     free(k);
 }
 
@@ -294,11 +280,43 @@ static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint
     return numbers;
 }
 
+/* The two digits of a coefficient; false: it has none so small. */
+static inline bool check_digits(int64_t number, int32_t digit[2])
+{
+    digit[0] = (int32_t)((number + (1 << CHECK_DIGIT) / 2) & ((1 << CHECK_DIGIT) - 1)) - (1 << CHECK_DIGIT) / 2;
+    int64_t left = (number - digit[0]) >> CHECK_DIGIT;
+    digit[1] = (int32_t)left;
+    return digit[0] >= -CHECK_DIGIT_MOST && left >= -CHECK_DIGIT_MOST && left <= CHECK_DIGIT_MOST;
+}
+
+/* Draws the coefficients: numbers of 26 bits, of which those count that are not 0 modulo p and that have two digits also when they are
+ * multiplied by 2^16. With p above 2^26 that is one in p / 2^26, so 2^20 W or more are left to choose from. */
+static inline void check_draw_coefficients(struct check *k)
+{
+    uint32_t drawn[16][CHECK_LANES], found = 0;
+    int64_t all = 0;
+    for (uint32_t i = 0; found + INART_CHECK_WORDS < k->values; i++) {
+        if (i % CHECK_RECENT == 0)
+            check_blocks(k->key, i / 16, CHECK_FOR_COEFFICIENTS, 0, 0, drawn);
+        int64_t prime = k->prime, x = (int64_t)(drawn[i % 16][i / 16 % CHECK_LANES] >> (32 - 2 * CHECK_DIGIT)) - (1 << (2 * CHECK_DIGIT - 1));
+        int64_t y = (x % prime + prime) % prime * 65536 % prime;
+        int32_t a[2], b[2];
+        if (y > prime / 2)
+            y -= prime;
+        if (!y || !check_digits(x, a) || !check_digits(y, b))
+            continue;
+        k->low[found] = (uint16_t)a[0] | (uint32_t)(uint16_t)b[0] << 16;
+        k->high[found++] = (uint16_t)a[1] | (uint32_t)(uint16_t)b[1] << 16;
+        all += found <= (k->values & ~(CHECK_WIDTH - 1u)) ? x : 0;
+    }
+    k->offset = k->positive + (uint64_t)(all * 32768);
+}
+
 /* NULL: out of memory. */
 static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint32_t workers, uint32_t values)
 {
     struct check *k = calloc(1, sizeof *k);
-    uint32_t random[16][CHECK_LANES], *coefficient = NULL;
+    uint32_t random[16][CHECK_LANES];
     if (!k)
         return NULL;
     memcpy(k->key, key, sizeof k->key);
@@ -308,24 +326,20 @@ static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint3
     k->prime = check_prime(workers, random[0][0]);
     k->complete = 1 + random[1][0] % (k->prime - 1);
     k->reciprocal = UINT64_MAX / k->prime;
-    k->positive = ((1ull << 63) / k->prime + 1) * k->prime;
-    coefficient = check_draw(k, CHECK_FOR_COEFFICIENTS, values, k->prime < CHECK_COEFFICIENT ? k->prime : CHECK_COEFFICIENT);
+    k->positive = (CHECK_SUM_MOST / k->prime + 1) * k->prime;
     k->worker = check_draw(k, CHECK_FOR_WORKERS, workers + 1, k->prime);
     k->slope = check_draw(k, CHECK_FOR_SLOPES, values, CHECK_MERSENNE);
     k->pad = check_draw(k, CHECK_FOR_PADS, values, CHECK_MERSENNE);
-    size_t bytes = ((values + 1) / 2 * sizeof(uint64_t) + 63) & ~(size_t)63;
-    k->even = aligned_alloc(64, bytes);
-    k->odd = aligned_alloc(64, bytes);
-    if (!coefficient || !k->worker || !k->slope || !k->pad || !k->even || !k->odd) {
-        free(coefficient);
+    size_t bytes = (values * sizeof(uint32_t) + 63) & ~(size_t)63;
+    k->low = aligned_alloc(64, bytes);
+    k->high = aligned_alloc(64, bytes);
+    if (!k->worker || !k->slope || !k->pad || !k->low || !k->high) {
         check_free(k);
         return NULL;
     }
-    memset(k->even, 0, bytes);
-    memset(k->odd, 0, bytes);
-    for (uint32_t j = 0; j + 1 < values; j++)
-        (j & 1 ? k->odd : k->even)[j / 2] = coefficient[j];
-    free(coefficient);
+    memset(k->low, 0, bytes);
+    memset(k->high, 0, bytes);
+    check_draw_coefficients(k);
     for (uint32_t w = 0; w < workers; w++)
         k->everyone = check_modulo(k, k->everyone + k->worker[w]);
     return k;

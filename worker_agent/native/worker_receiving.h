@@ -112,7 +112,7 @@ static enum taken take_exponents(struct io_thread *x, struct tree *t, struct par
 
 /* Is a data chunk's result what the workers have sent? sum: check_sum of its words. */
 static bool values_right(struct io_thread *x, struct tree *t, const struct part *p, const struct inart_header *h, uint32_t index,
-                         const uint32_t *wire, uint32_t sum)
+                         const uint32_t *wire, uint64_t sum)
 {
     const struct check *check = x->worker->check;
     uint8_t kind = data_kind(t, p, index);
@@ -130,7 +130,7 @@ static enum taken take_values(struct io_thread *x, struct tree *t, struct part *
     size_t count;
     uint8_t *data = o->out + data_at(x, p, index, &count);
     bool fields = o->fields.count > 1;
-    uint32_t sum = raw || others || fields ? check_sum(check, wire)
+    uint64_t sum = raw || others || fields ? check_sum(check, wire)
                                            : checked_dequantise(check, wire, count, exponent_of(p, index), o->divisor, x->scratch);
     if (!values_right(x, t, p, h, index, wire, sum))
         return NOT_RIGHT;

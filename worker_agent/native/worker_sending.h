@@ -182,7 +182,7 @@ static void write_exponents(struct io_thread *x, struct part *p, uint32_t chunk,
 }
 
 /* The words of a data chunk with several values in each; check_sum of them. */
-static uint32_t write_fields(struct io_thread *x, const struct part *p, uint32_t index, const float *values, size_t count, uint32_t *wire)
+static uint64_t write_fields(struct io_thread *x, const struct part *p, uint32_t index, const float *values, size_t count, uint32_t *wire)
 {
     const struct operation *o = p->operation;
     uint64_t ignored, position = data_at(x, p, index, &ignored) / inart_dtype_bytes(o->dtype);
@@ -203,7 +203,7 @@ static void write_words(struct io_thread *x, struct tree *t, struct part *p, uin
         write_exponents(x, p, index, number, wire);
         return;
     }
-    uint32_t sum;
+    uint64_t sum;
     if (p->operation->layout.kind == INART_GATHER) {
         write_bytes(x, p, index, (uint8_t *)wire);
         sum = check_sum(w->check, wire);

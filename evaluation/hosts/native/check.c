@@ -1,5 +1,6 @@
 /* Doors to worker_agent/native/check.h for tests and measurements (evaluation/hosts/checks.py). */
-#include "check.h"
+#include "checked_numbers.h"
+#include "stream.h"
 
 struct check *checks_make(const uint8_t *key, uint32_t workers, uint32_t values) { return check_make(key, workers, values); }
 
@@ -54,11 +55,54 @@ int checks_maximum_right(const struct check *k, const uint32_t *wire, uint32_t t
     return check_maximum_right(k, wire, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence));
 }
 
-/* The check words of `packets` packets one after another, as a worker sends them; for its speed. */
-uint32_t checks_write_all(const struct check *k, uint32_t *wire, uint32_t packets)
+/* Whether numbers and check word in one pass are, bit by bit, what both give one after the other: a packet's words, and values from them. */
+int checks_one_pass(const struct check *k, const float *x, int32_t biased, float divisor)
 {
-    struct check_recent recent = {0};
-    for (uint32_t i = 0; i < packets; i++)
-        check_write(k, wire + (uint64_t)i * k->values, k->worker[0], check_number(k, &recent, 1, 0, i));
-    return wire[k->values - 1];
+    uint32_t one[INART_MAX_VALUES] = {0}, two[INART_MAX_VALUES] = {0};
+    float from_one[INART_MAX_VALUES] = {0}, from_two[INART_MAX_VALUES] = {0};
+    size_t n = INART_DATA_VALUES(k->values);
+    uint32_t sum = check_modulo(k, checked_quantise(k, x, n, biased, one)), back;
+    inart_quantise(x, n, n, biased, k->workers, two);
+    back = check_modulo(k, checked_dequantise(k, two, n, biased, divisor, from_one));
+    inart_dequantise(two, n, biased, k->workers, divisor, from_two);
+    one[n] = two[n] = 0;
+    return !memcmp(one, two, sizeof one) && !memcmp(from_one, from_two, n * sizeof *from_one)
+        && sum == check_modulo(k, check_sum(k, two)) && back == sum;
+}
+
+#define TOGETHER 62 /* packets of a super-frame */
+#define AHEAD 4096  /* bytes, as a worker asks for its array */
+
+/* What a worker does with its array for `chunks` packets, all but system calls: finds their exponents, writes them, decodes answers and streams
+ * them out; with their check words or without. Packets are copied twice, as the kernel copies them. What it
+ * returns means nothing; it keeps the compiler from leaving anything out. */
+uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64_t chunks, int checked)
+{
+    static uint32_t frames[3][TOGETHER * (INART_MAX_VALUES + 16)] __attribute__((aligned(64)));
+    struct check_recent to = {0}, from = {0};
+    float scratch[INART_MAX_VALUES];
+    const size_t n = INART_DATA_VALUES(k->values), size = k->values + 16;
+    uint32_t right = 0;
+    for (uint64_t c = 0; c < chunks; c++) {
+        const float *values = x + c * n;
+        uint32_t *wire = frames[0] + c % TOGETHER * size, *answer = frames[2] + c % TOGETHER * size;
+        int32_t exponent = inart_exponent(values, n);
+        for (size_t i = 0; i < n * sizeof *values; i += 64)
+            __builtin_prefetch((const uint8_t *)values + AHEAD + i);
+        if (checked) {
+            uint64_t sum = checked_quantise(k, values, n, exponent, wire);
+            wire[n] = __builtin_bswap32(check_whole(k, sum, k->worker[0], check_number(k, &to, 1, 0, c)));
+            sum = checked_dequantise(k, answer, n, exponent, 1.0f, scratch);
+            right += check_result_right(k, answer, sum, k->worker[0], check_number(k, &from, 1, 0, c), 0);
+        } else {
+            inart_quantise(values, n, n, exponent, k->workers, wire);
+            inart_dequantise(answer, n, exponent, k->workers, 1.0f, scratch);
+        }
+        inart_stream(out + c * n, scratch, n * sizeof *out);
+        if (c % TOGETHER == TOGETHER - 1) {
+            memcpy(frames[1], frames[0], TOGETHER * size * sizeof(uint32_t));
+            memcpy(frames[2], frames[1], TOGETHER * size * sizeof(uint32_t));
+        }
+    }
+    return right;
 }
