@@ -144,6 +144,21 @@ class Check:
         """The check word of a result."""
         return (self.word(data, workers, tree, kind, sequence) + self.header(complete)) % self.prime
 
+    def question(
+        self,
+        words: Words | Sequence[int],
+        *,
+        flags: int,
+        attempt: int,
+        count: int,
+        tree: int,
+        sequence: int,
+        complete: int,
+    ) -> int:
+        """The check word of the root's question about `count` chunks from `sequence` on."""
+        kind = flags | attempt << 8 | count << 16
+        return (self.word(words, [self.workers], tree, kind, sequence) + self.header(complete)) % self.prime
+
     def seal(self, tree: int, sequence: int, complete: int) -> int:
         """The last word of a MAXIMUM chunk's result."""
         return (self.number(tree, Flag.MAXIMUM, sequence) % self.prime + self.header(complete)) % self.prime

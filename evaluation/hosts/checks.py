@@ -25,7 +25,7 @@ Wire = NDArray[np.int32]
 def _library() -> ctypes.CDLL:
     library = load(Path(__file__).resolve().parent / "native" / "check.c", include=[NATIVE])
     library.checks_make.restype = ctypes.c_void_p
-    for name in ("prime", "result", "seal", "exponent"):
+    for name in ("prime", "result", "seal", "question", "exponent"):
         getattr(library, f"checks_{name}").restype = ctypes.c_uint32
     library.checks_free.restype = None
     return library
@@ -64,6 +64,13 @@ class NativeCheck:
     ) -> int:
         _wire, given = self._given([*data, 0], workers)
         return int(_library().checks_result(*given, tree, int(kind), ctypes.c_uint64(sequence), complete))
+
+    def question(self, words: Sequence[int] | Wire, **header: int) -> int:
+        """header: as checkword.Check.question."""
+        wire, _ = self._given([*words, 0], ())
+        names = ("flags", "attempt", "count", "tree", "sequence", "complete")
+        given = [ctypes.c_uint32(header[name]) for name in names]
+        return int(_library().checks_question(self._made, ctypes.c_void_p(wire.ctypes.data), *given))
 
     def seal(self, tree: int, sequence: int, complete: int) -> int:
         return int(_library().checks_seal(self._made, tree, ctypes.c_uint64(sequence), complete))

@@ -105,6 +105,7 @@ static bool send_question(struct io_thread *x, struct tree *t, uint64_t sequence
     uint32_t *words = (uint32_t *)inart_values(io_build(io, t->lane, &h)), bits = count == 1 ? x->workers : count;
     for (uint32_t i = 0; i < x->values; i++)
         words[i] = 32 * i < bits ? __builtin_bswap32((uint32_t)(set[i / 2] >> 32 * (i % 2))) : 0;
+    words[x->values - 1] = __builtin_bswap32(check_question(x->check, words, &h, t->number, attempt));
     if (io_complete(io, t->lane))
         io_flush(io, now);
     x->stats.packets_sent++;

@@ -153,3 +153,22 @@ def test_coefficients_that_vectors_can_multiply_are_many(workers: int, seed: int
     assert len(check.coefficients) == 255
     assert all(number % check.prime for number in check.coefficients)
     assert len({number % check.prime for number in check.coefficients}) > 250
+
+
+headers = st.fixed_dictionaries({
+    "flags": st.just(int(Flag.RESULT | HostFlag.ASK)), "attempt": st.integers(0, 255), "count": st.integers(0, 1024),
+    "tree": st.integers(0, 300), "sequence": sequences, "complete": sequences,
+})  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([1, 4, 65]), headers, st.integers(0, 10**6))
+def test_a_question_is_about_what_its_header_says(workers: int, header: dict[str, int], seed: int) -> None:
+    """Both make the same word, and for no other header."""
+    check, native = Check(KEY, workers, 64), NativeCheck(KEY, workers, 64)
+    words = [int(word) for word in np.random.default_rng(seed).integers(-(2**31), 2**31, 63)]
+    word = check.question(words, **header)
+    assert word == native.question(words, **header)
+    assert word != check.question([*words[:-1], words[-1] ^ 1], **header)
+    for name, value in header.items():
+        assert word != check.question(words, **{**header, name: value ^ 1})

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from evaluation.chaos import forger
-from p4src.protocol import VERSION, Flag
+from p4src.protocol import VERSION, Flag, HostFlag
 from tests.hosts.conftest import WORKERS
-from tests.hosts.rig import Rig, check, tensors
+from tests.hosts.rig import Rig, check, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, starts
 from tests.hosts.test_collectives import gather_and_check
 
@@ -108,6 +108,34 @@ def test_another_user_who_knows_all_but_the_key_makes_no_sum_wrong(make_rig: Mak
     said = [json.loads(process.stdout.read()) for process in forgers if process.stdout is not None]
     assert [one["uid"] for one in said] == [forger.NOBODY] * 2 and all(one["sent"] > 0 for one in said)
     reduce_and_check(rig, seed, 30_000)
+
+
+def test_another_user_cannot_ask_in_the_roots_place(make_rig: MakeRig) -> None:
+    """Questions of which the workers believe all but the check word: they send nothing again for them, and do not
+    take chunks for complete that are not."""
+    rig = make_rig()
+    server = rig.job.servers[0]
+    before = tensors(3, WORKERS, 30_000)
+    after = [tensor.copy() for tensor in before]
+    waiting = [engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines[1:], after[1:], strict=True)]
+    flags = int(Flag.RESULT) | int(HostFlag.ASK)
+    questions = [
+        {
+            "job": server.job_id, "epoch": server.epoch ^ attempt << 24, "port": tree.port, "label": tree.return_label,
+            "flags": flags | more, "sequence": 0, "bitmap": complete << 32 | 32, "count": 20,
+        }
+        for tree in server.root_trees
+        for attempt, more, complete in ((0, 0, 0), (1, 0, 0), (0, int(Flag.RESEND), 0), (0, 0, 1 << 20))
+    ]  # fmt: skip
+    assert forged(rig, "s0", questions).wait(60) == 0
+    wait_until(lambda: failures(rig) > 0, "a question is refused")
+    sent_again = [tree.resent_gap + tree.resent_recovery for engine in rig.engines for tree in engine.stats().trees]
+    asked = sum(tree.questions for one in rig.servers for tree in one.stats().trees)
+    assert not asked and not any(sent_again)
+    waiting.append(rig.engines[0].allreduce_async(after[0]))
+    for work in waiting:
+        work.wait(PATIENCE)
+    check(before, after, starts(rig, 30_000), VALUES)
 
 
 BIND = """

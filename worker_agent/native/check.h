@@ -195,6 +195,25 @@ static inline bool check_result_right(const struct check *k, const uint32_t *wir
     return check_written(k, wire) == check_plus(k, check_whole(k, sum, who, number), check_header(k, complete));
 }
 
+/* ---- questions ---- */
+
+#define CHECK_QUESTION_MOST 0xffffu /* chunks */
+
+/* The check word of the root's question with this header (attempt: that of its epoch): of its words, and of what the header says:
+ * which chunks, in which attempt, and below which all are complete. Only the root's number is in it. */
+static inline uint32_t check_question(const struct check *k, const uint32_t *wire, const struct inart_header *h, uint32_t tree, uint32_t attempt)
+{
+    struct check_recent recent = {0}; /* questions are few */
+    uint32_t kind = h->flags | attempt << 8 | (uint32_t)h->bitmap << 16, complete = (uint32_t)(h->bitmap >> 32);
+    uint32_t number = check_number(k, &recent, tree, kind, h->sequence);
+    return check_plus(k, check_word(k, wire, k->worker[k->workers], number), check_header(k, complete));
+}
+
+static inline bool check_question_right(const struct check *k, const uint32_t *wire, const struct inart_header *h, uint32_t tree, uint32_t attempt)
+{
+    return (uint32_t)h->bitmap <= CHECK_QUESTION_MOST && check_written(k, wire) == check_question(k, wire, h, tree, attempt);
+}
+
 /* ---- words of MAXIMUM chunks ---- */
 
 static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent)

@@ -223,8 +223,12 @@ static void hear(struct io_thread *x, struct tree *t, uint64_t complete, uint64_
 static void take_question(struct io_thread *x, struct tree *t, const struct inart_header *h, const uint8_t *packet, uint64_t now)
 {
     const uint32_t *set = (const uint32_t *)(const void *)(packet + INART_AT(INART_OFFSET_VALUES));
-    uint64_t count = (uint32_t)h->bitmap, bits = 32ull * (x->worker->config.values - 1); /* the last word is not part of it */
+    uint64_t count = (uint32_t)h->bitmap, bits = 32ull * (x->worker->config.values - 1); /* the last word is the check word */
     uint32_t index = x->worker->config.index;
+    if (!check_question_right(x->worker->check, set, h, t->config.tree, inart_attempt(h->epoch, x->worker->config.epoch))) {
+        t->stats.check_failures++; /* the root has not asked so */
+        return;
+    }
     bool alone = h->flags & INART_FLAG_RESEND, found = false;
     if (count == 1 && index < bits && !(__builtin_bswap32(set[index / 32]) >> index % 32 & 1))
         count = 0;

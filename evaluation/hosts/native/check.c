@@ -43,6 +43,13 @@ uint32_t checks_seal(const struct check *k, uint32_t tree, uint64_t sequence, ui
     return check_seal(k, complete, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence));
 }
 
+uint32_t checks_question(const struct check *k, const uint32_t *wire, uint32_t flags, uint32_t attempt, uint32_t count, uint32_t tree, uint32_t sequence,
+                         uint32_t complete)
+{
+    struct inart_header h = {.flags = (uint8_t)flags, .sequence = sequence, .bitmap = (uint64_t)complete << 32 | count};
+    return check_question(k, wire, &h, tree, attempt);
+}
+
 uint32_t checks_exponent(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t position, uint32_t exponent)
 {
     struct check_recent recent = {0};
