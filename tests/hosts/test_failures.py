@@ -186,7 +186,7 @@ def test_different_operations_are_an_error_on_every_worker(make_rig: MakeRig) ->
         for worker, engine in enumerate(rig.engines)
     ]
     for work in works:
-        with pytest.raises(MismatchError, match="dtype or operation"):
+        with pytest.raises(MismatchError, match="dtype, bits or operation"):
             work.wait(DEADLINE)
 
 
