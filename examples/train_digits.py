@@ -113,6 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--agent", metavar="unix:PATH", help="a `python -m worker_agent serve` of this machine instead")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument("--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 from there")
+    parser.add_argument("--bits", type=int, help="that gradients travel in: 16, 10, 8 or 6 (what their type has)")
     parser.add_argument("--steps", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--width", type=int, default=32, help="of the first layer; parameters grow with its square")
@@ -138,7 +139,7 @@ def train(arguments: argparse.Namespace) -> Report:
     if arguments.hook == "inart":
         from worker_agent import InArtState, inart_hook
 
-        state = InArtState(arguments.controller, agent=arguments.agent, node=arguments.node)
+        state = InArtState(arguments.controller, agent=arguments.agent, node=arguments.node, bits=arguments.bits)
         ddp.register_comm_hook(state, inart_hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=arguments.rate, momentum=0.9)
     # The same order on all ranks; each takes its part of every batch.

@@ -92,6 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--agent", metavar="unix:PATH", help="an `inart agent` of this machine instead")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
+    parser.add_argument("--bits", type=int, help="that gradients travel in: 16, 10, 8 or 6 (what their type has)")
     parser.add_argument("--steps", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=8, help="sequences per rank and step")
     parser.add_argument("--length", type=int, default=64, help="bytes of a sequence")
@@ -107,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) -> tuple[nn.Module, Any]:
     """The model for data-parallel training, and what to close afterwards."""
-    where = {"agent": arguments.agent, "node": arguments.node}
+    where = {"agent": arguments.agent, "node": arguments.node, "bits": arguments.bits}
     if arguments.how in ("gloo", "backend"):
         return DistributedDataParallel(model), None
     from worker_agent import InArtState, inart_fsdp, inart_hook
@@ -184,7 +185,8 @@ def initialise(arguments: argparse.Namespace) -> None:
     if arguments.how in THROUGH_BACKEND:
         from worker_agent.backend import BackendOptions
 
-        options = BackendOptions(controller=arguments.controller, agent=arguments.agent, node=arguments.node)
+        where = {"agent": arguments.agent, "node": arguments.node, "bits": arguments.bits}
+        options = BackendOptions(controller=arguments.controller, **where)
         dist.init_process_group("cpu:inart,cuda:inart", pg_options=options)
     else:
         dist.init_process_group("cpu:gloo,cuda:nccl" if arguments.device == "cuda" else "gloo")

@@ -18,6 +18,7 @@ from controlplane.common.inputs import parse_bytes
 from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AgentError
+from worker_agent.fields import FIELDS
 from worker_agent.io_options import IoOptions
 
 OCTAL = "permissions in octal, from 000 to 777 (660: owner and group)"
@@ -42,6 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
     allreduce.add_argument("--repeat", type=int, default=5, metavar="N", help="how often (default: %(default)s)")
     allreduce.add_argument(
         "--dtype", choices=("float32", "float16", "bfloat16"), default="float32", help="default: %(default)s"
+    )
+    allreduce.add_argument(
+        "--bits", type=int, choices=tuple(FIELDS), help="that each value travels in (what its type has)"
     )
     allreduce.add_argument("--op", choices=("sum", "mean"), default="sum", help="default: %(default)s")
     allreduce.add_argument("--seed", type=int, default=0, help="the same on all workers")
@@ -72,7 +76,7 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
 
     if arguments.repeat < 1:
         raise ValueError("--repeat must be at least 1")
-    trial = Trial(arguments.bytes, arguments.repeat, arguments.dtype, arguments.op, arguments.seed)
+    trial = Trial(arguments.bytes, arguments.repeat, arguments.dtype, arguments.op, arguments.seed, bits=arguments.bits)
     with connect(
         arguments.controller,
         arguments.node,

@@ -18,7 +18,7 @@ from p4src.protocol import data_values
 from worker_agent.agent import Agent
 from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError
-from worker_agent.fields import bits_of, field_bits
+from worker_agent.fields import bits_of, field_bits, is_stochastic
 from worker_agent.fixedpoint import fraction_bits
 from worker_agent.operands import ITEM_BYTES
 
@@ -30,7 +30,8 @@ SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 
 @dataclass(frozen=True)
 class Trial:
-    """What to reduce: bytes of the tensor, how often (after a small one that gets all to the start), and how."""
+    """What to reduce: bytes of the tensor, how often (after a small one that gets all to the start), and how. bits:
+    that each value travels in; None: what its type has."""
 
     nbytes: int
     repeat: int = 5
@@ -38,6 +39,7 @@ class Trial:
     op: Operation = "sum"
     seed: int = 0
     timeout: float = 600.0
+    bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,10 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
     exact = vector * scales.sum()
     largest = float(np.abs(vector).max()) * int(np.abs(scales).max())
     exponent = int(np.frexp(largest)[1])
-    bits = bits_of(trial.dtype, None, workers)
+    bits = bits_of(trial.dtype, trial.bits, workers)
     kept = fraction_bits(workers) if bits == 32 else field_bits(bits, workers)
-    bound = float(np.ldexp(workers / 2, exponent - kept))
+    steps = workers if is_stochastic(trial.dtype, bits) else workers / 2
+    bound = float(np.ldexp(steps, exponent - kept))
     if trial.op == "mean":
         exact, bound = exact / workers, bound / workers
     # The result's own rounding: to float32, for a mean again, and to the tensor's format.
@@ -143,7 +146,7 @@ def run(agent: Agent, trial: Trial) -> TrialResult:
     result = data
     for _ in range(trial.repeat):
         result = data.copy()
-        work = agent.allreduce_async(result, trial.op, dtype=trial.dtype)
+        work = agent.allreduce_async(result, trial.op, dtype=trial.dtype, bits=trial.bits, seed=trial.seed)
         work.wait(trial.timeout)
         seconds.append(work.seconds)
     after = agent.stats()

@@ -42,9 +42,9 @@ def test_allreduce_tool_reports_rate_and_error(network):
     server = network.run_server()
     options = ("--controller", network.address, "--bytes", "1M", "--repeat", "2", "--json")
     results = []
-    for dtype, op in (("float32", "sum"), ("bfloat16", "mean")):
+    for dtype, op, *more in (("float32", "sum"), ("bfloat16", "mean"), ("float32", "mean", "--bits", "8")):
         tools = [
-            network.run(node, "worker_agent", "allreduce", *options, "--dtype", dtype, "--op", op)
+            network.run(node, "worker_agent", "allreduce", *options, "--dtype", dtype, "--op", op, *more)
             for node in ("w0", "w1")
         ]
         found = []
