@@ -5,8 +5,12 @@ so the feasible sending rate is the least of residual capacity / load per unit. 
 
 - x on every link of every worker's route and of every relay's route, and on every link of the return tree (the latter
   only where the topology counts results on links);
-- x of aggregation capacity at a switch for every flow that is added there (input; partial sums too);
+- x of aggregation capacity at a switch, or at a host that adds inside of trees, for every flow that is added there
+  (input; partial sums too);
 - x of ingress at the root for every flow that ends there (direct ones and partial sums).
+
+A host that is worker and parameter server at once takes its own gradients in over no link; they count as ingress only
+where its ingress_mbps says how much it can take in.
 
 Where switches' slots and the packets' size are known (planner/plan/limits.py), a tree has no more packets under
 way than slots (plan/cost.py): an `aggregation_memory` binds where a tree needs all the slots that a switch has left for
@@ -27,14 +31,14 @@ from controlplane.planner.plan.cost import windows
 from controlplane.planner.plan.model import Multicast, Plan
 from controlplane.planner.topology import Topology
 
-KINDS = ("parameter_server", "switch", "nic", "link", "aggregation_memory", "window")
+KINDS = ("parameter_server", "switch", "host", "nic", "link", "aggregation_memory", "window")
 """In the order in which ties are reported."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One resource. kind: switch, parameter_server, link, nic (a link that a worker hangs on), aggregation_memory (of a
-    switch), or window (of a tree).
+    """One resource. kind: switch, host (that adds inside of trees), parameter_server, link, nic (a link that a worker
+    hangs on), aggregation_memory (of a switch), or window (of a tree).
 
     name: the node, "u->v", or "tree i". load_mbps: at the plan's rate; capacity_mbps: residual, i.e. without background
     load.
@@ -87,26 +91,48 @@ class Evaluation:
         }
 
 
+def root_mbps(topology: Topology, job: Job, root: str) -> float:
+    """What a parameter server can take in, Mbit/s. Where it is a worker, too, its own gradients cross no link: the link
+    is then no limit beside the load of the link."""
+    return topology.residual_intake_mbps(root) if root in job.both_roles else topology.residual_ingress_mbps(root)
+
+
 def bound(topology: Topology, job: Job) -> float:
     """Upper bound of f in Mbit/s for any scheme, single- or multi-level.
 
     Of W streams per unit of f, a switch that aggregates n inputs takes away n - 1 <= n (1 - 1/W), and at least one
-    stream per tree reaches a root: f <= A (1 - 1/W) + sum_s B_s' / W with A = min(sum_v C_v / W, sum_s B_s').
+    stream per tree reaches a root: W f <= sum_v C_v (1 - 1/W) + sum_s B_s' and f <= sum_s B_s'. Of D roots that are
+    workers, too, what they send to themselves (at most f in all) needs none of this, but results of other trees come
+    in over the same links: (W + D - 2) f <= the same sum.
     f is also at most every worker's link, in both directions (results come back), and at most what the parameter
     servers' links can send.
     """
-    workers = len(job.workers)
-    ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
-    aggregation = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
-    added = min(aggregation / workers, ingress)
-    limits = [added * (1 - 1 / workers) + ingress / workers]
-    for worker in job.workers:
-        limits.append(sum(topology.residual_bandwidth_mbps(worker, v) for v in topology.graph.successors(worker)))
-        if topology.results_on_links:
-            limits.append(sum(topology.residual_bandwidth_mbps(u, worker) for u in topology.graph.predecessors(worker)))
-    roots = job.parameter_servers
-    if topology.results_on_links:
-        limits.append(sum(topology.residual_bandwidth_mbps(s, v) for s in roots for v in topology.graph.successors(s)))
+    workers, both = len(job.workers), len(job.both_roles)
+    counted, roots = topology.results_on_links, job.parameter_servers
+    ingress = sum(topology.residual_ingress_mbps(s) for s in roots)
+    aggregation = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
+
+    def comes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
+
+    def goes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
+
+    limits = [ingress]
+    if counted or not both:
+        taken = sum(comes(s) if s in job.both_roles else topology.residual_ingress_mbps(s) for s in roots)
+        streams = workers + both - 2 if both else workers
+    else:
+        taken, streams = ingress, workers - 1
+    limits.append((aggregation * (1 - 1 / workers) + taken) / streams)
+    # A worker that is a root, too, sends its own part's results where these count, and else has its part at home.
+    sending = [worker for worker in job.workers if counted or worker not in job.both_roles]
+    limits += [goes(worker) for worker in sending]
+    if counted:
+        limits += [comes(worker) for worker in job.workers]
+        limits.append(sum(goes(s) for s in roots))
+    elif both > 1:
+        limits.append(sum(goes(worker) for worker in job.both_roles) / (both - 1))
     return min(limits)
 
 
@@ -148,7 +174,7 @@ def multicast_bound(topology: Topology, job: Job, multicasts: Sequence[Multicast
 def unit_loads(
     plan: Plan, results_on_links: bool = True
 ) -> tuple[dict[tuple[str, str], float], dict[str, float], dict[str, float]]:
-    """Load per unit of f of every link, of every switch that adds and of every root that the plan uses."""
+    """Load per unit of f of every link, of every node that adds and of every root that the plan uses."""
     links: dict[tuple[str, str], float] = {}
     switches: dict[str, float] = {}
     roots: dict[str, float] = {}
@@ -177,8 +203,9 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
         plan.check(topology)
     links, switches, roots = unit_loads(plan, topology.results_on_links)
     workers = set(plan.job.workers)
-    items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
-    items += [("parameter_server", s, load, topology.residual_ingress_mbps(s)) for s, load in roots.items()]
+    kinds = {"switch": "switch", "server": "host"}
+    items = [(kinds[topology.kind(v)], v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
+    items += [("parameter_server", s, load, root_mbps(topology, plan.job, s)) for s, load in roots.items()]
     items += [
         (
             "nic" if u in workers or v in workers else "link",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from controlplane.planner.evaluate import bound, evaluate
+from controlplane.planner.evaluate import bound, evaluate, root_mbps
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.model import Plan, Tree
@@ -61,7 +61,7 @@ def gather_speed(plan: Plan, topology: Topology) -> float:
         return 1.0
     links, roots = gather_loads(plan, topology.results_on_links)
     carried = [topology.residual_bandwidth_mbps(*pair) / load for pair, load in links.items()]
-    carried += [topology.residual_ingress_mbps(root) / load for root, load in roots.items()]
+    carried += [root_mbps(topology, plan.job, root) / load for root, load in roots.items()]
     return max(1.0, min(workers / (workers - 1), min(carried) / rate))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from controlplane.planner.topology import Topology, natural_key
 
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
+ON_WORKERS = "workers"
+"""What `ps=` says for a parameter server on every worker's server."""
 MOST_TENSORS = 100_000
 FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers")
 WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "gathers", "name")
@@ -36,6 +39,8 @@ def is_job_name(name: str) -> bool:
 class Job:
     """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32).
 
+    A server may be a worker and a parameter server at once (`both_roles`): it is named in both lists.
+
     max_trees: how many aggregation trees a plan may have at most (None: any number). buckets: bytes of the tensors that
     make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
     counts and model_bytes is an example). at_least: when workers are lost for good, the job goes on with the rest as
@@ -56,6 +61,11 @@ class Job:
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the tensors that are reduced; none where they are of any size."""
         return (self.model_bytes,) if self.buckets is None else self.buckets
+
+    @cached_property
+    def both_roles(self) -> frozenset[str]:
+        """Servers that are worker and parameter server at once: what such a worker sends to itself crosses no link."""
+        return frozenset(self.workers).intersection(self.parameter_servers)
 
     @property
     def may_lose_workers(self) -> bool:
@@ -88,11 +98,15 @@ class Job:
             raise JobError(f"job {self.name!r} has no workers")
         if not self.parameter_servers:
             raise JobError(f"job {self.name!r} has no parameter servers")
-        seen: set[str] = set()
-        for node in (*self.workers, *self.parameter_servers):
-            if node in seen:
-                raise JobError(f"job {self.name!r}: node {node!r} is given twice (a server has one role)")
-            seen.add(node)
+        for role, nodes in (("worker", self.workers), ("parameter server", self.parameter_servers)):
+            if len(set(nodes)) < len(nodes):
+                twice = next(node for i, node in enumerate(nodes) if node in nodes[:i])
+                raise JobError(f"job {self.name!r}: {role} {twice!r} is given twice")
+        if len(self.workers) == 1 and self.workers[0] in self.parameter_servers:
+            raise JobError(
+                f"job {self.name!r}: its only worker {self.workers[0]!r} is its own parameter server: there is nothing "
+                "to send"
+            )
         if isinstance(self.model_bytes, bool) or not isinstance(self.model_bytes, int) or self.model_bytes <= 0:
             raise JobError(
                 f"job {self.name!r}: model_bytes must be a whole number of bytes above 0, like 1000000, a list "
@@ -197,7 +211,7 @@ def parse_sizes(text: str) -> tuple[int, tuple[int, ...] | None]:
 def place_job(
     topology: Topology,
     workers: int | None = None,
-    parameter_servers: int = 1,
+    parameter_servers: int | None = 1,
     *,
     seed: int = 0,
     model_bytes: int = DEFAULT_MODEL_BYTES,
@@ -207,7 +221,8 @@ def place_job(
     at_least: int | None = None,
     gathers: bool = False,
 ) -> Job:
-    """Parameter servers and workers on random servers (workers None: on all that are left).
+    """Parameter servers and workers on random servers (workers None: on all that are left; parameter_servers None: one
+    on every worker's server).
 
     Servers whose `role` says so are taken first. Same seed, same job. Raises JobError when there are too few servers.
     """
@@ -222,16 +237,18 @@ def place_job(
             order.remove(node)
         return sorted(chosen, key=natural_key)
 
-    if parameter_servers < 1 or (workers is not None and workers < 1):
+    own = parameter_servers or 0  # servers that are parameter servers only
+    if (parameter_servers is not None and own < 1) or (workers is not None and workers < 1):
         raise JobError(f"a job needs a worker and a parameter server, got workers={workers}, ps={parameter_servers}")
-    needed = parameter_servers + (workers if workers is not None else 1)
+    needed = own + (workers if workers is not None else 1)
     if needed > len(order):
         raise JobError(f"the job needs {needed} servers, the topology has {len(order)}")
-    roots = take(parameter_servers, "parameter_server", "worker")
+    roots = take(own, "parameter_server", "worker")
+    chosen = take(workers if workers is not None else len(order), "worker", "parameter_server")
     return Job(
         name,
-        tuple(take(workers if workers is not None else len(order), "worker", "parameter_server")),
-        tuple(roots),
+        tuple(chosen),
+        tuple(roots if parameter_servers is not None else chosen),
         model_bytes,
         max_trees,
         buckets,
@@ -243,8 +260,9 @@ def place_job(
 def parse_job(spec: str, topology: Topology) -> Job:
     """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,gathers=1,name=x" (every part optional).
 
-    Without workers: all servers left; without ps: as many as the topology has of that role, else 1. model: bytes of the
-    gradient, of its tensors (25M+7M, 25M*40), or any (also without it). Raises JobError.
+    Without workers: all servers left; without ps: as many as the topology has of that role, else 1; ps=workers: each
+    worker is a parameter server, too. model: bytes of the gradient, of its tensors (25M+7M, 25M*40), or any (also
+    without it). Raises JobError.
     """
     if spec and "=" not in spec:
         path = Path(spec)
@@ -284,7 +302,7 @@ def parse_job(spec: str, topology: Topology) -> Job:
     return place_job(
         topology,
         integer("workers", None),
-        integer("ps", hinted or 1) or 0,
+        None if values.get("ps") == ON_WORKERS else integer("ps", hinted or 1) or 0,
         seed=integer("seed", 0) or 0,
         model_bytes=size,
         name=values.get("name", "job"),

@@ -10,7 +10,7 @@ from itertools import count
 from controlplane.common.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held
+from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held, undeployable
 from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.planner.plan.slots import place_slots
 from controlplane.planner.routing import next_hops
@@ -114,6 +114,8 @@ def build(
     of their own (controlplane/planner/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)
+    if why := undeployable(plan, topology):
+        raise PlanError(f"job {plan.job.name!r}: {why}")
     if plan.multicasts:
         return build_multicasts(plan.multicasts, topology, limits, first_label=first_label, taken=taken)
     check_fits(plan, topology)

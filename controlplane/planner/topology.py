@@ -64,7 +64,8 @@ class Topology:
 
     Node attributes: kind ("switch" or "server");
     switches: aggregation_mbps (input rate that it can aggregate; absent: unlimited), used_aggregation_mbps (by others);
-    servers: ingress_mbps (rate at which a parameter server there takes gradients in; absent: its access link's),
+    servers: aggregation_mbps (input rate that the host adds inside of trees, as a switch would; absent: none),
+    ingress_mbps (rate at which a parameter server there takes gradients in; absent: its access link's),
     used_ingress_mbps, host_ms (what an agent there adds to a round trip), measured_ms (the same as agents measured it
     last, where host_ms does not say: plan/measured.py), ip, mac, role ("worker" or "parameter_server": `parse_job`
     places those there first).
@@ -140,15 +141,21 @@ class Topology:
         """ "worker", "parameter_server" or None: a hint for `parse_job`."""
         return self._node(node).get("role")
 
-    def aggregation_mbps(self, switch: str) -> float:
-        """Input rate that the switch can aggregate; infinity when not limited."""
-        return self._of_kind(switch, "switch").get("aggregation_mbps", math.inf)
+    def aggregation_mbps(self, node: str) -> float:
+        """Input rate that the node can aggregate; infinity: a switch without a limit; 0: a server that does not say."""
+        attributes = self._node(node)
+        return attributes.get("aggregation_mbps", math.inf if attributes["kind"] == "switch" else 0.0)
 
-    def used_aggregation_mbps(self, switch: str) -> float:
-        return self._of_kind(switch, "switch").get("used_aggregation_mbps", 0.0)
+    def used_aggregation_mbps(self, node: str) -> float:
+        return self._node(node).get("used_aggregation_mbps", 0.0)
 
-    def residual_aggregation_mbps(self, switch: str) -> float:
-        return max(0.0, self.aggregation_mbps(switch) - self.used_aggregation_mbps(switch))
+    def residual_aggregation_mbps(self, node: str) -> float:
+        return max(0.0, self.aggregation_mbps(node) - self.used_aggregation_mbps(node))
+
+    @cached_property
+    def adding_servers(self) -> frozenset[str]:
+        """Servers that may add inside of trees."""
+        return frozenset(s for s in self.servers if self.residual_aggregation_mbps(s) > 0)
 
     def ingress_mbps(self, server: str) -> float:
         """Rate at which a parameter server on this server takes gradients in (absent: its access links)."""
@@ -160,9 +167,13 @@ class Topology:
 
     def residual_ingress_mbps(self, server: str) -> float:
         """What is left of the server's own ingress; at most what is left of its access links."""
-        own = self._of_kind(server, "server").get("ingress_mbps", math.inf) - self.used_ingress_mbps(server)
         links = sum(self.residual_bandwidth_mbps(u, server) for u in self.graph.predecessors(server))
-        return max(0.0, min(own, links))
+        return min(self.residual_intake_mbps(server), links)
+
+    def residual_intake_mbps(self, server: str) -> float:
+        """What is left of the server's own ingress, whatever its links carry; infinity when not limited."""
+        attributes = self._of_kind(server, "server")
+        return max(0.0, attributes.get("ingress_mbps", math.inf) - attributes.get("used_ingress_mbps", 0.0))
 
     # --- links ---
 
@@ -440,7 +451,7 @@ def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(attributes)
     for key in NODE_NUMBERS:
         if key in attributes:
-            if key.endswith("aggregation_mbps") != (kind == "switch"):
+            if key.endswith("ingress_mbps") and kind == "switch":
                 raise TopologyError(f"node {node!r}: {key} does not belong on a {kind}")
             result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=not key.startswith("used_"))
             if math.isinf(result[key]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -58,6 +59,22 @@ def troubled_instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int 
     return Topology(described, edges, topology.name, results_on_links=draw(st.booleans())), job
 
 
+@st.composite
+def shared_hosts(draw: st.DrawFn, max_switches: int = 5, max_workers: int = 6) -> tuple[Topology, Job]:
+    """An instance in which some or all workers are parameter servers, too, and some hosts add for others."""
+    topology, job = draw(instances(max_switches, max_workers).filter(lambda found: len(found[1].workers) > 1))
+    both = draw(st.lists(st.sampled_from(job.workers), min_size=1, unique=True))
+    if draw(st.booleans()):
+        both = list(job.workers)
+    own = job.parameter_servers[: draw(st.integers(0, len(job.parameter_servers)))]
+    adding = draw(st.lists(st.sampled_from(topology.servers), max_size=3, unique=True))
+    limited = draw(st.lists(st.sampled_from(topology.servers), max_size=1))
+    told: dict[str, dict[str, float]] = {s: {"aggregation_mbps": draw(st.sampled_from([5.0, 1e4]))} for s in adding}
+    for server in limited:
+        told.setdefault(server, {})["ingress_mbps"] = draw(st.sampled_from([4.0, 30.0]))
+    return topology.replace(nodes=told), replace(job, parameter_servers=(*own, *both))
+
+
 def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
     """A structurally valid plan with random trees: direct, single-level and hierarchical."""
     generator = random.Random(seed)
@@ -72,7 +89,8 @@ def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
     trees = []
     for _ in range(count):
         root = generator.choice(job.parameter_servers)
-        points = generator.sample(topology.switches, generator.randint(0, min(4, len(topology.switches))))
+        able = [node for node in (*topology.switches, *sorted(topology.adding_servers)) if node != root]
+        points = generator.sample(able, generator.randint(0, min(4, len(able))))
         onwards = {point: generator.choice([*points[:i], root]) for i, point in enumerate(points)}
         chosen = {worker: generator.choice([*points, root]) for worker in job.workers}
         used: set[str] = set()

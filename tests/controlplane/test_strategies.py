@@ -28,7 +28,9 @@ FAST = [name for name in STRATEGIES.below("fabric") if name != "exact"]
 
 
 def check_plan(plan: Plan, topology: Topology) -> None:
-    """Structure, shares, routes (Plan.check) and every capacity, recomputed here from the routes alone."""
+    """Structure, shares, routes (Plan.check) and every capacity, recomputed here from the routes alone. A host that is
+    worker and parameter server at once takes its own gradients over no link: what it can take in is then its own
+    ingress_mbps, and what its links carry is counted as of any link."""
     evaluation = evaluate(plan, topology)
     f = plan.rate_mbps
     assert f == evaluation.rate_mbps > 0
@@ -36,20 +38,35 @@ def check_plan(plan: Plan, topology: Topology) -> None:
     load: dict[object, float] = {}
     for tree in plan.trees:
         amount = f * tree.share
-        for route, end in [(a.route, a.point) for a in tree.assignments] + [(r.route, r.next) for r in tree.relays]:
-            load[end] = load.get(end, 0) + amount
+        flows = [(a.worker, a.route, a.point) for a in tree.assignments]
+        flows += [(r.node, r.route, r.next) for r in tree.relays]
+        for source, route, end in flows:
+            assert route[0] == source and route[-1] == end
+            assert len(route) > 1 or source == end, "only what stays on a host crosses no link"
+            what = "root" if end == tree.root else "point", end
+            load[what] = load.get(what, 0) + amount
             for i in range(len(route) - 1):
-                load[route[i : i + 2]] = load.get(route[i : i + 2], 0) + amount
+                link = "link", route[i], route[i + 1]
+                load[link] = load.get(link, 0) + amount
+        arrived, queue = [], [tree.root]
+        for node in queue:  # from the root back: every worker is added exactly once
+            assert len(queue) <= len(tree.relays) + 1
+            arrived += [a.worker for a in tree.assignments if a.point == node]
+            queue += [r.node for r in tree.relays if r.next == node]
+        assert sorted(arrived) == sorted(plan.job.workers)
         for edge in tree.return_edges if topology.results_on_links else ():
-            load[edge] = load.get(edge, 0) + amount
-    for what, amount in load.items():
-        if isinstance(what, tuple):
-            capacity = topology.residual_bandwidth_mbps(*what)
-        elif topology.kind(str(what)) == "switch":
-            capacity = topology.residual_aggregation_mbps(str(what))
+            load["link", *edge] = load.get(("link", *edge), 0) + amount
+    for (kind, *nodes), amount in load.items():
+        if kind == "link":
+            capacity = topology.residual_bandwidth_mbps(*nodes)
+        elif kind == "point":
+            capacity = topology.residual_aggregation_mbps(*nodes)
+        elif nodes[0] in plan.job.workers:
+            own = topology.graph.nodes[nodes[0]]
+            capacity = own.get("ingress_mbps", float("inf")) - own.get("used_ingress_mbps", 0.0)
         else:
-            capacity = topology.residual_ingress_mbps(str(what))
-        assert amount <= capacity * (1 + 1e-9), f"{what}: {amount} of {capacity}"
+            capacity = topology.residual_ingress_mbps(*nodes)
+        assert amount <= max(0.0, capacity) * (1 + 1e-9), f"{kind} {nodes}: {amount} of {capacity}"
     assert f <= evaluation.bound_mbps * (1 + 1e-9)
 
 

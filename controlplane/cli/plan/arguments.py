@@ -11,7 +11,7 @@ from controlplane.common import command_line
 from controlplane.common.inputs import parse_part
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_job
-from controlplane.planner.plan.host_ways import HOST_WAYS
+from controlplane.planner.plan.host_ways import HOST_WAYS, ON_WORKERS
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.measured import load_measured, with_measured
 from controlplane.planner.plan.model import Plan
@@ -47,7 +47,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     result.add_argument(
         "--job",
         default="",
-        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any)",
+        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any; "
+        "ps=workers: one on every worker's server)",
     )
     result.add_argument(
         "--target",
@@ -101,6 +102,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
     )
     result.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
+    result.add_argument(
+        "--on-workers",
+        action="store_true",
+        help="with place: parameter servers may be on workers' servers (such plans cannot be deployed yet)",
+    )
     result.add_argument("--plot", metavar="PNG", help="with pareto: draw it")
     result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
     result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
@@ -117,6 +123,7 @@ ONLY = {
     "rate_at_least": ("plan",),
     "losses": ("plan",),
     "survive": ("plan",),
+    "on_workers": ("place",),
     "frozen_split": ("plan", "compare"),
 }
 """Options that only some commands have a use for."""
@@ -136,7 +143,7 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             parse_part(getattr(arguments, name), f"--{name.replace('_', '-')}")
     named = arguments.strategies if command == "compare" else [arguments.strategy]
     for name in [] if named in (None, ["all"]) else named:
-        if name in HOST_WAYS and command == "compare":
+        if name in (*HOST_WAYS, ON_WORKERS) and command == "compare":
             continue
         if name not in tuple(STRATEGIES):  # asking the registry itself would import it
             raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from controlplane.cli.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
@@ -17,6 +18,7 @@ from controlplane.planner.plan.host_collectives import (
     host_rows,
     row_json,
 )
+from controlplane.planner.plan.host_ways import ON_WORKERS
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.strategies import STRATEGIES
@@ -36,7 +38,8 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     """Print all strategies side by side, in Mbit/s and seconds of planning. Raises ValueError: no such strategy."""
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
-    names = tuple(name for name in names if name not in HOST_WAYS)
+    beside = arguments.strategies in (None, ["all"]) or ON_WORKERS in names
+    names = tuple(name for name in names if name not in (*HOST_WAYS, ON_WORKERS))
     bound: Bound | None = None
     if arguments.prove:
         from controlplane.planner.strategies.fabric.prove import proven_bound
@@ -52,6 +55,9 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         rows.append(row)
         if not arguments.json:
             print(_line(row, counted), flush=True)
+    shared = _on_workers(arguments, topology, job) if beside else None
+    if shared is not None and not arguments.json:
+        print(_line(shared, counted), flush=True)
     any_kind = all_reduce_bound(topology, job)
     host_part: list[dict[str, Any]] = []
     if among_hosts:
@@ -75,7 +81,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
             "job": job.to_json(),
             "all_reduce_bound_mbps": any_kind.mbps,
             "all_reduce_bound": any_kind.what,
-            "strategies": [*rows, *host_part],
+            "strategies": [*rows, *([] if shared is None else [shared]), *host_part],
         }
         print(json.dumps(everything, indent=2))
         return
@@ -91,12 +97,26 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
             f"note: {winner['strategy']}, without switches that add, is faster than all plans for these parameter "
             f"servers: {winner['rate_mbps']:.4f} Mbit/s; {MORE_SERVERS}"
         )
+    if shared is not None and shared.get("rate_mbps", 0.0) > ours * NOTABLY:
+        print(
+            f"note: a parameter server on every worker's server (ps=workers) makes {shared['rate_mbps']:.4f} Mbit/s; "
+            "that can be planned, and not deployed yet"
+        )
     for target in PROTOCOL.targets:
         no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
         if no:
             print(f"cannot be deployed on {target}: {', '.join(no)} (the plan of one says why)")
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
+
+
+def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> dict[str, Any] | None:
+    """The row of our planner with a parameter server on every worker's server, in the place of the job's own; its gap
+    is to the bound of such plans. None where that is the job itself, or there is one worker."""
+    if arguments.frozen_split or len(job.workers) < 2 or set(job.workers) <= set(job.parameter_servers):
+        return None
+    row = _row(arguments, "inart", topology, replace(job, parameter_servers=job.workers), None)
+    return {**row, "strategy": ON_WORKERS}
 
 
 def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job, bound: Bound | None) -> dict[str, Any]:

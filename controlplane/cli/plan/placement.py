@@ -38,40 +38,46 @@ class Placement:
     bound: Bound
 
 
-def free_servers(topology: Topology, job: Job) -> dict[tuple[object, ...], list[str]]:
-    """Servers that no worker is on, by what makes them alike: where they hang and what they carry."""
+def free_servers(topology: Topology, job: Job, on_workers: bool = False) -> dict[tuple[object, ...], list[str]]:
+    """Servers that no worker is on, or all, by what makes them alike: where they hang, what they carry and whether
+    there is a worker."""
     workers = set(job.workers)
     alike: dict[tuple[object, ...], list[str]] = {}
     for server in topology.servers:
-        if server not in workers and topology.neighbours(server):
+        if (on_workers or server not in workers) and topology.neighbours(server):
             near = topology.neighbours(server)
             mbps = tuple(
                 topology.residual_bandwidth_mbps(u, v) if topology.has_link(u, v) else 0.0
                 for other in near
                 for u, v in ((server, other), (other, server))
             )
-            alike.setdefault((near, mbps, topology.residual_ingress_mbps(server)), []).append(server)
+            alike.setdefault((near, mbps, topology.residual_ingress_mbps(server), server in workers), []).append(server)
     return alike
 
 
-def placement_bound(topology: Topology, job: Job) -> Bound:
+def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> Bound:
     """Mbit/s that no placement of so many parameter servers can beat, the workers being where they are."""
-    free = [server for servers in free_servers(topology, job).values() for server in servers]
+    free = [server for servers in free_servers(topology, job, on_workers).values() for server in servers]
     everywhere = replace(job, parameter_servers=tuple(free))
     fastest = sorted((topology.residual_ingress_mbps(s) for s in free), reverse=True)[: len(job.parameter_servers)]
     workers = len(job.workers)
-    added = min(sum(topology.residual_aggregation_mbps(v) for v in topology.switches) / workers, sum(fastest))
-    simple = min(cheap_bound(topology, everywhere).mbps, added * (1 - 1 / workers) + sum(fastest) / workers)
+    added = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
+    streams = workers - bool(everywhere.both_roles)  # of each tree one may be at home
+    together_mbps = min((added * (1 - 1 / workers) + sum(fastest)) / streams, sum(fastest))
+    simple = min(cheap_bound(topology, everywhere).mbps, together_mbps)
     found = Bound(simple, "switches, the fastest servers and workers' links, wherever the parameter servers are")
-    together = rack_bound(topology, everywhere, simple, ingress_mbps=sum(fastest)) if simple > 0 else None
+    if everywhere.both_roles or not simple > 0:
+        return found
+    together = rack_bound(topology, everywhere, simple, ingress_mbps=sum(fastest))
     if together is not None and together < simple * (1 - 1e-6):
         found = Bound(together, "links and switches of all racks together, wherever the parameter servers are")
     return found
 
 
-def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0) -> Placement:
-    """The job's parameter servers moved to where the rate is highest. Raises JobError, Infeasible, .."""
-    alike = list(free_servers(topology, job).values())
+def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on_workers: bool = False) -> Placement:
+    """The job's parameter servers moved to where the rate is highest. on_workers: also onto servers of workers. Raises
+    JobError, Infeasible, .."""
+    alike = list(free_servers(topology, job, on_workers).values())
     count = len(job.parameter_servers)
     if sum(map(len, alike)) < count:
         raise JobError(f"the job needs {count} servers for parameter servers, {sum(map(len, alike))} have no worker")
@@ -109,7 +115,7 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0) ->
             mbps, group = options(rest)[0]
             if mbps > best * BETTER:
                 chosen, best, moved = [*rest, group], mbps, True
-    least = placement_bound(topology, job)
+    least = placement_bound(topology, job, on_workers)
     full = sorted((key for key in tried if len(key) == count), key=lambda key: -tried[key])[:PLANNED]
     first = tuple(sorted(chosen))
     candidates = [at(list(key)) for key in dict.fromkeys([first, *full])]
@@ -136,7 +142,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
             before = strategy(topology, job, seed=arguments.seed).rate_mbps
         except ERRORS:
             before = None
-        found = place(topology, job, strategy, seed=arguments.seed)
+        found = place(topology, job, strategy, seed=arguments.seed, on_workers=arguments.on_workers)
     rate, bound = found.plan.rate_mbps, found.bound
     gap = max(0.0, 1 - rate / bound.mbps) if bound.mbps > 0 else 0.0
     content = {

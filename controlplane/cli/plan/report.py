@@ -10,7 +10,7 @@ from controlplane.planner.evaluate import Evaluation, Load, evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.cost import Cost, Windows, cost_of, packets
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, HostRow, all_reduce_bound, row_json
-from controlplane.planner.plan.limits import held, unfit_for
+from controlplane.planner.plan.limits import held, undeployable, unfit_for
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.planner.topology import Topology
@@ -60,7 +60,8 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
         least = bound
     rate = evaluation.rate_mbps
     cost = cost_of(plan, topology, rate)
-    unfit = {} if plan.multicasts or held(topology).anything else unfit_for(plan, topology)
+    looked_at = not held(topology).anything or undeployable(plan, topology)  # a target's limits hold already
+    unfit = unfit_for(plan, topology) if looked_at and not plan.multicasts else {}
     windows = None if cost is None else cost.windows
     any_kind = all_reduce_bound(topology, plan.job)
     return Planned(plan, evaluation, least, seconds, cut_short, windows, cost, unfit, any_kind)
@@ -118,10 +119,9 @@ def packet_report(cost: Cost | None) -> dict[str, Any]:
 
 
 def ps_ingress_bytes(plan: Plan) -> float:
-    """Bytes that reach all parameter servers per iteration (headers not counted)."""
+    """Bytes that reach all parameter servers over their links per iteration (headers not counted)."""
     flows = sum(
-        tree.share
-        * (sum(a.point == tree.root for a in tree.assignments) + sum(r.next == tree.root for r in tree.relays))
+        tree.share * sum(flow.end == tree.root and flow.source != tree.root for flow in tree.flows)
         for tree in plan.trees
     )
     return flows * plan.job.model_bytes

@@ -257,7 +257,7 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     2 (W - 1) f <= what all hosts take in + sum_v C_v (1 - 1/W).
     """
     workers = len(job.workers)
-    hosts = dict.fromkeys((*job.workers, *job.parameter_servers))
+    hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
 
     def comes(node: str) -> float:
         return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))

@@ -200,7 +200,7 @@ def label_entries(tree: Tree) -> Counter[str]:
             entries.update(tree.way(relay.node)[1:-1])
     parent = {child: above for above, child in tree.return_edges}
     entries.update({above for above, _ in tree.return_edges if above != tree.root})
-    for above, workers in Counter([parent[a.worker] for a in tree.assignments]).items():
+    for above, workers in Counter([parent[a.worker] for a in tree.assignments if a.worker != tree.root]).items():
         node = above
         while node != tree.root:
             entries[node] += workers
@@ -270,8 +270,20 @@ def _check_within(plan: Plan, limits: Held, needs: Needs) -> None:
                 raise DoesNotFit(v, RESOURCES[name], needed[v], available)
 
 
+def undeployable(plan: Plan, topology: Topology) -> str:
+    """Why no target can run the plan, "" where one may: what agents cannot do yet."""
+    for host in sorted(plan.job.both_roles):
+        return f"{host} is worker and parameter server at once: that can be planned and compared, and not deployed yet"
+    for point in (point for tree in plan.trees for point in tree.points):
+        if topology.kind(point) != "switch":
+            return f"{point} is a host that adds for others: that can be planned and compared, and not deployed yet"
+    return ""
+
+
 def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
     """By target, why its programs cannot hold the plan; those that can are not in it."""
+    if why := undeployable(plan, topology):
+        return dict.fromkeys(PROTOCOL.targets, why)
     found = {}
     needs, own = Needs.of(plan), held(topology)
     for target in PROTOCOL.targets:

@@ -29,7 +29,8 @@ class PlanError(ValueError):
 
 
 class Assignment(NamedTuple):
-    """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct."""
+    """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct. A worker
+    on whose own host that is has itself alone as route, which crosses no link."""
 
     worker: str
     point: str
@@ -57,7 +58,7 @@ class Flow(NamedTuple):
 class Tree:
     """One aggregation tree over all workers, for `share` of the model.
 
-    return_edges: (parent, child) from the root down to every worker, the links that results take.
+    return_edges: (parent, child) from the root down to every worker but the root, the links that results take.
     """
 
     root: str
@@ -352,7 +353,8 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[t
     if tree.root in onwards:
         raise PlanError(f"{name}: the root has a relay")
     for a in tree.assignments:
-        _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=good)
+        if not (a.worker == a.point and a.route == (a.worker,)):  # else it is added where it is: over no link
+            _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=good)
         if a.point != tree.root and a.point not in onwards:
             raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
     used = {a.point for a in tree.assignments} | {relay.next for relay in tree.relays}
@@ -361,8 +363,8 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[t
         _check_route(what, relay.route, relay.node, relay.next, topology, good=good)
         if relay.node not in used:
             raise PlanError(f"{what}: nothing is added there")
-        if topology.kind(relay.node) != "switch":
-            raise PlanError(f"{what}: it is a server, only switches aggregate")
+        if topology.kind(relay.node) != "switch" and not topology.aggregation_mbps(relay.node):
+            raise PlanError(f"{what}: it is a server that does not add for others (it has no aggregation_mbps)")
         seen = {relay.node}
         node = relay.next
         while node != tree.root:
@@ -421,5 +423,5 @@ def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
         raise PlanError(f"{name}: results pass through {node}, which is a server and does not forward")
     for node in parent.keys() - inner - workers:
         raise PlanError(f"{name}: results end at {node}, which is no worker of the job")
-    for worker in workers - parent.keys():
+    for worker in workers - parent.keys() - {tree.root}:
         raise PlanError(f"{name}: results do not reach worker {worker}")

@@ -53,7 +53,10 @@ def round_trips(
     events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
 
     def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
-        """On to the next node of the route."""
+        """On to the next node of the route; a route of one node ends there."""
+        if len(route) == 1:
+            heapq.heappush(events, (now, next(order), index, route, 0))
+            return
         link = route[position], route[position + 1]
         if link not in times:
             ahead = credit(topology, link) if credit else 0.0
@@ -102,7 +105,7 @@ def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:
     tree = chunk.tree
     levels = [Level(tree.root, "workers", chunk.answered - chunk.done[tree.root])]
     node = tree.root
-    while chunk.last[node] in chunk.done:
+    while chunk.last[node] in chunk.done and chunk.last[node] != node:
         before = chunk.last[node]
         levels.insert(0, Level(before, node, chunk.done[node] - chunk.done[before]))
         node = before

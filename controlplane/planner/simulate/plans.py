@@ -23,15 +23,16 @@ class PlanNetwork:
 
     def __init__(self, topology: Topology, paces: Sequence[float] = ()) -> None:
         self.links = {link: k for k, link in enumerate(topology.links)}
-        self.adders = {v: len(self.links) + k for k, v in enumerate(topology.switches)}
+        adding = (*topology.switches, *sorted(topology.adding_servers))
+        self.adders = {v: len(self.links) + k for k, v in enumerate(adding)}
         first = len(self.links) + len(self.adders)
         self.results = topology.results_on_links
         self.takers = {s: first + k for k, s in enumerate(topology.servers)}
         self.paces = range(first + len(self.takers), first + len(self.takers) + len(paces))
         self.capacities = np.array(
             [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
-            + [topology.residual_aggregation_mbps(v) for v in topology.switches]
-            + [topology.residual_ingress_mbps(s) for s in topology.servers]
+            + [topology.residual_aggregation_mbps(v) for v in adding]
+            + [topology.residual_intake_mbps(s) for s in topology.servers]
             + list(paces)
         )
 
@@ -43,13 +44,14 @@ class PlanNetwork:
 
     def node(self, name: str) -> list[int]:
         """All links of the node, both ways, and what it adds or takes in: what an outage of the node takes away."""
-        own = self.adders.get(name, self.takers.get(name))
-        if own is None:
+        own = [of[name] for of in (self.adders, self.takers) if name in of]
+        if not own:
             raise SimulationError(f"node {name} does not exist")
-        return [*(k for link, k in self.links.items() if name in link), own]
+        return [*(k for link, k in self.links.items() if name in link), *own]
 
-    def flow(self, route: tuple[str, ...], point: str) -> list[int]:
-        end = self.adders[point] if point in self.adders else self.takers[point]
+    def flow(self, route: tuple[str, ...], point: str, root: str) -> list[int]:
+        """Of a flow of a tree with this root."""
+        end = self.takers[point] if point == root else self.adders[point]
         return [*(self.links[link] for link in pairwise(route)), end]
 
 
@@ -180,7 +182,7 @@ class _Run:
         """How often a tree uses each resource."""
         use: dict[int, float] = {}
         for flow in tree.flows:
-            for resource in self.network.flow(flow.route, flow.end):
+            for resource in self.network.flow(flow.route, flow.end, tree.root):
                 use[resource] = use.get(resource, 0.0) + 1
         for link in tree.return_edges if self.network.results else ():
             use[self.network.links[link]] = use.get(self.network.links[link], 0.0) + 1
@@ -192,10 +194,11 @@ class _Run:
             self.finished()
 
     def _climb(self, index: int, source: str) -> None:
-        size = self.plan.trees[index].share * self.size
-        for flow in self.plan.trees[index].flows:
+        tree = self.plan.trees[index]
+        size = tree.share * self.size
+        for flow in tree.flows:
             if flow.source == source:
-                used = self.network.flow(flow.route, flow.end)
+                used = self.network.flow(flow.route, flow.end, tree.root)
                 self.simulator.send(size, used, partial(self._arrived, index, flow.end))
 
     def _arrived(self, index: int, point: str) -> None:

@@ -7,10 +7,16 @@ that naming them all costs nothing (some bring Pyomo or SciPy along).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import wraps
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
-from controlplane.planner.strategies.common import Infeasible, Split, Strategy
+from controlplane.planner.job import Job
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.separated import hosts_in_parts, separated
+from controlplane.planner.strategies.common import Infeasible, Split, Strategy, finish
+from controlplane.planner.topology import Topology
 
 
 class Registry(Mapping[str, Strategy]):
@@ -27,13 +33,51 @@ class Registry(Mapping[str, Strategy]):
 
     def __getitem__(self, name: str) -> Strategy:
         module = import_module(f"{__name__}.{self._modules[name]}")
-        return cast(Strategy, getattr(module, name.replace("-", "_")))
+        own = cast(Strategy, getattr(module, name.replace("-", "_")))
+        knows = self._modules[name].startswith("fabric.") and name not in AT_RACKS
+        return apart(own, knows=knows, name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
 
     def __len__(self) -> int:
         return len(self._modules)
+
+
+AT_RACKS = ("atp", "atp-strict")
+"""Those that add at the switch that a server hangs on: in a host that is taken apart, that one would be inside."""
+
+
+def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
+    """The strategy, also for hosts of several roles: those are taken apart for it, and put together in its plan. knows:
+    whether it can plan with such parts."""
+
+    @wraps(strategy)
+    def planned(
+        topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None, **options: Any
+    ) -> Plan:
+        hosts = hosts_in_parts(topology, job)
+        if not hosts:
+            return strategy(topology, job, seed=seed, frozen_split=frozen_split, **options)
+        if not knows:
+            what = "is worker and parameter server at once" if hosts[0] in job.both_roles else "adds for others"
+            raise Infeasible(f"{name}: {hosts[0]} {what}, which this strategy does not plan with")
+        parts = separated(topology, job)
+        assert parts is not None
+        try:
+            plan = strategy(parts.topology, parts.job, seed=seed, frozen_split=parts.split(frozen_split), **options)
+        except ValueError as error:
+            if not error.args or not isinstance(error.args[0], str):
+                raise
+            error.args = (parts.words(error.args[0]), *error.args[1:])
+            raise
+        whole = parts.together(plan)
+        if whole.multicasts:
+            return whole
+        rated = finish(topology, job, plan.strategy, whole.trees, plan.seed)
+        return replace(whole, rate_mbps=rated.rate_mbps)
+
+    return planned
 
 
 STRATEGIES = Registry(

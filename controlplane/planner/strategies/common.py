@@ -9,6 +9,7 @@ from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import check_fits
 from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.separated import hosts_in_parts
 from controlplane.planner.routing import Memory, Network, Router, downwards
 from controlplane.planner.strategies.deadline import Deadline
 from controlplane.planner.topology import Topology
@@ -33,6 +34,8 @@ class Choice:
 
 def prepare(topology: Topology, job: Job) -> Network:
     """Checks job and reachability (JobError, Unreachable) and returns the network to route on."""
+    if hosts_in_parts(topology, job):
+        raise ValueError("hosts of several roles are taken apart first: ask controlplane.strategies for the strategy")
     job.check(topology)
     network = Network(topology)
     network.check_reachable(job)

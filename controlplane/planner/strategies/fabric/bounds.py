@@ -24,6 +24,7 @@ import numpy as np
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
+from controlplane.planner.plan.separated import separated
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
@@ -55,7 +56,13 @@ class Cut:
 
 
 def cheap_bound(topology: Topology, job: Job) -> Bound:
-    """The least of the evaluator's bound, those of the cuts, and that of all racks together."""
+    """The least of the evaluator's bound, those of the cuts, and that of all racks together; where hosts have several
+    roles, also of the network in which these are taken apart."""
+    parts = separated(topology, job)
+    if parts is not None:
+        inner = cheap_bound(parts.topology, parts.job)
+        whole = Bound(bound(topology, job), "switches, parameter servers and workers' links")
+        return whole if whole.mbps <= inner.mbps else Bound(inner.mbps, parts.words(inner.what))
     simple = Bound(bound(topology, job), "switches, parameter servers and workers' links")
     if simple.mbps <= 0:
         return simple

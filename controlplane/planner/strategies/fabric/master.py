@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from controlplane.planner.evaluate import root_mbps
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Tree
 from controlplane.planner.routing import Network
@@ -73,15 +74,16 @@ class Master:
         topology = network.topology
         self.columns: list[Column] = []
         self.known: set[tuple[int, bytes, bytes]] = set()
-        self.switch_position = {network.index[v]: i for i, v in enumerate(topology.switches)}
+        self.adders = (*topology.switches, *sorted(topology.adding_servers))
+        self.switch_position = {network.index[v]: i for i, v in enumerate(self.adders)}
         self.root_position = {s: i for i, s in enumerate(job.parameter_servers)}
         self.switch_row0 = len(network.ends)
-        self.root_row0 = self.switch_row0 + len(topology.switches)
+        self.root_row0 = self.switch_row0 + len(self.adders)
         self.split_row0 = self.root_row0 + len(job.parameter_servers)
         capacity = [
             *network.capacity,
-            *(topology.residual_aggregation_mbps(v) for v in topology.switches),
-            *(topology.residual_ingress_mbps(s) for s in job.parameter_servers),
+            *(topology.residual_aggregation_mbps(v) for v in self.adders),
+            *(root_mbps(topology, job, s) for s in job.parameter_servers),
         ]
         self.capacity = np.minimum(np.array(capacity) / scale, 1e6)
         self.counted, self.always = self._access_links()
@@ -99,11 +101,14 @@ class Master:
     def _access_links(self) -> tuple[np.ndarray, list[int]]:
         """(whether a link counts, by link; the links that every tree uses once).
 
-        Every tree uses the one link of a worker once in each direction: of these only the narrowest can bind.
+        Every tree uses the one link of a worker once in each direction: of these only the narrowest can bind. Those of
+        workers that are parameter servers, too, are used otherwise, and count.
         """
         network = self.network
         counted = np.ones(len(network.ends), dtype=bool)
-        ways = [way for w in self.job.workers if (way := network.access(network.index[w])) is not None]
+        several = self.job.both_roles | network.topology.adding_servers
+        plain = [w for w in self.job.workers if w not in several]
+        ways = [way for w in plain if (way := network.access(network.index[w])) is not None]
         always = []
         for links in ([way.up for way in ways], [way.down for way in ways]):
             if links:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
+from controlplane.planner.plan.separated import separated
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import prepare
 from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
@@ -19,6 +20,10 @@ PATIENCE = 1e-4  # gap to which column generation goes on: better prices prove m
 def proven_bound(topology: Topology, job: Job) -> Bound:
     """The least of the cheap bounds and the column bound, of the network with its equivalent switches merged, whose
     plans are as good as any of the network itself. Raises ValueError where the prices prove nothing."""
+    parts = separated(topology, job)
+    if parts is not None:
+        proven = proven_bound(parts.topology, parts.job)
+        return min(cheap_bound(topology, job), Bound(proven.mbps, parts.words(proven.what)), key=lambda each: each.mbps)
     prepare(topology, job)
     cheap = cheap_bound(topology, job)
     merged = merge_equivalent(topology)

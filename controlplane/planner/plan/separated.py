@@ -1,0 +1,125 @@
+"""Hosts that do several things, taken apart into nodes that do one thing each, so that every planner can plan with
+them.
+
+Strategies, their programs and their bounds know servers that work or are a parameter server, and switches that add. A
+host that is worker and parameter server at once, or that adds for others (its `aggregation_mbps`), becomes
+
+    a worker -----------+
+                        +-- a switch inside of the host -- the host's own link -- its access switch
+    a parameter server -+
+
+The switch inside adds as much as the host may, and the links inside are never full. A plan of that network is a plan of
+the real one, link by link, once the three are one again (`Separated.together`): what the worker sends to its own
+parameter server then crosses no link. So no strategy has to know of such hosts, and a bound of the network taken apart
+is one of the real network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from controlplane.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.job import Job, JobError
+from controlplane.planner.topology import LINK_NUMBERS, Topology
+
+INSIDE = 1000.0
+"""Bandwidth of the links inside of hosts, in units of the fastest link of the network."""
+KEPT = ("host_ms", "measured_ms", "role")
+INTAKE = ("ingress_mbps", "used_ingress_mbps")
+ADDING = ("aggregation_mbps", "used_aggregation_mbps")
+
+
+@dataclass(frozen=True)
+class Separated:
+    """topology, job: taken apart. whole: the job as it was. hosts: the real node of each node that is none itself."""
+
+    topology: Topology
+    job: Job
+    whole: Job
+    hosts: Mapping[str, str]
+
+    def together(self, plan: Plan) -> Plan:
+        """A plan of the network taken apart as one of the real network, at the same rate."""
+        return replace(plan, job=self.whole, trees=tuple(map(self._tree, plan.trees)))
+
+    def split(self, shares: Mapping[str, float] | None) -> dict[str, float] | None:
+        """Shares of the model by parameter server, by the names that these have here."""
+        if shares is None:
+            return None
+        names = dict(zip(self.whole.parameter_servers, self.job.parameter_servers, strict=True))
+        return {names.get(root, root): share for root, share in shares.items()}
+
+    def words(self, text: str) -> str:
+        """A text of the planner about the network taken apart, in the real nodes' names."""
+        for inner, host in self.hosts.items():
+            text = text.replace(f"rack {inner}", f"host {host}").replace(inner, host)
+        return text
+
+    def _node(self, node: str) -> str:
+        return self.hosts.get(node, node)
+
+    def _route(self, route: tuple[str, ...]) -> tuple[str, ...]:
+        nodes = [self._node(node) for node in route]
+        return (nodes[0], *(after for before, after in pairwise(nodes) if before != after))
+
+    def _tree(self, tree: Tree) -> Tree:
+        node, root = self._node, self._node(tree.root)  # what was added inside of the root's host is added by the root
+        edges = ((node(u), node(v)) for u, v in tree.return_edges)
+        return Tree(
+            root,
+            tree.share,
+            tuple(Assignment(a.worker, node(a.point), self._route(a.route)) for a in tree.assignments),
+            tuple(Relay(node(r.node), node(r.next), self._route(r.route)) for r in tree.relays if node(r.node) != root),
+            tuple((u, v) for u, v in edges if u != v),
+        )
+
+
+def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
+    """The servers that have to be taken apart: those with both roles, and those that add for others."""
+    if not job.both_roles and not topology.adding_servers:
+        return ()
+    return tuple(s for s in topology.servers if s in job.both_roles or s in topology.adding_servers)
+
+
+def separated(topology: Topology, job: Job) -> Separated | None:
+    """None where every server has one role and none adds for others. Raises JobError: such a host has several links."""
+    apart = hosts_in_parts(topology, job)
+    if not apart:
+        return None
+    job.check(topology)
+    inside = {host: f"inside {host}" for host in apart}
+    taking = {host: f"parameter server {host}" for host in apart if host in job.both_roles}
+    nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
+    fastest = max((topology.bandwidth_mbps(u, v) for u, v in topology.links), default=0.0)
+    links = []
+    for host in apart:
+        _check_host(topology, host)
+        own = nodes[host]
+        adds = {name: own[name] for name in ADDING if name in own}
+        nodes[inside[host]] = {"kind": "switch", **(adds or {"aggregation_mbps": 0.0})}
+        plain = {name: own[name] for name in KEPT if name in own}
+        intake = {name: own[name] for name in INTAKE if name in own}
+        nodes[host] = {"kind": "server", **plain, **({} if host in taking else intake)}
+        if host in taking:
+            nodes[taking[host]] = {"kind": "server", **plain, **intake}
+        for node in (host, *([taking[host]] if host in taking else [])):
+            for pair in ((node, inside[host]), (inside[host], node)):
+                links.append((*pair, {"bandwidth_mbps": INSIDE * fastest}))
+    for u, v in topology.links:
+        numbers = {name: topology.graph.edges[u, v].get(name, 0.0) for name in LINK_NUMBERS}
+        links.append((inside.get(u, u), inside.get(v, v), numbers))
+    network = Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
+    roots = tuple(taking.get(root, root) for root in job.parameter_servers)
+    hosts = {name: host for names in (inside, taking) for host, name in names.items()}
+    return Separated(network, replace(job, parameter_servers=roots), job, hosts)
+
+
+def _check_host(topology: Topology, host: str) -> None:
+    near = topology.neighbours(host)
+    if len(near) != 1 or topology.kind(near[0]) != "switch":
+        raise JobError(
+            f"server {host} is to be worker and parameter server at once, or to add for others: it must hang on "
+            f"exactly one switch, it is linked with: {', '.join(near) or 'nothing'}"
+        )

@@ -1,0 +1,222 @@
+"""Hosts that are worker and parameter server at once, and hosts that add inside of trees: what plans are worth then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from controlplane.plan.cost import cost_of
+from controlplane.plan.host_collectives import all_reduce_bound, host_rows
+from controlplane.plan.limits import Limits, limited
+from controlplane.plan.replan import replan
+from controlplane.simulate.plans import synchronisation_seconds
+from controlplane.strategies.fabric.bounds import cheap_bound
+from controlplane.strategies.fabric.prove import proven_bound
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.cli.plan.command import main
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import fattree, leaf_spine, parse_topology
+from controlplane.planner.job import Job, JobError, parse_job
+from controlplane.planner.plan import Assignment, Plan, PlanError, Relay, Tree
+from controlplane.planner.rules import build
+from controlplane.planner.strategies import STRATEGIES, get_strategy
+from controlplane.planner.topology import Topology
+from tests.controlplane.instances import examples, random_plan, shared_hosts
+from tests.controlplane.test_strategies import FAST, REFUSALS, check_plan
+
+
+def rack(hosts: int = 3, mbps: float = 12.0, **switch: float) -> Topology:
+    """Hosts a, b, .. on one switch s."""
+    names = "abcdefgh"[:hosts]
+    nodes = {"s": {"kind": "switch", **switch}, **{name: {"kind": "server"} for name in names}}
+    links = [(u, v, {"bandwidth_mbps": mbps}) for n in names for u, v in ((n, "s"), ("s", n))]
+    return Topology(nodes, links)
+
+
+def star(root: str, workers: str, share: float) -> Tree:
+    """All workers send to the root directly, over the switch s."""
+    assignments = tuple(Assignment(w, root, (w,) if w == root else (w, "s", root)) for w in workers)
+    edges = ((root, "s"), *(("s", w) for w in workers if w != root))
+    return Tree(root, share, assignments, (), edges)
+
+
+def test_what_a_host_sends_to_itself_crosses_no_link():
+    """Three hosts that are all of it: two thirds of a gradient and two thirds of the results come to each, 4/3 of the
+    rate as in a ring; two thirds of its own and a third of the results, which the switch copies, leave it."""
+    topology, job = rack(aggregation_mbps=0.0), Job("j", tuple("abc"), tuple("abc"), 1000)
+    plan = Plan(job, "by hand", 0.0, tuple(star(root, "abc", 1 / 3) for root in "abc"))
+    found = evaluate(plan, topology)
+    assert found.rate_mbps == pytest.approx(12 * 3 / 4) == pytest.approx(found.bound_mbps)
+    assert found.load("nic", "s->a") == pytest.approx(12) and found.load("nic", "a->s") == pytest.approx(9)
+    assert found.load("parameter_server", "a") == pytest.approx(9)  # three flows of a third, its own is one of them
+    taken = evaluate(plan, topology.replace(nodes={"a": {"ingress_mbps": 4.5}}))
+    assert taken.rate_mbps == pytest.approx(4.5) and taken.bottleneck.name == "a"
+    check_plan(replace(plan, rate_mbps=found.rate_mbps), topology)
+
+
+def test_a_host_adds_for_others():
+    """b's host adds what b and c have, and passes on one sum: its link takes c's in, and carries one out."""
+    topology = rack(4, aggregation_mbps=0.0).replace(nodes={"b": {"aggregation_mbps": 20.0}})
+    job = Job("j", tuple("abc"), ("d",), 1000)
+    up = (Assignment("a", "d", ("a", "s", "d")), Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b")))
+    tree = Tree("d", 1.0, up, (Relay("b", "d", ("b", "s", "d")),), (("d", "s"), ("s", "a"), ("s", "b"), ("s", "c")))
+    found = evaluate(Plan(job, "by hand", 0.0, (tree,)), topology)
+    assert found.rate_mbps == pytest.approx(6)  # two streams come to d; results and c's come to b
+    assert found.load("host", "b") == pytest.approx(12) and found.load("nic", "s->b") == pytest.approx(12)
+    with pytest.raises(PlanError, match="server that does not add for others"):
+        evaluate(Plan(job, "by hand", 0.0, (tree,)), rack(4))
+
+
+def test_the_fattree_with_a_parameter_server_on_every_worker():
+    topology = fattree(6)
+    job = parse_job("workers=50,ps=workers,seed=1", topology)
+    assert job.parameter_servers == job.workers
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps >= 14.19
+    assert plan.rate_mbps >= 0.999 * cheap_bound(topology, job).mbps
+    assert max(row.rate_mbps for row in host_rows(topology, job)) < 10.3
+
+
+@pytest.mark.parametrize("spec", ["fattree:k=4,oversubscription=8", "leafspine:leaves=3,spines=2,servers=3,uplink=4"])
+def test_where_racks_have_thin_links_hosts_that_add_are_as_good_as_their_own_trees(spec):
+    """Switches that add nothing: what is left is what hosts can do, and the planner finds all of it."""
+    topology = parse_topology(spec)
+    silent = topology.replace(nodes={v: {"aggregation_mbps": 0.0} for v in topology.switches})
+    able = silent.replace(nodes={s: {"aggregation_mbps": 1e5} for s in topology.servers})
+    job = parse_job("workers=7,ps=workers,seed=1", able)
+    plan = get_strategy("inart")(able, job)
+    check_plan(plan, able)
+    assert plan.rate_mbps >= 0.999 * max(row.rate_mbps for row in host_rows(able, job))
+    assert any(tree.points for tree in plan.trees)
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts(), st.sampled_from(FAST), st.integers(0, 3))
+def test_every_plan_with_shared_hosts_holds(instance, name, seed):
+    topology, job = instance
+    try:
+        plan = get_strategy(name)(topology, job, seed=seed)
+    except REFUSALS as refusal:
+        assert str(refusal) and "inside " not in str(refusal)
+        return
+    check_plan(plan, topology)
+    assert plan.job == job
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.rate_mbps <= cheap_bound(topology, job).mbps * (1 + 1e-6)
+    assert plan.rate_mbps <= all_reduce_bound(topology, job).mbps * (1 + 1e-6)
+    again = get_strategy(name)(topology, job, seed=seed, frozen_split=plan.split)
+    assert again.split == pytest.approx(plan.split)
+
+
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts())
+def test_with_hosts_that_add_nothing_that_hosts_do_alone_is_faster(instance):
+    topology, job = instance
+    able = topology.replace(nodes={s: {"aggregation_mbps": 1e5, "ingress_mbps": None} for s in topology.servers})
+    plan = get_strategy("inart")(able, replace(job, parameter_servers=job.workers))
+    check_plan(plan, able)
+    for row in host_rows(able, job):
+        assert plan.rate_mbps >= row.rate_mbps * 0.99, row.strategy
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts(), st.integers(0, 10**6))
+def test_no_tree_of_shared_hosts_beats_the_bounds(instance, seed):
+    topology, job = instance
+    rate = evaluate(random_plan(topology, job, seed), topology).rate_mbps
+    assert rate <= evaluate(random_plan(topology, job, seed), topology).bound_mbps * (1 + 1e-6)
+    assert rate <= cheap_bound(topology, job).mbps * (1 + 1e-6)
+    assert rate <= all_reduce_bound(topology, job).mbps * (1 + 1e-6)
+
+
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts(max_switches=3, max_workers=4))
+def test_what_is_proven_of_shared_hosts_holds(instance):
+    topology, job = instance
+    least = proven_bound(topology, job).mbps
+    assert get_strategy("inart")(topology, job).rate_mbps <= least * (1 + 1e-5)
+
+
+def test_a_plan_with_shared_hosts_is_made_and_refused_where_it_cannot_run(capsys, tmp_path):
+    """Nobody gets a plan that cannot run: what plans it says so, and what would install it refuses."""
+    words = ["--topology", "fattree:k=4", "--job", "workers=4,ps=workers,seed=1"]
+    assert main([*words, "--output", str(tmp_path / "plan.json")]) == 0
+    said = capsys.readouterr().out
+    assert "cannot be deployed" in said and "worker and parameter server at once" in said
+    plan = Plan.load(tmp_path / "plan.json")
+    with pytest.raises(PlanError, match="worker and parameter server at once"):
+        build(plan, fattree(4), Limits.of_target("v1model"), job_id=1, epoch=1)
+
+
+def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):
+    words = ["compare", "--topology", "fattree:k=4,aggregation=9", "--job", "workers=12,ps=1,seed=1"]
+    assert main([*words, "--strategies", "inart", "inart-on-workers", "--json"]) == 0
+    rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)["strategies"]}
+    assert rows["inart-on-workers"]["rate_mbps"] > 1.15 * rows["inart"]["rate_mbps"]
+    assert rows["inart-on-workers"]["gap"] < 0.01
+    assert main([*words, "--strategies", "inart", "inart-on-workers"]) == 0
+    assert "ps=workers" in capsys.readouterr().out
+
+
+def test_place_takes_workers_servers_where_it_may(capsys, tmp_path):
+    words = ["place", "--topology", "fattree:k=4,aggregation=20", "--job", "workers=12,ps=3,seed=1", "--json"]
+    assert main(words) == 0
+    apart = json.loads(capsys.readouterr().out)
+    assert main([*words, "--on-workers", "--output", str(tmp_path / "job.json")]) == 0
+    beside = json.loads(capsys.readouterr().out)
+    assert not set(apart["job"]["parameter_servers"]) & set(apart["job"]["workers"])
+    assert beside["rate_mbps"] >= apart["rate_mbps"] * (1 - 1e-6)
+    assert beside["rate_mbps"] <= beside["bound_mbps"] * (1 + 1e-6)
+    written = parse_job(str(tmp_path / "job.json"), fattree(4))
+    assert list(written.parameter_servers) == beside["job"]["parameter_servers"]
+
+
+def test_packets_and_time_of_a_plan_with_shared_hosts():
+    """What a host sends to itself takes no time on links; the simulated and the computed time agree."""
+    topology = limited(fattree(4), Limits.of_target("v1model"))
+    job = parse_job("workers=4,ps=workers,seed=1,model=100K", topology)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    cost = cost_of(plan, topology, plan.rate_mbps)
+    least = job.model_bytes * 8 / (plan.rate_mbps * 1e6)
+    assert least < cost.job_seconds() < 2 * least
+    assert synchronisation_seconds(plan, topology, stored=True) >= 0
+    assert synchronisation_seconds(replace(plan), fattree(4)) == pytest.approx(least, rel=1e-6)
+
+
+def test_a_change_of_the_network_keeps_the_split_and_the_trees_that_serve():
+    topology = fattree(4)
+    job = parse_job("workers=8,ps=workers,seed=1", topology)
+    plan = get_strategy("inart")(topology, job)
+    gone = next(point for tree in plan.trees for point in tree.points if point.startswith("c"))
+    after = topology.replace(remove_nodes=[gone])
+    new = replan(plan, after)
+    check_plan(new, after)
+    assert new.split == pytest.approx(plan.split)
+    before = [tree.assignments for tree in plan.trees]
+    assert any(tree.assignments in before for tree in new.trees)
+
+
+def test_strategies_that_do_not_know_hosts_of_both_roles_say_so():
+    topology = leaf_spine(2, 1, 2)
+    job = parse_job("workers=4,ps=workers", topology)
+    for name in {*STRATEGIES} - {*STRATEGIES.below("fabric")} | {"atp", "atp-strict"}:
+        with pytest.raises(REFUSALS, match="worker and parameter server at once"):
+            get_strategy(name)(topology, job)
+
+
+def test_what_such_jobs_are_refused_for():
+    with pytest.raises(JobError, match="worker 'a' is given twice"):
+        Job("j", ("a", "a"), ("b",), 1)
+    with pytest.raises(JobError, match="nothing to send"):
+        Job("j", ("a",), ("a", "b"), 1)
+    topology = rack(3).replace()
+    nodes = {n: dict(topology.graph.nodes[n]) for n in topology.nodes} | {"t": {"kind": "switch"}}
+    links = [(u, v, topology.graph.edges[u, v]) for u, v in topology.links]
+    links += [(u, v, {"bandwidth_mbps": 1.0}) for x in "abc" for u, v in ((x, "t"), ("t", x))]
+    with pytest.raises(JobError, match="exactly one switch"):
+        get_strategy("inart")(Topology(nodes, links), Job("j", tuple("abc"), ("a",), 1))
