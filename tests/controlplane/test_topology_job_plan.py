@@ -171,7 +171,8 @@ def test_jobs(tmp_path):
         with pytest.raises(JobError, match=message):
             parse_job(spec, topology)
     with pytest.raises(JobError, match="'W1' is given twice"):
-        Job("j", ("W1",), ("W1",), 1)
+        Job("j", ("W1", "W2", "W1"), ("S1",), 1)
+    assert Job("j", ("W1", "W2"), ("W1", "S1"), 1).both_roles == {"W1"}
     with pytest.raises(JobError, match="model_bytes"):
         Job("j", ("W1",), ("S1",), 0)
 
