@@ -6,13 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from controlplane.plan.cost import cost_of
-from controlplane.plan.host_collectives import all_reduce_bound, host_rows
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.replan import replan
-from controlplane.simulate.plans import synchronisation_seconds
-from controlplane.strategies.fabric.bounds import cheap_bound
-from controlplane.strategies.fabric.prove import proven_bound
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +14,15 @@ from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, leaf_spine, parse_topology
 from controlplane.planner.job import Job, JobError, parse_job
 from controlplane.planner.plan import Assignment, Plan, PlanError, Relay, Tree
+from controlplane.planner.plan.cost import cost_of
+from controlplane.planner.plan.host_collectives import all_reduce_bound, host_rows
+from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.replan import replan
 from controlplane.planner.rules import build
+from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import STRATEGIES, get_strategy
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.prove import proven_bound
 from controlplane.planner.topology import Topology
 from tests.controlplane.instances import examples, random_plan, shared_hosts
 from tests.controlplane.test_strategies import FAST, REFUSALS, check_plan

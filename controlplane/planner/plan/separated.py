@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.planner.job import Job, JobError
+from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.planner.topology import LINK_NUMBERS, Topology
 
 INSIDE = 1000.0
