@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
             network = Network(
                 topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log,
                 steady=arguments.steady / 100, most=arguments.most_changes,
+                journal=lambda job_id: state.journal(job_id, log),
             )  # fmt: skip
             strangers = sorted(set(there) - {stored.job_id for stored in jobs})
             if strangers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 
 from controlplane.service.update import PREPARE_SECONDS, Update, UpdateError
 from controlplane.targets.base import TargetError
@@ -33,10 +34,11 @@ class _Change(threading.Thread):
         self.error: Exception | None = None
         self.result: Update | None = None
         self._work = work
+        self._context = copy_context()  # who has ordered it
 
     def run(self) -> None:
         try:
-            self.result = self._work(self.moved.set)
+            self.result = self._context.run(self._work, self.moved.set)
         except (UpdateError, TargetError, ValueError) as error:
             self.error = error
         finally:

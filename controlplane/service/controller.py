@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import NoReturn
 
 import grpc
@@ -25,6 +26,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.changeover import Late
+from controlplane.service.core.journal import orders_of
 from controlplane.service.core.state import Refused
 from controlplane.service.events import EventLog
 from controlplane.service.keeper import Keeper
@@ -243,15 +245,16 @@ class Controller:
         try:
             if self.network is None:
                 raise UpdateError("this controller cannot change its plan")
-            update = self.network.replan(
-                request.job,
-                given=Topology.load(parse_json(request.topology)) if request.topology else None,
-                changes=request.changes,
-                off=request.without,
-                restored=request.restored,
-                strategy=request.strategy or None,
-                dry_run=request.dry_run,
-            )
+            with self._orders(context):
+                update = self.network.replan(
+                    request.job,
+                    given=Topology.load(parse_json(request.topology)) if request.topology else None,
+                    changes=request.changes,
+                    off=request.without,
+                    restored=request.restored,
+                    strategy=request.strategy or None,
+                    dry_run=request.dry_run,
+                )
         except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
             self._log(f"replan refused: {error}")
             _refuse(context, error)
@@ -265,6 +268,13 @@ class Controller:
     def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         """Admit, plan and run a job (dry run: say what it would get). Aborts with the reason where it cannot be."""
         try:
+            return self._add_job(request, context)
+        except (JobsError, TargetError, UpdateError, ValueError) as error:
+            self._log(f"a job was not added: {error}")
+            _refuse(context, error)
+
+    def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
+        with self._orders(context):
             network = self._network()
             terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
             running, entries = None, 0
@@ -299,9 +309,6 @@ class Controller:
             if running is not None:
                 reply.entries, reply.job_id = entries, running.job_id
             return reply
-        except (JobsError, TargetError, UpdateError, ValueError) as error:
-            self._log(f"a job was not added: {error}")
-            _refuse(context, error)
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
         """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
@@ -309,17 +316,23 @@ class Controller:
             network = self._network()
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
-            entries, later = network.remove(request.name)
-            rates = {}
-            if request.share:
-                try:
-                    rates = network.replanning.rebalance()
-                except Late as error:
-                    self._log(f"not all were planned again: {error}")
+            with self._orders(context):
+                entries, later = network.remove(request.name)
+                rates = {}
+                if request.share:
+                    try:
+                        rates = network.replanning.rebalance()
+                    except Late as error:
+                        self._log(f"not all were planned again: {error}")
         except (JobsError, TargetError, UpdateError, ValueError) as error:
             _refuse(context, error)
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
         return pb.RemoveJobReply(entries=entries, later=later, others=others)
+
+    def _orders(self, context: grpc.ServicerContext) -> AbstractContextManager[None]:
+        """What is ordered meanwhile is this caller's, in the journals of the jobs."""
+        caller = self.access.caller(context)
+        return orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}")
 
     def _network(self) -> Network:
         if self.network is None:

@@ -14,6 +14,7 @@ from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import Admission, AdmissionControl
 from controlplane.service.changeover import Late
+from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import Known
 from controlplane.service.disabled import Why
 from controlplane.service.epochs import EpochStore
@@ -51,6 +52,7 @@ class Network:
         log: gets one line per event.
         steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at
             most so many change over in one step.
+        journal: of the events of a job, by its number (default: in memory).
         changed: called after every change of the jobs.
     """
 
@@ -67,6 +69,7 @@ class Network:
         log: Callable[[str], None] = lambda line: None,
         steady: float = STEADY,
         most: int = MOST,
+        journal: Callable[[int], Journal] = lambda job_id: Journal(),
     ) -> None:
         self.topology = topology
         self.kind = kind
@@ -80,6 +83,7 @@ class Network:
         self._epochs = epochs or EpochStore()
         self._labels = labels
         self._pace = pace
+        self._journal = journal
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
         self.failover = Failover(self.state, self.replanning, self.answers, log)
@@ -113,6 +117,7 @@ class Network:
             known=self._known(whole),
             labels=self._labels,
             least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
+            journal=self._journal(job_id),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         updater = Updater(

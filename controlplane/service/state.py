@@ -20,6 +20,8 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
+from controlplane.service.core.journal import Journal
+from controlplane.service.journal_file import JournalFile
 
 T = TypeVar("T")
 
@@ -105,6 +107,10 @@ class StateFolder:
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path / "jobs.json")
+
+    def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:
+        """Of the events of a job, kept in a file here."""
+        return JournalFile(self.path / "journal" / f"job-{job_id}.jsonl", log).journal()
 
     def keeper(self, what: Callable[[], tuple[Iterable[Stored], Iterable[str]]], log: Callable[[str], None]) -> Kept:
         """Saves what `what` gives whenever it is told to."""

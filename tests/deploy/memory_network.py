@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
+from controlplane.service.core.journal import Journal
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
 from controlplane.service.network import Network
@@ -20,13 +22,20 @@ from tests.deploy.memory import MemoryTarget
 class MemoryNetwork:
     """A network of memory targets that is filled and watched by its keepers. `watch` looks only when it is told to."""
 
-    def __init__(self, folder: Path, kind: P4RuntimeKind, topology: Topology) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: P4RuntimeKind,
+        topology: Topology,
+        journal: Callable[[int], Journal] = lambda job_id: Journal(),
+    ) -> None:
         self.topology = topology
         self.targets = {name: MemoryTarget(name) for name in topology.switches}
         self.log: list[str] = []
         self.network = Network(
-            topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append
-        )
+            topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
+            journal=journal,
+        )  # fmt: skip
         self.network.switches.fill()
         self.network.switches.watch()
         self.watch = Watch(self.network, self.log.append)

@@ -7,7 +7,8 @@ grows without bounds, and `replay` needs no part that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
@@ -25,11 +26,23 @@ ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
 Record = dict[str, Any]
 
 
+@contextmanager
+def orders_of(who: str) -> Iterator[None]:
+    """What is ordered meanwhile counts as this one's, as "operator alice"."""
+    token = ordered_by.set(who)
+    try:
+        yield
+    finally:
+        ordered_by.reset(token)
+
+
 class Journal:
-    """Of one job. Not thread-safe. write: gets every record, and whether a new part begins with it."""
+    """Of one job. Not thread-safe. write: gets every record, and whether a new part begins with it. Who orders the job,
+    and has this made, stands in the records of whole states."""
 
     def __init__(self, write: Callable[[Record, bool], None] = lambda record, first: None) -> None:
         self._write = write
+        self._by = ordered_by.get()
         self._before: list[Record] = []
         self._now: list[Record] = []
 
@@ -37,7 +50,7 @@ class Journal:
         """An event that is decided in this state. now: as of `decide`. clock: seconds since 1970."""
         if not self._now or len(self._now) > KEPT:
             self._before, self._now = self._now, []
-            self._append({"kind": "State", **state_to_json(state)})
+            self._append({"kind": "State", "by": self._by, **state_to_json(state)})
         self._append({"time": round(clock, 3), "now": now, "by": who(state, event), **ev.to_json(event)})
 
     def records(self) -> list[Record]:
@@ -95,7 +108,7 @@ def _handover_to_json(handover: Handover) -> Record:
 
 def state_from_json(data: Mapping[str, Any]) -> State:
     """The state that `state_to_json` has written."""
-    fields = {name: value for name, value in data.items() if name != "kind"}
+    fields = {name: value for name, value in data.items() if name not in ("kind", "by")}
     starting, handover = data["starting"], data["handover"]
     fields["known"] = {node: Known(**known) for node, known in data["known"].items()}
     fields["nodes"] = {
