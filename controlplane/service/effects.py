@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions
 from controlplane.service.core.events import EpochNotStored, EpochStored, Event
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.membership import decide
 from controlplane.service.core.state import Place, State
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import Member
+from controlplane.service.members import Member, Rounds
 from controlplane.service.words import message
 from controlplane.targets.secret_labels import SecretLabels
 
@@ -31,7 +32,7 @@ class Effects:
 
     state: to be set before the first event. news: is notified after every event. configs: by node, those of the plan
     that runs. offered: those of a change of plan that is under way. members: agents' streams, by the number of their
-    connection. failures: why changes of plan failed, by epoch, until somebody has taken note.
+    connection. rounds: of their reports. failures: why changes of plan failed, by epoch, until somebody has taken note.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Effects:
         self.news = threading.Condition(self.lock)
         self._epochs, self._labels = epochs, labels
         self._log, self._plan_without = log, plan_without
+        self.rounds = Rounds()
+        self._said: tuple[actions.Word, pb.Event | None] | None = None  # the last words to an agent
 
     def places(self, configs: Mapping[str, AgentConfig]) -> tuple[Place, ...]:
         """What the core has to know of a plan's configurations."""
@@ -88,6 +91,7 @@ class Effects:
                             events.append(EpochNotStored(str(error)))
                     else:
                         self._carry_out(action)
+            self._said = None
             self.news.notify_all()
         if problem is not None:
             raise problem
@@ -125,8 +129,10 @@ class Effects:
         if isinstance(word, actions.SwitchOver):
             self.configs = self.offered
         if isinstance(word, actions.Configure | actions.SwitchOver):
-            member.begin()
-        member.events.put(message(word, node, self._told))
+            member.begin(self.rounds.number)
+        if self._said is None or self._said[0] is not word or isinstance(word, actions.Configure | actions.Prepare):
+            self._said = word, message(word, node, self._told)  # the same words to many are one message
+        member.events.put(self._said[1])
         if isinstance(word, actions.End):
             del self.members[connection]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,8 +21,8 @@ SILENT_SPARED_SECONDS = 5.0
 """The same where the job goes on without it, which costs little."""
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
-SILENT_REPORTS = 5
-"""Another agent must have reported so often meanwhile: after a pause of the controller itself all are late."""
+SILENT_ROUNDS = 5
+"""So many rounds of reports must have gone by meanwhile: after a pause of the controller itself all are late."""
 
 
 @dataclass
@@ -31,9 +30,9 @@ class Member:
     """The stream of events to an agent that has joined, and what the agent has reported. What it is doing is in the
     core's state (core/state.py).
 
-    connection: its number. events: what to send it; None ends its stream. heard: reports of others since its own last
-    one. began: when its epoch began. oldest: by tree, its oldest open chunk, and since when it has been that one.
-    rates: by tree, Mbit/s while it was busy, between its last two reports.
+    connection: its number. events: what to send it; None ends its stream. heard: the round (`Rounds`) of its last
+    report, or in which its epoch began. began: when that was. oldest: by tree, its oldest open chunk, and since when
+    it has been that one. rates: by tree, Mbit/s while it was busy, between its last two reports.
     """
 
     node: str
@@ -44,13 +43,14 @@ class Member:
     statistics: dict[str, float] = field(default_factory=dict)
     trees: dict[int, pb.TreeReport] = field(default_factory=dict)
     reported: float | None = None
-    heard: Counter[str] = field(default_factory=Counter)
+    heard: int = 0
     began: float = 0.0
     oldest: dict[int, tuple[int, float]] = field(default_factory=dict)
     rates: dict[int, float] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        """An epoch begins: what the agent has reported of another one says nothing."""
+    def begin(self, heard: int) -> None:
+        """An epoch begins, in this round of reports: what the agent has reported of another one says nothing."""
+        self.heard = heard
         self.statistics, self.trees, self.oldest, self.rates = {}, {}, {}, {}
         self.reported, self.began = None, time.monotonic()
 
@@ -74,7 +74,6 @@ class Member:
         self.rates = dict(_rates(self.trees, report.trees))
         self.trees = {tree.tree: tree for tree in report.trees}
         self.reported = now
-        self.heard.clear()
         oldest = {}
         for tree in report.trees:
             if tree.HasField("oldest_chunk"):
@@ -111,17 +110,35 @@ def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
     return {tree: max(rates) for tree, rates in found.items() if len(rates) == count}
 
 
-def silent(state: State, members: Mapping[str, Member], now: float) -> list[tuple[str, float]]:
+class Rounds:
+    """Counts rounds of reports: a new one begins when an agent reports for the second time in one. So rounds go by as
+    agents report, and not while the controller itself is held up, when no report of anybody arrives."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._reported: set[str] = set()
+
+    def count(self, node: str) -> bool:
+        """This node's agent has reported; whether a new round has begun with it."""
+        new = node in self._reported
+        if new:
+            self.number += 1
+            self._reported.clear()
+        self._reported.add(node)
+        return new
+
+
+def silent(state: State, members: Mapping[str, Member], rounds: int, now: float) -> list[tuple[str, float]]:
     """Members that hang, and for how many seconds they have not reported. A parameter server that hangs is out: the
     workers need not wait for it. A worker that hangs is its own trainer, whom nobody can replace: the others wait for
-    it, unless the job may go on without it. The others' reports are the clock."""
+    it, unless the job may go on without it. rounds: so many have there been."""
     found = []
     for node, member in members.items():
         known = member.reported is not None
         seconds = now - (member.reported if member.reported is not None else member.began)
         if seconds <= (SILENT_SPARED_SECONDS if known else SILENT_AT_FIRST_SECONDS):
-            continue  # nearly always: every report looks at all members
-        if max(member.heard.values(), default=0) < SILENT_REPORTS:
+            continue  # nearly always
+        if rounds - member.heard < SILENT_ROUNDS:
             continue
         server = state.known[node].role == "parameter_server"
         if (server and (not known or seconds > SILENT_SECONDS)) or state.goes_on_without(node):

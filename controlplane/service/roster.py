@@ -214,8 +214,8 @@ class Roster:
     def report(self, request: pb.ReportRequest) -> None:
         """Statistics of an agent; those of an earlier epoch are dropped."""
         with self._lock:
-            members = self.members()
-            member = members.get(request.node)
+            one = self.state.nodes.get(request.node)
+            member = self._effects.members.get(one.connection) if one is not None and one.state in MEMBER else None
             if member is None or request.epoch != self.epoch:
                 return
             now = time.monotonic()
@@ -223,11 +223,11 @@ class Roster:
             if refused:
                 self._log(f"{member.node} refused {refused}: something between them changes or forges packets")
             member.take(request, now)
-            for other in members.values():
-                if other is not member:
-                    other.heard[member.node] += 1
-            if self.running:
-                for node, seconds in silent(self.state, members, now)[:1]:  # whether the next may go depends on it
+            rounds = self._effects.rounds
+            again, member.heard = rounds.count(request.node), rounds.number
+            if again and self.running:
+                hang = silent(self.state, self.members(), rounds.number, now)
+                for node, seconds in hang[:1]:  # whether the next one may go depends on it
                     self._effects.take(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:

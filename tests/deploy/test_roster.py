@@ -12,7 +12,7 @@ from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core.state import Refused, Stage
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
-from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Member
+from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_ROUNDS, SILENT_SECONDS, Member
 from controlplane.service.plan_changes import HandoverError
 from controlplane.service.roster import Roster
 from p4src.protocol import ENCODING
@@ -278,7 +278,7 @@ def test_parameter_server_that_hangs_is_out_and_a_worker_is_waited_for(roster):
     for node in ("ps1", "w2"):
         assert members[node].reported is not None
         members[node].reported -= SILENT_SECONDS + 1
-    for _ in range(SILENT_REPORTS):
+    for _ in range(SILENT_ROUNDS):
         assert roster.running, "one report after a pause of the controller tells nothing"
         roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch))
     assert not roster.running
@@ -297,7 +297,7 @@ def test_parameter_server_that_hangs_is_out_and_a_worker_is_waited_for(roster):
 def test_parameter_server_that_hangs_before_its_first_report_is_out_too(roster):
     members = join_all(roster)
     members["ps1"].began -= SILENT_SECONDS + 1
-    for _ in range(SILENT_REPORTS):
+    for _ in range(SILENT_ROUNDS):
         roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch))
     assert roster.running, "it may still be making ready"
     members["ps1"].began -= SILENT_AT_FIRST_SECONDS

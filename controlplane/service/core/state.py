@@ -19,6 +19,8 @@ class Refused(Exception):
 class NodeState(StrEnum):
     """What a node of the job is doing."""
 
+    __hash__ = str.__hash__  # that of an Enum takes longer, and each look at all nodes needs it
+
     EXPECTED = "expected"
     """The plan needs it, and no agent has joined for it. It needs no entry in `State.nodes`."""
     JOINED = "joined"
