@@ -31,11 +31,15 @@ def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **argum
 
 
 @pytest.mark.namespaces
-@pytest.mark.parametrize(("ranks", "dtype", "tolerance"), [(2, "float32", 1e-6), (3, "bfloat16", 2e-2)])
-def test_several_ranks_of_a_node_share_its_agent(network, tmp_path, ranks, dtype, tolerance):
-    results = run_nodes("train", network, tmp_path, ranks, dtype=dtype)
+@pytest.mark.parametrize(
+    ("ranks", "given", "tolerance"),
+    [(2, {}, 1e-6), (3, {"dtype": "bfloat16"}, 2e-2), (2, {"bits": 10}, 2e-2)],
+)
+def test_several_ranks_of_a_node_share_its_agent(network, tmp_path, ranks, given, tolerance):
+    results = run_nodes("train", network, tmp_path, ranks, **given)
     for result in results:
         assert result["in_network"], result["warnings"]
+        assert not result["left"], "the ranks of a node have added up before: nothing is any one's"
         assert result["losses"] == pytest.approx(result["expected"], rel=tolerance)
     assert len({result["digest"] for result in results}) == 1
     assert network.switch.verdicts()["completed"] > 0

@@ -237,3 +237,17 @@ def test_other_collectives_are_started_again_for_the_same_workers_only(op):
     rig.relay.abort("over")
     assert isinstance(work.exception(), AbortedError)
     assert isinstance(held.exception(), AbortedError)
+
+
+def test_what_another_worker_has_not_sent_is_not_taken_over_with_its_result() -> None:
+    """The second half of an array with feedback is each worker's own."""
+    ledgers = [Ledger(replace(config([1.0], [4]), shrinks=True)) for _ in range(2)]
+    arrays = [np.array([1, 2, 0, 0], np.float32), np.array([3, 4, 0, 0], np.float32)]
+    kept = [
+        ledger.add(Work(4, 16), array, "sum bits=8 seed=1 feedback", host_array(array))
+        for ledger, array in zip(ledgers, arrays, strict=True)
+    ]
+    arrays[0][:] = 4, 6, 0.25, -0.5  # its result, and what it has not sent
+    ledgers[0].ended(kept[0])
+    kept[1].take(kept[0].giving(True))
+    assert arrays[1].tolist() == [4, 6, 0, 0]
