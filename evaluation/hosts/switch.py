@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -90,8 +90,8 @@ class Switch:
         self.faults(Faults())
         self.install(rules)
 
-    def faults(self, faults: Faults) -> None:
-        """Of every port, from now on."""
+    def faults(self, faults: Faults, ports: Iterable[int] | None = None) -> None:
+        """Of what leaves by these ports (every one), one after the other, from now on."""
         shape = {
             "loss": faults.loss,
             "duplicate": faults.duplicate,
@@ -104,7 +104,7 @@ class Switch:
             "corrupt_udp": 1,
             "corrupt_hidden": 1,
         }
-        for port in range(1, self.ports + 1):
+        for port in range(1, self.ports + 1) if ports is None else ports:
             self._ask(command="shape", device=DEVICE, port=port, shape=shape)  # all: what is not given stays
 
     def forget(self) -> None:

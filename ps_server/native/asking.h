@@ -34,6 +34,7 @@
 #define FEW_CHUNKS 4          /* that are asked for one by one; more by one question */
 #define ARRIVAL_TIME (50 * MS) /* that a result may be under way, */
 #define ARRIVAL_PACKETS 12     /* ... and at least the time of so many at the tree's rate */
+#define QUESTION_MOST (250 * MS)  /* that a question is expected to take */
 #define RATE_TIME (20 * MS)
 #define GUARD_KEPT (2000 * MS) /* for which packets that overtake each other are remembered */
 
@@ -115,12 +116,27 @@ static bool send_question(struct io_thread *x, struct tree *t, uint64_t sequence
     return true;
 }
 
-static uint8_t next_attempt(struct tree *t)
+static uint8_t next_attempt(struct tree *t, uint64_t now)
 {
     t->attempt = (uint8_t)(t->attempt + 1);
     if (!t->attempt)
         t->attempt = 1; /* 0 is that of what is sent for the first time */
+    t->attempt_at[t->attempt % RECENT_ATTEMPTS] = now;
     return t->attempt;
+}
+
+/* The first chunk of an attempt is complete: so long a question takes, at the slowest lately. An attempt that comes after the next
+ * has been asked for says so, too; where it counted for nothing, each question would make the one before it futile. */
+static void question_answered(struct tree *t, uint32_t attempt, uint64_t now)
+{
+    uint64_t *at = &t->attempt_at[attempt % RECENT_ATTEMPTS];
+    if (!*at || (uint8_t)(t->attempt - attempt) >= RECENT_ATTEMPTS)
+        return;
+    uint64_t took = now - *at;
+    *at = 0;
+    t->question_rtt = took > t->question_rtt ? took : t->question_rtt - (t->question_rtt - took) / 4;
+    if (t->question_rtt > QUESTION_MOST)
+        t->question_rtt = QUESTION_MOST;
 }
 
 static bool is_complete(struct tree *t, uint64_t sequence)
@@ -135,7 +151,7 @@ static void ask_for_all(struct io_thread *x, struct tree *t, uint64_t first, uin
     uint64_t most = 32ull * (x->values - 1) < MOST_QUESTION ? 32ull * (x->values - 1) : MOST_QUESTION;
     while (first < end) {
         uint64_t complete[MOST_QUESTION / 64 + 1] = {0}, count = end - first < most ? end - first : most;
-        uint8_t attempt = next_attempt(t);
+        uint8_t attempt = next_attempt(t, now);
         for (uint64_t i = 0; i < count; i++) {
             uint64_t sequence = first + i;
             struct cell *c = cell_of(t, sequence);
@@ -148,7 +164,7 @@ static void ask_for_all(struct io_thread *x, struct tree *t, uint64_t first, uin
             c->renew = is_cut(x, t, workers_of(x, t, sequence));
             c->attempt = attempt;
             c->asked_at = now;
-            if (c->asks < UINT8_MAX)
+            if (c->asks < OFTEN) /* whether this one comes nobody knows: it may not have been sent yet */
                 c->asks++;
         }
         if (!send_question(x, t, first, count < 2 ? 2 : (uint32_t)count, attempt, false, complete, now))
@@ -185,7 +201,7 @@ static void ask_for_one(struct io_thread *x, struct tree *t, uint64_t sequence, 
             asked[i] |= bits & -bits;
     }
     if (question == ANEW)
-        c->attempt = next_attempt(t);
+        c->attempt = next_attempt(t, now);
     c->asked_at = now;
     if (send_question(x, t, sequence, 1, c->attempt, question == ALONE, asked, now) && c->asks < UINT8_MAX)
         c->asks++;
@@ -294,6 +310,8 @@ static uint64_t ask(struct io_thread *x, struct tree *t, uint64_t now)
                     since = t->asked_came;
                 if (since && now - since < retry_time(t, c->asks / ROUND, RETRY_MOST))
                     continue;
+                if (since && c->asked_at < t->asked_came && c->asks >= OFTEN && !c->alone)
+                    c->asks = 0; /* questions are answered again: it is asked for with all the others */
                 bool often = c->owner == sequence + 1 && (c->asks >= OFTEN || c->alone);
                 if (round && (often || lost <= FEW_CHUNKS))
                     ask_for_one(x, t, sequence, now);
@@ -323,13 +341,14 @@ static void want(struct tree *t, uint64_t sequence)
 static void take_hint(struct io_thread *x, struct tree *t, const struct flow *flow, const struct inart_header *h, uint32_t workers,
                       uint64_t now)
 {
-    if (!flow->partial || workers >= flow->workers)
+    if ((!flow->partial || workers >= flow->workers) && !(h->flags & INART_FLAG_LATE))
         return;
     if (h->flags & INART_FLAG_RESEND) { /* says who is there: it was added up, and would be again */
         struct cell *c = cell_of(t, h->sequence);
         if (c->alone || h->sequence < t->evident || now - t->probed_at < RETRY_MOST)
             return;
         t->probed_at = now;
+        t->probed = h->sequence + 1ull;
         if (c->asked_at) /* and something is amiss */
             want(t, t->oldest);
         else
@@ -348,21 +367,21 @@ static void take_complete(struct tree *t, const struct inart_header *h, uint8_t 
             t->look_at = now + t->guard;
     }
     if (c->asked_at) {
-        if (attempt == c->attempt && c->asks == 1) /* the quickest says how long a question takes */
-            t->question_rtt = t->question_rtt && t->question_rtt < now - c->asked_at ? t->question_rtt : now - c->asked_at;
-        else if (attempt != c->attempt && t->guard < GUARD_MOST) {
+        if (attempt != c->attempt && t->guard < GUARD_MOST) {
             t->guard *= 2; /* it was only late */
             t->guard_since = now;
         }
-        if (attempt == c->attempt)
+        if (attempt) { /* not: somebody's late copy of what was sent for the first time */
             t->asked_came = now;
+            question_answered(t, attempt, now);
+        }
     }
     if (t->guard > GUARD_FIRST && now > t->guard_since + GUARD_KEPT) {
         t->guard /= 2;
         t->guard_since = now;
     }
     t->wanted_asks = t->wanted_slow = 0;
-    if (h->flags & INART_FLAG_LATE)
+    if (h->flags & INART_FLAG_LATE || (attempt && t->probed == h->sequence + 1ull)) /* it was lost, and nobody late */
         want(t, h->sequence + 1ull); /* what is behind it */
     /* How many results a second there are, for those that are sent once more. */
     if (now - t->rate_since >= RATE_TIME) {

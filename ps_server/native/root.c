@@ -27,6 +27,7 @@
 #define REPEAT_PAUSE (INART_NS / 1000)
 #define INART_SUSPECTS 32
 #define MOST_QUESTION 1024 /* chunks */
+#define RECENT_ATTEMPTS 16 /* a divisor of INART_ATTEMPTS */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
 struct inart_root_flow { /* partial: the bitmap says which parts are in a packet; else all of them */
@@ -89,8 +90,9 @@ struct tree {
     double planned, tokens;
     /* asking.h. evident: all workers have sent what is before it; evident_before: at the last look; wanted: a worker waits for it. */
     uint64_t evident, evident_before, wanted, look_at, guard;
-    uint64_t wanted_asked, probed_at;
+    uint64_t wanted_asked, probed_at, probed; /* probed: by a RESEND of a chunk that lacked somebody */
     uint64_t question_rtt, asked_came; /* when a chunk that was asked for came */
+    uint64_t attempt_at[RECENT_ATTEMPTS]; /* when they were asked for; 0: and something of it has come */
     uint64_t unadded_since; /* packets that were asked for since then, and that no switch will add */
     uint64_t heard_of, heard[MOST_WORDS]; /* who was in a chunk that was asked for anew */
     uint64_t rate_since, guard_since;

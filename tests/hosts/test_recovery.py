@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evaluation.hosts.star import TreeShape
+from evaluation.hosts.switch import Faults
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import Rig, check, finish, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, starts
@@ -19,17 +20,20 @@ def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) 
     works = rig.submit(after)
     server = rig.servers[0]
     wait_until(lambda: server.stats().trees[0].completed > 4 * SLOTS, "its window is open")
-    rig.faults(loss=1.0)
-    late = [engine.stats().trees[0].resent_timeout for engine in rig.engines]
-    wait_until(
-        lambda: all(
-            engine.stats().trees[0].resent_timeout > before for engine, before in zip(rig.engines, late, strict=True)
-        ),
-        "everybody waits",
-    )
+    rig.switch.faults(Faults(loss=1.0), ports=[WORKERS + 1])  # to the server: sums are lost, not results
+    wait_until(lambda: any(engine.stats().trees[0].resent_timeout for engine in rig.engines), "their windows are full")
+    assert server.stats().trees[0].questions == 0, "nobody has been heard: nothing can have been asked for"
+    lost = [engine.stats().trees[0] for engine in rig.engines]
+    under_way = [tree.chunks_sent - tree.answers for tree in lost]
+    assert min(under_way) > SLOTS // 2, "a window of each worker was lost"
     rig.faults()
     finish(works)
     check(before, after, starts(rig, ELEMENTS), VALUES)
+    assert server.stats().trees[0].questions > 0
+    ends = [engine.stats().trees[0] for engine in rig.engines]
+    for old, new, chunks in zip(lost, ends, under_way, strict=True):
+        by_itself = new.resent_timeout + new.resent_gap - old.resent_timeout - old.resent_gap
+        assert new.resent_recovery >= chunks - by_itself > 0, "what was lost came again because the root asked for it"
     verdicts = rig.switch.verdicts()
     assert verdicts["stale"] + verdicts["flushed"] < SLOTS, "a packet a worker and chunk would be four times as many"
 

@@ -257,7 +257,8 @@ struct inart_worker *inart_worker_create(const struct inart_io_config *io, const
     for (uint32_t i = 0; i < io->threads && !result; i++) {
         struct io_thread *x = &w->threads[i];
         x->worker = w;
-        x->random = ((uint32_t)inart_now() + i * 2654435761u) | 1;
+        /* Of each worker others, whatever the time is: they decide who of all says something. */
+        x->random = (((uint32_t)inart_now() ^ (config->index * MOST_THREADS + i + 1) * 2654435761u) * 2246822519u) | 1;
         result = engine_start(&x->engine, "inart-worker", io->core[i], work);
         if (result)
             snprintf(error, size, "cannot start the engine's thread: %s", strerror(result));

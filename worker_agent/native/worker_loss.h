@@ -62,6 +62,14 @@ static uint64_t base_due(struct io_thread *x, struct tree *t, uint64_t now)
     return t->due;
 }
 
+/* Whether this worker is one of those that say, now, that the oldest chunk is late. Where its slot is closed each says it to the root
+ * alone, past all switches; so of all workers together a quarter of the tree's rate does, however many there are. */
+static bool says_so(struct io_thread *x, const struct tree *t, uint64_t wait)
+{
+    double packets = t->packets_per_second > 0 ? (double)wait / INART_NS * t->packets_per_second * LATE_SHARE : LATE_MOST;
+    return random_below(x, x->worker->config.workers) < packets;
+}
+
 /* The oldest unanswered chunk has waited for long. That its result is lost is known when the root has said that all before a
  * later one are complete: the root has it, and a RESEND passes all switches. If not, it is repeated: where a switch has this
  * worker's contribution that is a duplicate, where it was lost it is added now. Only where the slot is closed or another's
@@ -86,12 +94,14 @@ static void send_late(struct io_thread *x, struct tree *t, uint64_t now)
     if (t->timed_lost && !t->waits)
         window_cut(t, now);
     t->waits++;
+    t->due = now + spread(x, wait < most ? wait : most);
+    if (!t->timed_lost && !probe && !says_so(x, t, wait < most ? wait : most))
+        return;
     if (t->timed_lost)
         t->stats.resent_gap++;
     else
         t->stats.resent_timeout++;
     send_chunk(x, t, part_of(t, t->base), t->base, lost ? LOST : probe ? PROBE : LATE, now);
-    t->due = now + spread(x, wait < most ? wait : most);
 }
 
 #endif

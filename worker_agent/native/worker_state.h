@@ -25,10 +25,12 @@
 #define BACKOFF_LOST (100 * MS)
 #define BACKOFF_MOST 6
 #define PROBE_AFTER 3              /* times that the oldest chunk was sent again in vain, before the first RESEND of it */
+#define LATE_SHARE 0.25            /* of a tree's rate: copies of late chunks that all workers together send, */
+#define LATE_MOST 32               /* ... or, of a tree without a rate, so many at a time */
 #define SLOW 100                   /* packets a second of a tree: below, timers that double go on doubling */
 #define ASKED_IN_VAIN 4            /* of so many questions for a result one is a contribution */
 #define PROBES 2                   /* of all workers' repeats after that, about so many at a time are RESENDs */
-#define SPREAD_MOST (100 * MS)     /* of the times at which workers ask for a result that all of them may lack */
+#define SPREAD_MOST (1000 * MS)    /* of the times at which workers ask for a result that all of them may lack */
 #define WINDOW_FIRST 4             /* chunks under way, at least, when nothing is known of the tree */
 #define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)

@@ -1,0 +1,1 @@
+"""How long agents take back to the planned rate after disturbances: `python -m evaluation.recovery --help`."""

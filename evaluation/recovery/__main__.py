@@ -1,0 +1,93 @@
+"""See the package; --help lists the options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
+from evaluation.recovery.disturbances import KINDS, LENGTH, SHARE, WINDOW, Played, Recovery
+from evaluation.recovery.networks import racks
+from evaluation.recovery.virtual import VirtualNetwork
+
+GOAL_SECONDS = 2.0
+SLACK_SECONDS = 8.0
+INGRESS = 1.0
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.recovery",
+        description="The agents' engines on a network in virtual time: disturbances, and how long until "
+        f"{SHARE:.0%} of the planned rate is carried again (over {WINDOW:g} s). Virtual seconds are the network's: how "
+        "quick or busy this machine is makes no difference to them. Exit status 0: all within "
+        f"{GOAL_SECONDS:g} s and every sum right, else 1.",
+    )
+    parser.add_argument("--k", type=int, default=0, help="a fat-tree; 0: racks of 32 below one switch (%(default)s)")
+    parser.add_argument("--workers", type=int, default=100, help="(%(default)s)")
+    parser.add_argument("--ps", type=int, default=4, help="parameter servers (%(default)s)")
+    parser.add_argument("--bandwidth", type=float, default=2.0, help="Mbit/s of each link (%(default)s)")
+    parser.add_argument("--values", type=int, default=64, help="in a packet (%(default)s)")
+    parser.add_argument("--strategy", default="inart", help="of the plan on a fat-tree (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of losses and lateness (%(default)s)")
+    parser.add_argument(
+        "--kinds",
+        default=",".join(KINDS),
+        help="; ".join(f"{name}: {what}" for name, what in KINDS.items()).replace("%", "%%"),
+    )
+    parser.add_argument("--json", action="store_true", help="instead of a table")
+    arguments = parser.parse_args(argv)
+    arguments.kinds = arguments.kinds.split(",")
+    unknown = [kind for kind in arguments.kinds if kind not in KINDS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    return arguments
+
+
+def network_of(arguments: argparse.Namespace) -> tuple[Topology, Plan]:
+    """The network of a command line, and the plan of its job."""
+    if not arguments.k:
+        return racks(arguments.workers, arguments.ps, arguments.bandwidth)
+    topology = fattree(arguments.k, arguments.bandwidth, ingress_mbps=INGRESS * arguments.bandwidth)
+    job = place_job(topology, arguments.workers, arguments.ps, seed=0, model_bytes=1 << 20)
+    return topology, get_strategy(arguments.strategy)(topology, job, seed=0)
+
+
+def row(one: Recovery, right: bool) -> str:
+    back = "not" if one.back_seconds is None else f"{one.back_seconds:.1f} s"
+    rates = " ".join(f"{rate / one.planned_mbps:.2f}" for rate in one.rates)
+    return (
+        f"{one.kind:6} back after {back:6}  of the plan in each second: {rates}  packets to the parameter servers: "
+        f"{one.excess:.2f} of needed, {one.unadded} unadded, {one.questions} questions, "
+        f"{'sums right' if right else 'WRONG OR NOT DONE'}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse(argv)
+    topology, plan = network_of(arguments)
+    found, good = [], True
+    if not arguments.json:
+        print(f"{len(plan.job.workers)} workers, {len(plan.trees)} trees, {plan.rate_mbps:.3g} Mbit/s planned")
+    for kind in arguments.kinds:
+        with VirtualNetwork(topology, plan, values=arguments.values, seed=arguments.seed) as network:
+            played = Played(network, kind, seconds=LENGTH[kind] + SLACK_SECONDS, seed=arguments.seed)
+            one = played.run()
+            right = played.finish(60.0)
+        good &= right and one.back_seconds is not None and one.back_seconds <= GOAL_SECONDS
+        found.append(one.to_json() | {"right": right})
+        if not arguments.json:
+            print(row(one, right), flush=True)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

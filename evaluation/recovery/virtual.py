@@ -1,0 +1,345 @@
+"""The agents' own engines on a network in virtual time: any number of hosts in one process, and each run the same.
+
+    with VirtualNetwork(topology, plan, values=64) as network:
+        network.allreduce(elements=100_000)
+        network.run(seconds=2)
+        print(network.root_stats().completed)
+
+What is in it is what runs in hosts (worker.c, root.c, compiled with native/virtual.h in front); links, switches and
+time are native/network.c's. Virtual seconds are those of the network: how quick the machine is makes no difference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.native_build import ENGINE, load
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.rules import Aggregate, Forward, RuleSet, build
+from controlplane.planner.topology import Topology
+from ps_server import server
+from worker_agent import native_worker
+from worker_agent.collectives import parse
+from worker_agent.engine import operation_tag
+from worker_agent.io_options import IoConfig, NativeIoStats
+from worker_agent.native_engine import NATIVE
+from worker_agent.operands import DTYPES
+from worker_agent.split import part_sizes, ranges
+
+HERE = Path(__file__).resolve().parent / "native"
+NS = 1_000_000_000
+VERDICTS = ("absorbed", "completed", "flushed", "stale", "duplicate", "forwarded", "replicated", "unknown")
+NOTHING, FORWARD, REPLICATE, AGGREGATE = range(4)
+QUEUE_PACKETS = 512
+"""That wait at a port at most, as softswitch's."""
+TIMEOUT = 60.0
+_MESSAGE = 512
+
+
+@cache
+def _network_library() -> ctypes.CDLL:
+    lib = load(HERE / "network.c")
+    pointer, word, long, real = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_double
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "network_make": (pointer, [long, word]),
+        "network_node": (word, [pointer, word, word, word]),
+        "network_link": (None, [pointer, word, word, word, word, real, real, word]),
+        "network_entry": (None, [pointer, word, word, word, ctypes.c_uint8, word, word, word, word, word, long, long]),
+        "network_group": (None, [pointer, word, word, word, pointer]),
+        "network_enter": (None, [pointer, word]),
+        "network_engine": (None, [pointer, word, pointer, pointer]),
+        "network_wake": (None, [pointer, word]),
+        "network_faults": (None, [pointer, real, long]),
+        "network_stop": (None, [pointer, word, long]),
+        "network_now": (long, [pointer]),
+        "network_run": (long, [pointer, long]),
+        "network_verdicts": (None, [pointer, word, pointer]),
+        "network_carried": (None, [pointer, word, word, pointer]),
+        "network_rounds": (long, [pointer, word]),
+        "network_free": (None, [pointer]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+def _options(engine: Path) -> tuple[str, ...]:
+    """The engine's source counts as a part of what is compiled, so that a change of it makes another library."""
+    folder = f"-I{engine.parent}"
+    return (*ENGINE, folder, f'-DVIRTUAL_OF="{hashlib.sha256(_sources(engine)).hexdigest()[:16]}"')
+
+
+def _sources(engine: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in (engine, *sorted(engine.parent.glob("*.h"))))
+
+
+@cache
+def _worker_library() -> ctypes.CDLL:
+    lib = native_worker.library(HERE / "virtual_worker.c", _options(NATIVE / "worker.c"))
+    lib.virtual_attach.argtypes = [ctypes.c_void_p]
+    return lib
+
+
+@cache
+def _root_library() -> ctypes.CDLL:
+    lib = server.library(HERE / "virtual_root.c", _options(server.SOURCE))
+    lib.virtual_attach.argtypes = [ctypes.c_void_p]
+    return lib
+
+
+@dataclass(frozen=True)
+class RootStats:
+    """Of all trees together; see ps_server/native/root.c."""
+
+    packets: int
+    completed: int
+    added: int
+    refused: int
+    duplicates: int
+    results: int
+    answers: int
+    questions: int
+    results_dropped: int
+    check_failures: int
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """Of all trees of all workers together; see worker_agent/native/worker_state.h. operations_done: the least of any
+    worker's."""
+
+    chunks_sent: int
+    resent_gap: int
+    resent_timeout: int
+    resent_recovery: int
+    answers: int
+    duplicates: int
+    refused: int
+    check_failures: int
+    operations_done: int
+    operations_failed: int
+    wakeups: int
+
+
+class VirtualNetwork:
+    """The job of `plan` on its network; a context manager. values: in a packet. seed: of losses and lateness."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        plan: Plan,
+        *,
+        values: int = 64,
+        slots: int = 1 << 14,
+        seed: int = 1,
+        pace: float = 0.97,
+    ) -> None:
+        """pace: share of the plan's rate that agents use, as a controller tells them. Raises PlanError, DoesNotFit."""
+        limits = Limits(
+            values_per_packet=values, slots=slots, label_table_size=1 << 20, route_table_size=1 << 20,
+            multicast_groups=1 << 16,
+        )  # fmt: skip
+        self.plan, self.topology, self.values = plan, topology, values
+        deployment = build(replace(plan, rate_mbps=plan.rate_mbps * pace), topology, limits, job_id=1, epoch=7)
+        self._lib = _network_library()
+        self._handle = self._lib.network_make(seed, values)
+        self._keep: list[Any] = []
+        self._engines: dict[str, int] = {}
+        self.configs = deployment.agents
+        self._nodes: dict[str, int] = {}
+        for name in (*topology.switches, *topology.servers):
+            switch = name in topology.switches
+            ports = max((topology.port(name, other) for other in topology.graph.successors(name)), default=0) + 1
+            address = 0 if switch else int(ipaddress.IPv4Address(topology.address(name)))
+            self._nodes[name] = self._lib.network_node(self._handle, ports, slots if switch else 0, address)
+        for u, v in topology.links:
+            self._link(u, v)
+        for name, rules in deployment.rulesets.items():
+            self._install(name, rules)
+        for lib in (_worker_library(), _root_library()):
+            lib.virtual_attach(self._handle)
+        for name, config in deployment.agents.items():
+            self._start(name, config)
+
+    def _port(self, node: str, other: str) -> int:
+        return self.topology.port(node, other) if node in self.topology.switches else 0
+
+    def _link(self, u: str, v: str) -> None:
+        mbps, delay = self.topology.bandwidth_mbps(u, v), self.topology.delay_ms(u, v)
+        ends = self._nodes[u], self._port(u, v), self._nodes[v], self._port(v, u)
+        self._lib.network_link(self._handle, *ends, mbps, delay, QUEUE_PACKETS)
+
+    def _install(self, name: str, rules: RuleSet) -> None:
+        node, lib = self._nodes[name], self._lib
+        for group in rules.groups:
+            ports = (ctypes.c_uint32 * len(group.ports))(*group.ports)
+            lib.network_group(self._handle, node, group.group, len(ports), ports)
+        for entry in rules.labels:
+            at, action = (self._handle, node, entry.ingress_port, entry.label), entry.action
+            if isinstance(action, Aggregate):
+                labels = action.slot_base, action.slot_mask, action.next_label, action.partial_label
+                lib.network_entry(*at, AGGREGATE, action.port, *labels, action.flow, action.everyone)
+            elif isinstance(action, Forward):
+                lib.network_entry(*at, FORWARD, action.port, 0, 0, 0, 0, 0, 0)
+            else:
+                lib.network_entry(*at, REPLICATE, action.group, 0, 0, 0, 0, 0, 0)
+
+    def _start(self, name: str, config: AgentConfig) -> None:
+        node, error = self._nodes[name], ctypes.create_string_buffer(_MESSAGE)
+        io = IoConfig(b"virtual", int(ipaddress.IPv4Address(config.address)), 1 << 25, 0, 1)
+        self._lib.network_enter(self._handle, node)
+        native: Any
+        if config.role == "worker":
+            lib = _worker_library()
+            native, keep = native_worker.native_config(config, 1, TIMEOUT)
+            engine = lib.inart_worker_create(ctypes.byref(io), ctypes.byref(native), error, len(error))
+        else:
+            lib = _root_library()
+            native, keep = server.native_config(config, 1)
+            engine = lib.inart_root_create(ctypes.byref(io), ctypes.byref(native), error, len(error))
+        if not engine:
+            raise ValueError(f"{name}: {error.value.decode(errors='replace')}")
+        self._engines[name] = engine
+        self._keep += [native, keep]
+        self._lib.network_engine(self._handle, node, engine, ctypes.cast(lib.virtual_step, ctypes.c_void_p))
+        self._lib.network_wake(self._handle, node)
+
+    # ---- what happens ----
+
+    @property
+    def now(self) -> float:
+        return float(self._lib.network_now(self._handle)) / NS
+
+    def run(self, seconds: float) -> int:
+        """So much time goes by; how many events that were."""
+        until = self._lib.network_now(self._handle) + int(seconds * NS)
+        return int(self._lib.network_run(self._handle, until))
+
+    def faults(self, loss: float = 0.0, late_seconds: float = 0.0) -> None:
+        """From now on: all links lose that share of their packets, and hosts are up to so late each time."""
+        self._lib.network_faults(self._handle, loss, int(late_seconds * NS))
+
+    def stop(self, nodes: Iterable[str], seconds: float) -> None:
+        """Their agents stand still for so long."""
+        until = self._lib.network_now(self._handle) + int(seconds * NS)
+        for name in nodes:
+            self._lib.network_stop(self._handle, self._nodes[name], until)
+
+    def submit(self, worker: str, values: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]) -> None:
+        """One worker's part of an all-reduce of `values`; what comes of it is written to `sums`. Both stay the
+        caller's, and may be shared by several workers. Raises ValueError."""
+        config = self.configs[worker]
+        shares = [tree.share for tree in config.worker_trees]
+        part, each, at_once = part_sizes(parse("sum"), config, len(values), "float32")
+        cut = ranges(part, each, shares, at_once)
+        parts = (native_worker.NativeRange * len(cut))(*(native_worker.NativeRange(*one) for one in cut))
+        numbers = (ctypes.c_uint32 * len(cut))(*(tree.tree for tree in config.worker_trees))
+        status, error = ctypes.c_int32(), ctypes.create_string_buffer(_MESSAGE)
+        number = _worker_library().inart_worker_submit(
+            self._engines[worker], values.ctypes.data, sums.ctypes.data, len(values), DTYPES["float32"],
+            ctypes.byref(native_worker.NativeEncoding(1, False, 0, None)), 0, 0, -1,
+            operation_tag("float32", "sum", 1), len(cut), numbers, parts, ctypes.byref(status), error, len(error),
+        )  # fmt: skip
+        if number < 0:
+            raise ValueError(error.value.decode(errors="replace"))
+        self._keep += [values, sums]
+        self._lib.network_wake(self._handle, self._nodes[worker])
+
+    # ---- what is seen ----
+
+    def verdicts(self) -> dict[str, int]:
+        """Of all switches."""
+        counts = (ctypes.c_uint64 * len(VERDICTS))()
+        total = dict.fromkeys(VERDICTS, 0)
+        for name in self.topology.switches:
+            self._lib.network_verdicts(self._handle, self._nodes[name], counts)
+            for verdict, count in zip(VERDICTS, counts, strict=True):
+                total[verdict] += count
+        return total
+
+    @property
+    def packets_of_chunk(self) -> float:
+        """Packets to a parameter server for each chunk when nothing is lost: one for each flow to its root."""
+        return sum(tree.share * tree.ends()[tree.root] for tree in self.plan.trees)
+
+    def dropped(self) -> int:
+        """Packets that found a queue full."""
+        counts, total = (ctypes.c_uint64 * 3)(), 0
+        for u, v in self.topology.links:
+            self._lib.network_carried(self._handle, self._nodes[u], self._port(u, v), counts)
+            total += counts[1]
+        return total
+
+    def to_roots(self) -> int:
+        """Packets on the links to the parameter servers."""
+        counts, total = (ctypes.c_uint64 * 3)(), 0
+        for root in self.plan.job.parameter_servers:
+            switch = self.topology.access_switch(root)
+            self._lib.network_carried(self._handle, self._nodes[switch], self._port(switch, root), counts)
+            total += counts[0]
+        return total
+
+    def root_stats(self) -> RootStats:
+        total = dict.fromkeys(RootStats.__dataclass_fields__, 0)
+        for name, config in self.configs.items():
+            if config.role != "parameter_server":
+                continue
+            count = len(config.root_trees)
+            numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in config.root_trees))
+            stats, io, trees = server._Stats(), NativeIoStats(), (server._TreeStats * count)()
+            _root_library().inart_root_statistics(
+                self._engines[name], ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
+            )
+            for field in total:
+                total[field] += sum(getattr(tree, field) for tree in trees)
+        return RootStats(**total)
+
+    def worker_stats(self) -> WorkerStats:
+        total = dict.fromkeys(WorkerStats.__dataclass_fields__, 0)
+        done = []
+        for name, config in self.configs.items():
+            if config.role != "worker":
+                continue
+            count = len(config.worker_trees)
+            numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in config.worker_trees))
+            stats, io = native_worker.NativeStats(), NativeIoStats()
+            trees = (native_worker.NativeTreeStats * count)()
+            _worker_library().inart_worker_statistics(
+                self._engines[name], ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
+            )
+            done.append(stats.operations_done)
+            total["operations_failed"] += stats.operations_failed
+            total["wakeups"] += stats.wakeups
+            for field in total.keys() - {"operations_done", "operations_failed", "wakeups"}:
+                total[field] += sum(getattr(tree, field) for tree in trees)
+        return WorkerStats(**(total | {"operations_done": min(done)}))
+
+    def close(self) -> None:
+        for name, engine in self._engines.items():
+            if self.configs[name].role == "worker":
+                _worker_library().inart_worker_destroy(engine)
+            else:
+                _root_library().inart_root_destroy(engine)
+        self._engines.clear()
+        if self._handle:
+            self._lib.network_free(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> VirtualNetwork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

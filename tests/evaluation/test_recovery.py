@@ -1,0 +1,80 @@
+"""After any disturbance the agents are back at their rate within seconds, whatever their number. What runs are their
+own engines, in virtual time: each run is the same, on any machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.planner.plan import Plan
+from controlplane.planner.topology import Topology
+from evaluation.recovery.__main__ import main, network_of, parse
+from evaluation.recovery.disturbances import KINDS, Played, Recovery
+from evaluation.recovery.networks import racks
+from evaluation.recovery.virtual import VirtualNetwork
+
+GOAL_SECONDS = 2.0
+MOST_EXCESS = 1.5
+"""Packets to the parameter servers, over those that are needed: a storm of single contributions has tens of times."""
+
+
+def played(topology: Topology, plan: Plan, kind: str, values: int, seconds: float = 8.0) -> Recovery:
+    """One disturbance in an all-reduce, which ends well."""
+    with VirtualNetwork(topology, plan, values=values) as network:
+        run = Played(network, kind, seconds=seconds)
+        result = run.run(4.0)
+        assert run.finish(60.0), "every worker has every sum, and each is right"
+        return result
+
+
+def check(result: Recovery) -> None:
+    assert result.failed == 0
+    assert result.back_seconds is not None and result.back_seconds <= GOAL_SECONDS, result
+    assert result.excess < MOST_EXCESS, "what was lost is added up again; it does not come worker by worker"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fat_tree_is_back_within_two_seconds(kind: str) -> None:
+    topology, plan = network_of(parse(["--k", "4", "--workers", "8", "--ps", "2", "--bandwidth", "10"]))
+    check(played(topology, plan, kind, values=256))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hundred_workers_are_back_within_two_seconds(kind: str) -> None:
+    topology, plan = racks(100, 4, 2.0)
+    check(played(topology, plan, kind, values=64))
+
+
+def test_the_root_asks_for_what_was_lost() -> None:
+    """Without a question nothing would come again: all of a window was lost, and workers repeat one chunk by
+    themselves."""
+    topology, plan = racks(32, 1, 2.0)
+    result = played(topology, plan, "loss", values=64)
+    assert result.questions > 0
+    assert result.resent > 32 * 20, "more than the workers' timers could have sent again"
+    assert result.unadded < 32, "a packet a worker of one chunk would be as many; a window was lost"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    topology, plan = racks(32, 2, 2.0)
+    first, again = (played(topology, plan, "burst", values=64, seconds=4.0) for _ in range(2))
+    assert first == again
+
+
+def test_slow_trees_share_their_wake_ups() -> None:
+    """49 trees of 22 packets a second each: a wake-up for each answer would be what 50 agents on a machine do most."""
+    topology, plan = network_of(parse(["--k", "6", "--workers", "50", "--ps", "4", "--bandwidth", "20"]))
+    assert len(plan.trees) > 40
+    with VirtualNetwork(topology, plan, values=256) as network:
+        run = Played(network, "stop", seconds=1.0)
+        run.begin()
+        assert run.finish(3.0)
+        stats = network.worker_stats()
+        assert stats.resent_timeout == stats.resent_gap == stats.resent_recovery == 0
+        assert stats.wakeups < stats.answers / 2
+
+
+def test_the_command_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--workers", "16", "--ps", "1", "--kinds", "loss"]) == 0
+    assert "sums right" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parse(["--kinds", "earthquake"])
