@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,13 +29,15 @@ class RootFlow:
 
 
 class RootSlot(NamedTuple):
-    """One entry of the ring; sequence -1: unused. single: one worker's packet is all of it. maximum: how it merges."""
+    """One entry of the ring; sequence -1: unused. single: one worker's packet is all of it. maximum: how it merges.
+    alone: its sum was wrong once; each packet of it is verified before it is added."""
 
     sequence: int = -1
     bitmap: int = 0
     values: Values | None = None
     single: bool = False
     maximum: bool = False
+    alone: bool = False
 
     def complete(self, expected: int) -> bool:
         """Whether the result is there. ``expected``: the bits of all workers."""
@@ -86,6 +88,29 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
     slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single, packet.maximum)
     sender = bits if packet.single else 0
     return slot, Answer(slot.sequence, values, 0, sender=sender) if slot.complete(expected) else None
+
+
+def root_receive_checked(
+    slot: RootSlot, packet: Packet, flow: RootFlow, expected: int, right: Callable[[int, Packet], bool]
+) -> tuple[RootSlot, Answer | None]:
+    """As root_receive, with check words (ps_server/native/root_check.h): whatever may have been changed on the way, no
+    answer is wrong.
+
+    right: whether a packet's values are what these workers (bits) have sent for its chunk, which its check word tells.
+    """
+    bits = flow.workers(packet.bitmap)
+    if packet.sequence == slot.sequence and bits and not packet.result and not slot.complete(expected):
+        other = slot.values is not None and slot.maximum != packet.maximum
+        if (other or slot.alone) and not right(bits, packet):
+            return slot, None
+        if other and not slot.alone:  # what came before was never what this job sends
+            slot = RootSlot(packet.sequence, alone=True)
+    after, answer = root_receive(slot, packet, flow, expected)
+    if answer is not None and not answer.again:
+        if not right(expected if not after.single else answer.sender, packet._replace(values=answer.values)):
+            return RootSlot(packet.sequence, alone=True), None
+        return after, answer
+    return after._replace(alone=slot.alone and after.sequence == slot.sequence), answer
 
 
 def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
