@@ -33,11 +33,11 @@ def reduce(rig: Rig, elements: int = ELEMENTS) -> None:
     assert all((tensor == sum(range(1, WORKERS + 1))).all() for tensor in tensors)
 
 
-def under_way(rig: Rig) -> list[np.ndarray]:
+def under_way(rig: Rig, op: str = "sum") -> list[np.ndarray]:
     """Starts sums that will not end well, while the trainer writes into the tensors."""
     tensors = [np.ones(20 * ELEMENTS, np.float32) for _ in range(WORKERS)]
     before = rig.engines[0].stats().packets_sent
-    rig.submit(tensors)
+    rig.submit(tensors, op)
     for tensor in tensors:
         tensor[::7] = 1e38
         tensor[::11] = np.nan
@@ -86,6 +86,7 @@ def life(network: StarNetwork, switch: Switch, io: IoOptions) -> None:
             parts = [np.ones(WORKERS * 3000, np.float32) for _ in range(WORKERS)]
             finish(rig.submit(parts, "scatter sum"))
             finish(rig.submit([np.ones(WORKERS * 3000, np.float32) for _ in range(WORKERS)], "gather"))
+            finish(rig.submit([np.ones(6000, np.float32) for _ in range(WORKERS)], "sum bits=8 seed=1 feedback"))
             rig.faults()
             network.remake("w1")
             network.remake("s0")
@@ -93,7 +94,7 @@ def life(network: StarNetwork, switch: Switch, io: IoOptions) -> None:
             kept = under_way(rig)
             rig.renew(epoch=2)
             reduce(rig)
-            kept += under_way(rig)
+            kept += under_way(rig, "sum bits=8 seed=1")
             rig.engines[0].abort("enough")
             rig.renew(epoch=3)
             reduce(rig, 1000)
