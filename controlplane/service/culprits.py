@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import read_suspect_key
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from controlplane.service.network import Network
 from controlplane.service.only_ways import connected
 from controlplane.service.residual import only_switch

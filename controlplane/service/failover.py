@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.planner.plan import Plan
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from controlplane.service.network_state import NetworkState
 from controlplane.service.replanning import Replanning
 from controlplane.service.running import RunningJob

@@ -9,13 +9,14 @@ which doubles each time that it is silent still, or when an operator says so.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.planner.topology import Topology
+from controlplane.service.core import trust
+from controlplane.service.core.disabled import Why
+from controlplane.service.core.trust import Trust
 from controlplane.service.culprits import Culprits
-from controlplane.service.disabled import Why
 from controlplane.service.hops import Entry, Hop, hops_of, packets
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
@@ -28,13 +29,6 @@ from controlplane.service.update import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
 
-LOST_SECONDS = 0.3
-"""How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
-STEADY_SECONDS = 30.0
-"""How long a switch must answer before it is used again."""
-PROBATION_SECONDS = 60.0
-"""How long a link, or a switch that is silent, is kept off at first; twice as long each time that it is again."""
-LONGEST_PROBATION_SECONDS = 3600.0
 STALLED_SECONDS = 0.4
 """How long a tree may make no progress before its packets are followed. Agents report at once when one does not."""
 FOLLOW_SECONDS = 0.2
@@ -44,10 +38,6 @@ FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
 """Packets that must have gone into a link, of which none came out, before it counts as lost."""
-NO_WAY_SECONDS = 1.0
-"""As PROBATION_SECONDS, where a job has no way without what was found silent: better tried than given up. Twice as long
-each time that it is silent still."""
-LONGEST_NO_WAY_SECONDS = 4.0
 
 
 @dataclass
@@ -75,11 +65,8 @@ class Watch:
 
     network: Network
     log: Callable[[str], None] = lambda line: None
-    _away: dict[str, float] = field(default_factory=dict)
-    _back: dict[str, float] = field(default_factory=dict)
     _followed: dict[str, Followed] = field(default_factory=dict)
-    _probation: dict[str, tuple[float, float]] = field(default_factory=dict)  # what was silent: until when, how long
-    _tried_early: Counter[str] = field(default_factory=Counter)  # what was silent: how often, as the only way
+    _trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
         self._slow_trees = SlowTrees(self.network, self.log)
@@ -106,23 +93,13 @@ class Watch:
         self._culprits.look()
 
     def _look_at_switches(self) -> None:
-        now = time.monotonic()
-        lost, steady = [], []
-        for keeper in self.network.switches.keepers:
-            name = keeper.target.name
-            if keeper.ready:
-                self._away.pop(name, None)
-                since = self._back.setdefault(name, now)
-                if self.network.state.off.get(name) == Why.LOST and now - since >= STEADY_SECONDS:
-                    steady.append(name)
-            else:
-                self._back.pop(name, None)
-                if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.state.off:
-                    lost.append(name)
+        ready = {keeper.target.name: keeper.ready for keeper in self.network.switches.keepers}
+        off = self.network.state.off
+        self._trust, lost, steady = trust.look_at_switches(self._trust, ready, off, time.monotonic())
         if lost:
             self.network.failover.lose({name: f"switch {name} does not answer" for name in lost}, Why.LOST)
         if steady:
-            self.network.failover.restore(steady, f"answering for {STEADY_SECONDS:g} s")
+            self.network.failover.restore(steady, f"answering for {trust.STEADY_SECONDS:g} s")
 
     def _look_at_trees(self) -> None:
         for job in self.network.jobs:
@@ -171,21 +148,19 @@ class Watch:
             job.roster.go_on_after_restart()
             if not job.without:
                 continue
-            waiting = job.roster.waiting()
-            lost = [node for node, why in job.without.items() if why == Why.LOST]
-            there = [node for node in lost if node in waiting and node not in job.updater.job.workers]
-            if there and not job.roster.running:  # all wait: for those who are not there, and need not
+            waiting, runs = job.roster.waiting(), job.roster.running
+            lost = {
+                node: job.losses[node]
+                for node, why in job.without.items()
+                if why == Why.LOST and node not in job.updater.job.workers
+            }
+            back, seconds = trust.servers_to_take_back(lost, waiting, runs)
+            if back and runs:
+                self.network.failover.take_back(job, back, f"there for {seconds:g} s")
+            elif back:
                 members = job.roster.members()
                 missing = [root for root in job.updater.plan.job.parameter_servers if root not in members]
-                self.network.failover.take_back(job, there, "the job waits", instead_of=missing)
-                continue
-            steady = {}
-            for node in there:
-                wanted = min(STEADY_SECONDS * 2 ** (max(job.losses[node], 1) - 1), LONGEST_PROBATION_SECONDS)
-                if waiting[node] >= wanted:
-                    steady[node] = wanted
-            if steady:
-                self.network.failover.take_back(job, list(steady), f"there for {max(steady.values()):g} s")
+                self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
 
     def _lose_silent(self, dead: set[str], topology: Topology) -> None:
         causes = {
@@ -194,38 +169,21 @@ class Watch:
             else f"nothing comes out of link {name}"
             for name in sorted(dead)
         }
-        now, before = time.monotonic(), dict(self._probation)
-        for name in causes:
-            self._probation[name] = now + PROBATION_SECONDS, PROBATION_SECONDS
+        self._trust = trust.found_silent(self._trust, causes, time.monotonic())
         every = self.network.failover.lose(causes, Why.SILENT) or self._take_only_ways()
-        least = PROBATION_SECONDS if every else NO_WAY_SECONDS
-        for name in causes:
-            _, pause = before.get(name, (0.0, 0.0))
-            if name not in self._tried_early:  # else its probation was not over when a job needed it
-                pause = min(max(2 * pause, least), LONGEST_PROBATION_SECONDS)
-            self._probation[name] = now + pause, pause
+        self._trust = trust.keep_off(self._trust, causes, every)
 
     def _end_probation(self) -> None:
-        """What was silent is tried again after some time: nothing but a job's own packets tells whether it carries."""
-        now = time.monotonic()
-        over = [
-            name
-            for name, (until, _) in self._probation.items()
-            if now >= until and self.network.state.off.get(name) == Why.SILENT
-        ]
+        self._trust, over = trust.end_probation(self._trust, self.network.state.off, time.monotonic())
         if over:
-            longest = max(self._probation[name][1] for name in over)
-            self.network.failover.restore(over, f"tried again after {longest:g} s")
-        for name, (until, pause) in list(self._probation.items()):
-            if now >= until + 2 * pause and name not in self.network.state.off:
-                del self._probation[name]  # it has carried for so long: it is as good as any
-                self._tried_early.pop(name, None)
+            self.network.failover.restore(list(over), f"tried again after {max(over.values()):g} s")
 
     def _take_only_ways(self) -> bool:
         """What is on probation is used at once where the agents of a job do not reach each other without it: the job
         stands, so that trying costs nothing. Whether anything is, and every job has a way with it."""
         state, topology = self.network.state, self.network.topology
-        probation = self._may_carry() if state.off else []
+        up = [name for name, why in state.off.items() if why == Why.PORT_DOWN and self._ports.is_up(name)]
+        probation = self._trust.may_carry(state.off, up, time.monotonic())
         if not probation:
             return False
         jobs = []
@@ -237,22 +195,8 @@ class Watch:
         names = only_ways(topology, jobs, probation)
         if not names:
             return False
-        self._tried_early.update(name for name in names if state.off.get(name) == Why.SILENT)
+        self._trust = trust.tried_early(self._trust, [name for name in names if state.off.get(name) == Why.SILENT])
         return self.network.failover.restore(names, "a job has no other way")
-
-    def _may_carry(self) -> list[str]:
-        """What is kept off and may carry again, the likeliest first."""
-        now, found = time.monotonic(), list(self.network.state.off.items())
-        answering = [name for name, why in found if why == Why.LOST and name in self._back]
-        up = [name for name, why in found if why == Why.PORT_DOWN and self._ports.is_up(name)]
-        silent_since: dict[str, float] = {}
-        for name, why in found:
-            if why == Why.SILENT:
-                until, pause = self._probation.get(name, (now, PROBATION_SECONDS))
-                wait = min(NO_WAY_SECONDS * 2 ** self._tried_early[name], LONGEST_NO_WAY_SECONDS)
-                if now - (until - pause) >= wait:
-                    silent_since[name] = until - pause
-        return [*answering, *up, *sorted(silent_since, key=lambda name: silent_since[name])]
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
         """What the entries of these switches have counted; of one that does not answer, nothing."""

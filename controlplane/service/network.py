@@ -14,9 +14,9 @@ from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import Admission, AdmissionControl
 from controlplane.service.changeover import Late
+from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import Known
-from controlplane.service.disabled import Why
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
 from controlplane.service.network_state import NetworkState

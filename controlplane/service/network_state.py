@@ -9,7 +9,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.planner.topology import Topology
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from controlplane.service.residual import avoidable, only_switch, with_loads, with_taken, without
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.switches import Switches

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.periodic import Periodic

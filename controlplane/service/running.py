@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.terms import USUAL, Terms
+from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Refused
-from controlplane.service.disabled import Why
 from controlplane.service.roster import Roster
 from controlplane.service.update import Updater
 

@@ -17,7 +17,7 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from evaluation.chaos import forger
 from evaluation.chaos.controller import ControllerProcess, eventually, stopped
 from evaluation.chaos.findings import Happening

@@ -12,7 +12,7 @@ from controlplane.planner.generators import fattree, leaf_spine
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.topology import Topology
 from controlplane.service import culprits
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of

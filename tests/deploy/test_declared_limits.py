@@ -11,7 +11,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.topology import Topology
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from controlplane.service.running import JobsError
 from controlplane.service.update import UpdateError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind

@@ -32,8 +32,9 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError
 from controlplane.service import failures
+from controlplane.service.core import trust
+from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Refused
-from controlplane.service.disabled import Why
 from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
@@ -362,8 +363,8 @@ def test_labels_say_whose_they_are(job_id):
 
 
 def test_switch_that_dies_is_gone_around_and_used_again_when_it_is_back(rig, until, monkeypatch):
-    monkeypatch.setattr(failures, "LOST_SECONDS", 0.3)
-    monkeypatch.setattr(failures, "STEADY_SECONDS", 0.3)
+    monkeypatch.setattr(trust, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(trust, "STEADY_SECONDS", 0.3)
     one, two = rig.add(ONE, "atp"), rig.add(ACROSS, "inart")
     hosts = {TREE.access_switch(server) for server in SERVERS}
     used = [switch for switch, rules in rig.entries(two.job_id).items() if rules.labels and switch not in hosts]

@@ -8,8 +8,9 @@ import pytest
 
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service import failures, roster
-from controlplane.service.disabled import Why
+from controlplane.service import roster
+from controlplane.service.core import trust
+from controlplane.service.core.disabled import Why
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
@@ -75,7 +76,7 @@ def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
     rig, running, agents, until, monkeypatch
 ):
     """The workers' own links are the bottleneck: a second parameter server is there for when the first is lost."""
-    monkeypatch.setattr(failures, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(trust, "STEADY_SECONDS", 0.0)
     before = running.updater.plan.rate_mbps
     running.roster.leave(agents.members["h2"])
     until(lambda: used(running) == ("h6",), "the job goes on without h2")

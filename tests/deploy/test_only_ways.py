@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from controlplane.planner.generators import fattree, leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service import failures
-from controlplane.service.disabled import Why
+from controlplane.service.core import trust
+from controlplane.service.core.disabled import Why
 from controlplane.service.only_ways import connected, only_ways
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
@@ -115,7 +116,7 @@ def test_only_way_that_is_dead_is_tried_again_every_few_seconds(rig, running, cl
             tries.append(clock.now - began)
             rig.watch._lose_silent({"e1-s1"}, NETWORK)  # it is dead still
     pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
-    assert max(pauses) <= failures.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
+    assert max(pauses) <= trust.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
     assert len(tries) >= 7
 
 
@@ -123,7 +124,7 @@ def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it
     rig.targets["s1"].die()
     until(lambda: (rig.watch._look_at_switches(), rig.network.state.off == {"s1": Why.LOST})[1], "s1 is lost")
     rig.targets["s1"].down = False
-    until(lambda: (rig.watch._look_at_switches(), "s1" in rig.watch._back)[1], "s1 answers")
+    until(lambda: (rig.watch._look_at_switches(), "s1" in rig.watch._trust.back)[1], "s1 answers")
     assert rig.network.state.off == {"s1": Why.LOST}, "it must answer for some time first"
     rig.targets["s2"].die()
     until(lambda: (rig.watch._look_at_switches(), "s2" in rig.network.state.off)[1], "s2 is lost")

@@ -15,8 +15,8 @@ from controlplane.planner.terms import Terms
 from controlplane.service import switches as switches_module
 from controlplane.service import update
 from controlplane.service.admission import AdmissionControl
+from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Phase
-from controlplane.service.disabled import Why
 from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import Operation

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from controlplane.planner.generators import leaf_spine
-from controlplane.service.disabled import Why
+from controlplane.service.core.disabled import Why
 from p4src.protocol import PROTOCOL
 from tests.emulation.rig import Rig
 

@@ -7,7 +7,8 @@ import pytest
 from controlplane.planner.generators import fattree, leaf_spine
 from controlplane.planner.plan.repair import CannotRepair, Repair
 from controlplane.planner.topology import Topology
-from controlplane.service import failures, update
+from controlplane.service import update
+from controlplane.service.core import trust
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
 
@@ -88,7 +89,7 @@ def test_link_that_swallows_everything_is_found(way: str) -> None:
 @pytest.mark.timeout(300)
 def test_link_on_probation_carries_the_job_when_the_other_way_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link is cut and mended, and while it is on probation the only other spine dies."""
-    monkeypatch.setattr(failures, "PROBATION_SECONDS", 600.0)
+    monkeypatch.setattr(trust, "PROBATION_SECONDS", 600.0)
     with Rig("softswitch", leaf_spine(2, 2, 3, RATE), "inart", workers=4, roots=1, answers_failures=True) as rig:
         rig.start_all()
         points = [point for one in rig.plan.trees for flow in one.flows for point in flow.route]

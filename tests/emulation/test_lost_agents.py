@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.planner.generators import leaf_spine
-from controlplane.service import failures
-from controlplane.service.disabled import Why
+from controlplane.service.core import trust
+from controlplane.service.core.disabled import Why
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
 
@@ -26,7 +26,7 @@ SIZE = 400_000
 
 @pytest.mark.parametrize("how", ["killed", "hangs"])
 def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_back(how, monkeypatch) -> None:
-    monkeypatch.setattr(failures, "STEADY_SECONDS", 0.5)
+    monkeypatch.setattr(trust, "STEADY_SECONDS", 0.5)
     with Rig("softswitch", paper_testbed(RATE), "inart", answers_failures=True) as rig:
         rig.start_all()
         rig.allreduce(SIZE // 10).check()
@@ -54,7 +54,7 @@ def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_
 @pytest.mark.timeout(400)
 def test_parameter_server_that_came_back_while_other_things_failed_is_used_again(monkeypatch) -> None:
     """A spine is lost; a parameter server is killed and started again; a worker is killed; then all are back."""
-    monkeypatch.setattr(failures, "STEADY_SECONDS", 1.0)
+    monkeypatch.setattr(trust, "STEADY_SECONDS", 1.0)
     network = leaf_spine(2, 2, 3, 100.0, aggregation_mbps=None, ingress_mbps=None)
     with Rig("softswitch", network, "inart", workers=4, roots=2, answers_failures=True) as rig:
         rig.start_all()

@@ -1,0 +1,117 @@
+"""When what has failed counts as lost, and when it is used again: switches that answer, links that were silent.
+
+Pure: a look takes what there was (`Trust`) and what is seen now, and gives what there is and what is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controlplane.service.core.disabled import Why
+
+LOST_SECONDS = 0.3
+"""How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
+STEADY_SECONDS = 30.0
+"""How long a switch must answer before it is used again. Also a parameter server that was lost, twice as long each
+further time that it was."""
+PROBATION_SECONDS = 60.0
+"""How long a link, or a switch that is silent, is kept off at first; twice as long each time that it is again."""
+LONGEST_PROBATION_SECONDS = 3600.0
+NO_WAY_SECONDS = 1.0
+"""As PROBATION_SECONDS, where a job has no way without what was found silent: better tried than given up. Twice as long
+each time that it is silent still."""
+LONGEST_NO_WAY_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Probation:
+    """Of a link or switch that was silent: since when, and for how many seconds it is kept off. early: how often it was
+    used before these were over, because a job had no other way."""
+
+    since: float
+    pause: float
+    early: int = 0
+
+
+@dataclass(frozen=True)
+class Trust:
+    """away, back: by switch, since when it has not answered, or has answered again. probation: by link or switch that
+    was silent, also while it is tried again."""
+
+    away: Mapping[str, float] = field(default_factory=dict)
+    back: Mapping[str, float] = field(default_factory=dict)
+    probation: Mapping[str, Probation] = field(default_factory=dict)
+
+    def may_carry(self, off: Mapping[str, Why], up: Iterable[str], now: float) -> list[str]:
+        """What is kept off and may carry again, the likeliest first: switches that answer, links whose ports are up
+        (`up`), and what has been silent longest."""
+        answering = [name for name, why in off.items() if why == Why.LOST and name in self.back]
+        since: dict[str, float] = {}
+        for name in (name for name, why in off.items() if why == Why.SILENT):
+            one = self.probation.get(name, Probation(now, PROBATION_SECONDS))
+            if now - one.since >= min(NO_WAY_SECONDS * 2**one.early, LONGEST_NO_WAY_SECONDS):
+                since[name] = one.since
+        return [*answering, *up, *sorted(since, key=lambda name: since[name])]
+
+
+def look_at_switches(
+    trust: Trust, ready: Mapping[str, bool], off: Mapping[str, Why], now: float
+) -> tuple[Trust, list[str], list[str]]:
+    """What there is after a look at all switches (ready: whether each answers); those that are lost now, and those that
+    are to be used again."""
+    away = {name: trust.away.get(name, now) for name, answers in ready.items() if not answers}
+    back = {name: trust.back.get(name, now) for name, answers in ready.items() if answers}
+    lost = [name for name, since in away.items() if now - since >= LOST_SECONDS and name not in off]
+    steady = [name for name, since in back.items() if off.get(name) == Why.LOST and now - since >= STEADY_SECONDS]
+    return replace(trust, away=away, back=back), lost, steady
+
+
+def found_silent(trust: Trust, names: Iterable[str], now: float) -> Trust:
+    """Packets went into these, and none came out. `keep_off` says for how long they are kept off."""
+    found = {name: replace(trust.probation.get(name, Probation(now, 0.0)), since=now) for name in names}
+    return replace(trust, probation={**trust.probation, **found})
+
+
+def keep_off(trust: Trust, names: Iterable[str], every_job_has_a_way: bool) -> Trust:
+    """How long what was just found silent is kept off. What was tried early has not waited its time: that stays."""
+    least = PROBATION_SECONDS if every_job_has_a_way else NO_WAY_SECONDS
+    probation = dict(trust.probation)
+    for name in names:
+        one = probation[name]
+        if not one.early:
+            probation[name] = replace(one, pause=min(max(2 * one.pause, least), LONGEST_PROBATION_SECONDS))
+    return replace(trust, probation=probation)
+
+
+def tried_early(trust: Trust, names: Collection[str]) -> Trust:
+    """These are used again because a job has no other way."""
+    again = {name: replace(one, early=one.early + 1) for name, one in trust.probation.items() if name in names}
+    return replace(trust, probation={**trust.probation, **again})
+
+
+def end_probation(trust: Trust, off: Mapping[str, Why], now: float) -> tuple[Trust, dict[str, float]]:
+    """What is to be tried again, and after how many seconds: nothing but a job's own packets tells whether it carries.
+    What has carried for twice that time is as good as any, and forgotten."""
+    over = {
+        name: one.pause
+        for name, one in trust.probation.items()
+        if now >= one.since + one.pause and off.get(name) == Why.SILENT
+    }
+    kept = {name: one for name, one in trust.probation.items() if now < one.since + 3 * one.pause or name in off}
+    return replace(trust, probation=kept), over
+
+
+def servers_to_take_back(
+    lost: Mapping[str, int], waiting: Mapping[str, float], job_runs: bool
+) -> tuple[list[str], float]:
+    """Which parameter servers that were lost are to be used again, and for how long they have been there at least.
+    lost: how often each was. waiting: for how many seconds those that have joined again have waited. One that is there
+    is used again when it has stayed, or at once where the job does not run: then all wait for those who are not there.
+    """
+    there = [node for node in lost if node in waiting]
+    if not job_runs:
+        return there, 0.0
+    wanted = {node: min(STEADY_SECONDS * 2 ** max(lost[node] - 1, 0), LONGEST_PROBATION_SECONDS) for node in there}
+    steady = [node for node in there if waiting[node] >= wanted[node]]
+    return steady, max((wanted[node] for node in steady), default=0.0)
