@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.generators import leaf_spine, parse_topology
 from controlplane.planner.job import parse_job, place_job
+from controlplane.planner.plan.separated import separated
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
@@ -58,3 +59,22 @@ def test_gaps_of_known_networks(topology, job, gap):
     placed = parse_job(job, network)
     plan = get_strategy("inart")(network, placed)
     assert 1 - plan.rate_mbps / cheap_bound(network, placed).mbps == pytest.approx(0, abs=gap)
+
+
+@pytest.mark.parametrize("job", ["workers=12,ps=3,seed=2", "workers=12,ps=workers,seed=2"])
+def test_racks_that_are_alike_count_as_they_do_one_by_one(job):
+    """Racks that are alike are one in the program: what it says is what it says of racks that differ by next to
+    nothing."""
+    network = parse_topology("leafspine:leaves=5,spines=2,servers=4,uplink=12")
+    placed = parse_job(job, network)
+    thinner = {pair: network.bandwidth_mbps(*pair) * (1 - 1e-7 * i) for i, pair in enumerate(network.links)}
+    differ = network.replace(links={pair: {"bandwidth_mbps": mbps} for pair, mbps in thinner.items()})
+    found = [cheap_bound(topology, placed).mbps for topology in (network, differ)]
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_the_racks_bound_of_a_thousand_parameter_servers():
+    network = parse_topology("fattree:k=16")
+    parts = separated(network, parse_job("workers=1000,ps=workers,seed=1", network))
+    scale = bound(network, parts.whole)
+    assert 0.99 * scale <= rack_bound(parts.topology, parts.job, scale) <= scale

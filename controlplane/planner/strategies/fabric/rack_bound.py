@@ -16,7 +16,8 @@ they use of its switch's capacity and s the streams that it takes away:
 
 (Let a tree have n + m streams at a place, and K sums there with N inputs in all. Each stream and each sum is an input
 once at most, so N <= n + m + K - 1. What is taken away is N - K <= N (1 - 1/n) + m / n, as N / n <= K + m / n.) Racks
-without roots that are alike are one.
+that are alike are one, and so are the trees with roots in them: the mean of all ways to exchange such racks is as
+good a solution.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def rack_bound(topology: Topology, job: Job, scale: float, *, ingress_mbps: floa
             return None
         home[node] = near[0]
     racks = _racks(topology, job, home, scale)
-    rooted = [rack for rack in racks.values() if rack.roots]
+    rooted = Counter(rack for rack in racks.values() if rack.roots)
     plain = Counter(rack for rack in racks.values() if not rack.roots)
     if (len(rooted) + len(plain)) * len(rooted) > MOST_PAIRS:
         return None
     everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches if v not in racks) / scale
     program = _Program(len(job.workers), topology.results_on_links, rooted, plain, everything)
     if ingress_mbps < INFINITY:
-        program.row([(e, 1.0) for e in program.ends], upper=ingress_mbps / scale)
+        program.row(program.ends, upper=ingress_mbps / scale)
     return program.solve() * scale
 
 
@@ -86,55 +87,62 @@ def _racks(topology: Topology, job: Job, home: dict[str, str], scale: float) -> 
 class _Program:
     """The rows of the module's text, in units of the scale."""
 
-    def __init__(self, workers: int, results: bool, rooted: list[Rack], plain: Counter[Rack], core: float) -> None:
+    def __init__(
+        self, workers: int, results: bool, rooted: Counter[Rack], plain: Counter[Rack], core: float
+    ) -> None:
         self.program = Program("the racks' bound")
         self.count = 0
-        self.ends: list[int] = []  # what reaches the roots, per class
+        self.ends: list[tuple[int, float]] = []  # what reaches the roots of a rack, and how many such racks there are
         everywhere = 1 - 1 / workers
-        racks: list[tuple[Rack, int, int]] = [(rack, 1, r) for r, rack in enumerate(rooted)]
+        racks: list[tuple[Rack, int, int]] = [(rack, many, r) for r, (rack, many) in enumerate(rooted.items())]
         racks += [(rack, many, -1) for rack, many in plain.items()]
-        rates = [self.column(-1.0, upper=1.0) for _ in rooted]
-        streams: list[list[tuple[int, float]]] = [[] for _ in rooted]  # into the core, per class
+        rates = [self.column(-float(many), upper=1.0) for many in rooted.values()]
+        streams: list[list[tuple[int, float]]] = [[] for _ in rooted]  # into the core, of the trees of one rack's roots
         sending = sum(many for rack, many, _ in racks if rack.workers)
         for rack, many, own in racks:
             out: list[tuple[int, float]] = []
             into: list[tuple[int, float]] = []
             used: list[tuple[int, float]] = []
-            for r, rate in enumerate(rates):
-                x, y, c, s = (self.column() for _ in range(4))
-                out.append((y, 1.0))
-                into.append((x, 1.0))
-                used.append((c, 1.0))
-                streams[r] += [(y, float(many)), (x, -float(many))]
-                self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
-                come = [(rate, float(rack.workers)), (x, 1.0)]
-                self.saves(s, c, rate, come, rack.workers)
-                if r == own and rack.workers < workers:
-                    self.saves(s, c, rate, come, rack.workers + 1)
-                balance = [(y, 1.0), (rate, -float(rack.workers)), (x, -1.0), (s, 1.0)]
-                if r == own:
-                    e = self.column(upper=rack.ingress)
-                    self.ends.append(e)
-                    self.row([*balance, (e, 1.0)], 0.0, 0.0)
-                    self.row([(e, 1.0), (rate, -1.0)], lower=0.0)
-                    if rack.workers < workers:
-                        self.row([(x, 1.0), (rate, -1.0)], lower=0.0)
-                        out += [(rate, 1.0)] * results
-                else:
-                    self.row(balance, 0.0, 0.0)
-                    if rack.workers:
-                        self.row([(y, 1.0), (rate, -1.0)], lower=0.0)
-                        into += [(rate, 1.0)] * results
-            self.row(out, upper=rack.out)
-            self.row(into, upper=rack.into)
+            for r, (rate, rooting) in enumerate(zip(rates, rooted.values(), strict=True)):
+                # (whether the roots are in this rack, of how many racks' roots that is so, for how many racks of these)
+                pairs = [(False, rooting, many)] if r != own else [(True, 1, 1), (False, many - 1, many - 1)]
+                for here, classes, alike in pairs:
+                    if not classes:
+                        continue
+                    x, y, c, s = (self.column() for _ in range(4))
+                    out.append((y, float(classes)))
+                    into.append((x, float(classes)))
+                    used.append((c, float(classes)))
+                    streams[r] += [(y, float(alike)), (x, -float(alike))]
+                    self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
+                    come = [(rate, float(rack.workers)), (x, 1.0)]
+                    self.saves(s, c, rate, come, rack.workers)
+                    if here and rack.workers < workers:
+                        self.saves(s, c, rate, come, rack.workers + 1)
+                    balance = [(y, 1.0), (rate, -float(rack.workers)), (x, -1.0), (s, 1.0)]
+                    if here:
+                        e = self.column(upper=rack.ingress)
+                        self.ends.append((e, float(many)))
+                        self.row([*balance, (e, 1.0)], 0.0, 0.0)
+                        self.row([(e, 1.0), (rate, -1.0)], lower=0.0)
+                        if rack.workers < workers:
+                            self.row([(x, 1.0), (rate, -1.0)], lower=0.0)
+                            out += [(rate, 1.0)] * results
+                    else:
+                        self.row(balance, 0.0, 0.0)
+                        if rack.workers:
+                            self.row([(y, 1.0), (rate, -1.0)], lower=0.0)
+                            into += [(rate, float(classes))] * results
+            self.row(_merged(out), upper=rack.out)
+            self.row(_merged(into), upper=rack.into)
             self.row(used, upper=rack.aggregation)
         added = []
-        for r, (rate, entries) in enumerate(zip(rates, streams, strict=True)):
+        for rate, (rack, many), entries in zip(rates, rooted.items(), streams, strict=True):
             c, s = self.column(), self.column()
-            added.append((c, 1.0))
+            added.append((c, float(many)))
             self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
             self.row([*entries, (s, -1.0)], 0.0, 0.0)
-            self.saves(s, c, rate, [(y, many) for y, many in entries if many > 0], sending - bool(rooted[r].workers))
+            self.saves(s, c, rate, [(y, many) for y, many in entries if many > 0], sending - bool(rack.workers))
         self.row(added, upper=core)
 
     def saves(self, s: int, c: int, rate: int, streams: list[tuple[int, float]], least: int) -> None:
