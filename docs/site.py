@@ -34,9 +34,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         file = target.partition("#")[0]
         if not file or "://" in file:
             return found[0]
-        at_root = file.removeprefix("../")
+        at_root = _resolved(page, file).removeprefix("../")
         if at_root in PAGES:
-            return f"[{text}]({PAGES[at_root]}{target[len(file):]})"
+            up = "../" * len(Path(page.file.src_uri).parent.parts)
+            return f"[{text}]({up}{PAGES[at_root]}{target[len(file):]})"
         if file.endswith(".md") and files.get_file_from_path(_resolved(page, file)) is not None:
             return found[0]
         return text

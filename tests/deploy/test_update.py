@@ -284,7 +284,7 @@ def test_states_that_are_not_of_this_network_are_refused(rig):
         ("V1.aggregation_mbps=much", "is not a change"),
         ("V1.colour=1", "is not a change"),
         ("V1.aggregation_mbps=-1", "must not be negative"),
-        ("W1.aggregation_mbps=1", "does not belong on a server"),
+        ("V1.ingress_mbps=1", "does not belong on a switch"),
     ):
         with pytest.raises(TopologyError, match=message):
             state(changes=[change])
