@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.common.agentconfig import RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import Flag, udp_port
+from p4src.protocol import Flag, HostFlag, udp_port
 from tests.hosts.checked import Checked, unsigned
 from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, wait_until
@@ -110,6 +111,28 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
         assert all(sums[sequence] == values for _, sequence, _, values in found)
 
     run()
+
+
+def test_a_forged_first_packet_with_other_kinds_keeps_nobody_out(make_rig: Callable[..., Rig]) -> None:
+    """Somebody who knows a label sends the first packet of a chunk as what the job does not send: a maximum, a part of
+    a reduce-scatter, the whole chunk of a gather. The real packets that follow make the result, nothing waits."""
+    rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
+    server, raw, checked = rig.servers[0], rig.raw_port("s0"), Checked(WORKERS, VALUES)
+    kinds = [Flag.MAXIMUM, HostFlag.SCATTER, HostFlag.SINGLE, Flag.MAXIMUM | HostFlag.SCATTER]
+    for epoch, (kind, forger) in enumerate(product(kinds, range(WORKERS)), 100):
+        tree = RootTree(0, FLOWS, RETURN, ANSWERS, SLOTS, PORT)
+        server.reconfigure(replace(server.config, epoch=epoch, root_trees=(tree,)))
+        while raw.recv_waiting() is not None:
+            pass
+        before, outer = server.stats().packets_received, envelope(VALUES, port=PORT)
+        raw.send(Packet(10 + forger, epoch, 0, 0, (1, 2, 3, 4), int(kind), 7, outer=outer).encode())
+        for worker in range(WORKERS):
+            words = unsigned(checked.sent([worker + 1] * checked.data, [worker], 0, 0))
+            raw.send(Packet(10 + worker, epoch, 0, 0, words, 0, 7, outer=outer).encode())
+        wait_until(lambda n=before: server.stats().packets_received == n + 1 + WORKERS, "the server has them")  # type: ignore[misc]
+        (found,) = {one[3][:-1] for one in received(raw, 0, no_more=False) if one[0] == RETURN}
+        assert found == (sum(range(1, WORKERS + 1)),) * checked.data, (kind, forger)
+        assert server.stats().trees[0].oldest_incomplete == 1
 
 
 def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Rig]) -> None:
