@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from controlplane.cli.controller import main as operate
 from controlplane.cli.deploy import main as deploy
+from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import fetch_status
 from controlplane.planner.entries import RuleSet
@@ -36,6 +37,7 @@ from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Refused
 from controlplane.service.epochs import EpochStore
+from controlplane.service.members import Member
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError
@@ -238,6 +240,42 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
     with StateFolder(rig.folder / "state") as state:
         rig.network = rig.open()
         rig.network.start(state.load())
+    assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
+
+
+def told(member: Member) -> AgentConfig:
+    """The configuration that an agent has got."""
+    got = [member.events.get_nowait() for _ in range(member.events.qsize())]
+    (last,) = [event for event in got if event is not None and event.HasField("configuration")][-1:]
+    return AgentConfig.from_json(last.configuration.agent_config)
+
+
+def test_controller_that_starts_again_adopts_agents_that_run_with_secret_labels(rig):
+    """Labels on the wire are the same after a restart, so the job goes on in its epoch, and what is on the switches and
+    in the agents' configurations stays."""
+    with StateFolder(rig.folder / "state") as state:
+        rig.network.changed = lambda: state.save(rig.network.stored())
+        one = rig.add(ONE)
+    roles = {node: config.role for node, config in one.roster.configs.items()}
+    joined = {
+        node: one.roster.join(pb.JoinRequest(node=node, role=role, version=ENCODING)) for node, role in roles.items()
+    }
+    before = {node: told(member) for node, member in joined.items()}
+    numbers = {tree.up_label for config in one.roster.configs.values() for tree in config.worker_trees}
+    assert numbers
+    assert not numbers & {tree.up_label for config in before.values() for tree in config.worker_trees}, "secret"
+    snapshots, epoch = [switch.snapshot() for switch in rig.switches.values()], one.roster.epoch
+    rig.network.close()
+    with StateFolder(rig.folder / "state") as state:
+        rig.network = rig.open()
+        rig.network.start(state.load())
+        (again,) = rig.network.jobs
+        for node, role in roles.items():
+            running = {"running_epoch": before[node].epoch, "running_digest": before[node].digest}
+            joined[node] = again.roster.join(pb.JoinRequest(node=node, role=role, version=ENCODING, **running))
+        assert again.roster.running
+        assert again.roster.epoch == epoch
+        assert {node: told(member) for node, member in joined.items()} == before
     assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
 
 
