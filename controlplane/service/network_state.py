@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import no_agent_for
 from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
@@ -81,8 +82,11 @@ class NetworkState:
         return any(switch in self.off for node in nodes for switch in only_switch(node, self.topology))
 
     def check_reach(self, job: Job) -> None:
-        """Raises JobError; JobsError: a server of the job, or its only switch, is kept off."""
+        """Raises JobError; JobsError: a server of the job, or its only switch, is kept off, or no agent can do what it
+        asks of one."""
         job.check(self.topology)
+        if why := no_agent_for(job):
+            raise JobsError(f"job {job.name!r}: {why}")
         with self.lock:
             for node in (*job.workers, *job.parameter_servers):
                 for name in (node, *only_switch(node, self.topology)):

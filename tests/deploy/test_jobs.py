@@ -153,6 +153,13 @@ def test_what_a_job_gets_is_what_the_others_leave(rig):
     )
 
 
+def test_a_job_whose_workers_are_parameter_servers_is_told_so_at_once(rig):
+    """It can be planned, but no agent does both: nobody is told a rate that the job would not get."""
+    both = Job("both", ONE.workers, ONE.workers[:1], 1_000_000)
+    with pytest.raises(JobsError, match=r"worker and parameter server at once.*not deployed yet"):
+        rig.network.admissions.admit(both, "inart")
+
+
 def test_job_that_does_not_fit_names_the_resource_and_installs_nothing(rig):
     rig.add(ONE)
     before = [switch.snapshot() for switch in rig.switches.values()]
