@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from evaluation.hosts.star import TreeShape
 from evaluation.hosts.switch import Faults
+from ps_server.server import Server
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import Rig, check, finish, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, starts
+from worker_agent.engine import Engine
 
 ELEMENTS, SLOTS = 150_000, 64
 
@@ -41,14 +43,15 @@ def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) 
 def test_what_is_under_way_is_looked_at_without_counting_all(make_rig: Callable[..., Rig]) -> None:
     """Every agent looks several times a second at what it waits for; that says the same as its statistics, for less."""
     rig = make_rig()
-    assert all(not agent.open_chunks() for agent in (*rig.engines, *rig.servers))
+    agents: list[Engine | Server] = [*rig.engines, *rig.servers]
+    assert all(not agent.open_chunks() for agent in agents)
     before = tensors(11, WORKERS, 4_000)
     works = [engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines[1:], before[1:], strict=True)]
-    waiting = [*rig.engines[1:], *rig.servers]
+    waiting = agents[1:]
 
     def all_wait() -> bool:
         return all(agent.open_chunks() == {tree.tree: 0 for tree in agent.stats().trees} for agent in waiting)
 
     wait_until(all_wait, "each tree waits for the first worker")
     finish([*works, rig.engines[0].allreduce_async(before[0])])
-    assert all(not agent.open_chunks() for agent in (*rig.engines, *rig.servers))
+    assert all(not agent.open_chunks() for agent in agents)
