@@ -16,7 +16,7 @@ from controlplane.common.rpc import channels
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation, with_bits
+from worker_agent.collectives import Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
@@ -81,7 +81,7 @@ class Agent(Member):
         Raises AbortedError, with what is missing, while the job does not run.
         """
         self._engine()
-        work = self._relay.submit(array, with_bits(op, bits, seed), dtype)
+        work = self._relay.submit(array, collective(op).encoded(bits, seed), dtype)
         work.add_done_callback(self._check)
         return work
 

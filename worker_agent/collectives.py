@@ -1,14 +1,16 @@
-"""The operations that an agent takes, by name; all work in place on one array.
+"""The operations that an agent takes; all work in place on one array.
 
-"sum", "mean": all-reduce.
-"scatter sum", "scatter mean": reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
+SUM, MEAN: all-reduce.
+SCATTER_SUM, SCATTER_MEAN: reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
     workers at worker i, and is left as it was at the others.
-"gather": all-gather. The array is W parts of the same size; part i of worker i goes to all.
-"broadcast N": the array of worker N goes to all.
+GATHER: all-gather. The array is W parts of the same size; part i of worker i goes to all.
+broadcast(N): the array of worker N goes to all.
 
-Sums and means may say in how many bits each value travels, and what chance is drawn from (fields.py):
-"mean bits=8 seed=3"; without, as the array's type has it. With " feedback" behind it the array is float32 and twice as
-long: its first half is reduced, and its second half gets what of this worker's values did not travel.
+Each has a name ("sum", "mean", "scatter sum", "scatter mean", "gather", "broadcast N"), which users may give in its
+place and which travels over sockets: `str()` of a collective is its name, `collective()` reads one. A sum or mean may
+also say in how many bits each value travels and what chance is drawn from ("mean bits=8 seed=3", fields.py); without,
+as the array's type has it. With " feedback" behind it the array is float32 and twice as long: its first half is
+reduced, and its second half gets what of this worker's values did not travel.
 
 docs/protocol.md, "Beyond all-reduce".
 """
@@ -18,8 +20,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
-
-Operation = str
 
 
 class Kind(IntEnum):
@@ -52,38 +52,61 @@ class Collective:
         """Whether the array is one part a worker."""
         return self.kind is not Kind.ALL_REDUCE and self.source < 0
 
+    @property
+    def plain(self) -> Collective:
+        """The same operation, whatever its values travel in."""
+        return Collective(self.kind, self.mean, self.source)
 
-_NAMED = {
-    "sum": Collective(Kind.ALL_REDUCE),
-    "mean": Collective(Kind.ALL_REDUCE, mean=True),
-    "scatter sum": Collective(Kind.REDUCE_SCATTER),
-    "scatter mean": Collective(Kind.REDUCE_SCATTER, mean=True),
-    "gather": Collective(Kind.GATHER),
-}
+    @property
+    def scattered(self) -> Collective:
+        """Of an all-reduce, the reduce-scatter with the same operator."""
+        return replace(self, kind=Kind.REDUCE_SCATTER)
+
+    def encoded(self, bits: int | None, seed: int = 0, *, feedback: bool = False) -> Collective:
+        """The operation with values of so many bits (None: as it is)."""
+        return self if bits is None else replace(self, bits=bits, seed=seed, feedback=feedback)
+
+    def __str__(self) -> str:
+        if self.source >= 0:
+            return f"broadcast {self.source}"
+        name = NAMES[self.plain]
+        if self.bits is None:
+            return name
+        return f"{name} bits={self.bits} seed={self.seed}{' feedback' if self.feedback else ''}"
+
+
+SUM = Collective(Kind.ALL_REDUCE)
+MEAN = Collective(Kind.ALL_REDUCE, mean=True)
+SCATTER_SUM = SUM.scattered
+SCATTER_MEAN = MEAN.scattered
+GATHER = Collective(Kind.GATHER)
+NAMES = {SUM: "sum", MEAN: "mean", SCATTER_SUM: "scatter sum", SCATTER_MEAN: "scatter mean", GATHER: "gather"}
+
+Operation = Collective | str
+"""What users may give: a collective or its name."""
+
+_NAMED = {name: found for found, name in NAMES.items()}
 _ENCODED = re.compile(r"((?:scatter )?(?:sum|mean)) bits=(\d{1,2})(?: seed=(\d{1,18}))?( feedback)?", re.ASCII)
 
 
-def with_bits(op: Operation, bits: int | None, seed: int = 0, *, feedback: bool = False) -> Operation:
-    """The operation with values of so many bits (None: as it is)."""
-    return op if bits is None else f"{op} bits={bits} seed={seed}{' feedback' if feedback else ''}"
+def broadcast(source: int) -> Collective:
+    """The array of this worker goes to all."""
+    return Collective(Kind.GATHER, source=source)
 
 
-def plain(op: Operation) -> Operation:
-    """The operation without what follows its name."""
-    return op.partition(" bits=")[0]
-
-
-def parse(op: Operation) -> Collective:
-    """Raises ValueError with the operations that there are."""
+def collective(op: Operation) -> Collective:
+    """The collective of this name. Raises ValueError with the names that there are."""
+    if isinstance(op, Collective):
+        return op
     found = _NAMED.get(op) if isinstance(op, str) else None
     if found is not None:
         return found
     if isinstance(op, str) and (encoded := _ENCODED.fullmatch(op)):
         name, bits, seed, feedback = encoded.groups()
         if not feedback or _NAMED[name].kind is Kind.ALL_REDUCE:
-            return replace(_NAMED[name], bits=int(bits), seed=int(seed or 0), feedback=bool(feedback))
+            return _NAMED[name].encoded(int(bits), int(seed or 0), feedback=bool(feedback))
     name, _, source = op.partition(" ") if isinstance(op, str) else ("", "", "")
     if name == "broadcast" and source.isdecimal():
-        return Collective(Kind.GATHER, source=int(source))
+        return broadcast(int(source))
     names = ", ".join(f'"{name}"' for name in _NAMED)
     raise ValueError(f'op must be one of {names}, "broadcast N", not {op!r}')

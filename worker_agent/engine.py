@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from p4src.protocol import frame_bytes
-from worker_agent.collectives import Operation, parse, plain, with_bits
+from worker_agent.collectives import SUM, Collective, Operation, collective
 from worker_agent.engine_stats import EngineStats, TreeStats
 from worker_agent.errors import (
     AbortedError,
@@ -63,9 +63,9 @@ _ERRORS: dict[int, type[AllReduceError]] = {
 }
 
 
-def operation_tag(dtype: str, op: str, fields: int = 1) -> int:
+def operation_tag(dtype: str, op: Collective, fields: int = 1) -> int:
     """What the workers compare beside the size: 31 bits of dtype, operation, values in a word and NUMBERING."""
-    return zlib.crc32(f"{dtype}:{plain(op)}:{fields}:{NUMBERING}".encode()) & 0x7FFFFFFF
+    return zlib.crc32(f"{dtype}:{op.plain}:{fields}:{NUMBERING}".encode()) & 0x7FFFFFFF
 
 
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
@@ -122,16 +122,16 @@ class Engine:
         same on all workers; None: 32 for float32, 16 for float16 and bfloat16 (fields.py). seed: of the numbers by
         which values that lose bits are rounded; another one for each step. Raises TypeError, ValueError for what cannot
         be reduced; AllReduceError when the engine has failed or is aborted."""
-        op = with_bits(op, bits, seed)
-        memory = operand(array, op, dtype)
-        return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, op, keep_alive=array)
+        how = collective(op).encoded(bits, seed)
+        memory = operand(array, how, dtype)
+        return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, how, keep_alive=array)
 
     def allreduce_pointer(
         self,
         address: int,
         elements: int,
         dtype: str,
-        op: Operation = "sum",
+        how: Collective = SUM,
         *,
         output: int | None = None,
         residual: int | None = None,
@@ -140,7 +140,6 @@ class Engine:
         """The same for raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`; the result
         goes to `output` (default: in place). residual: of as many float32, which get what of each value did not
         travel (fields.py), or None. `keep_alive` is held until the work is done."""
-        collective = parse(op)
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
         work = Work(elements, elements * ITEM_BYTES.get(dtype, 1), len(self.config.workers))
@@ -150,16 +149,16 @@ class Engine:
             if self._handle is None:
                 raise AbortedError(self._gone)
             shares = [tree.share for tree in self.config.worker_trees]
-            part, values, at_once = part_sizes(collective, self.config, elements, dtype)
-            if collective.feedback:
+            part, values, at_once = part_sizes(how, self.config, elements, dtype)
+            if how.feedback:
                 elements //= 2
                 residual = address + elements * ITEM_BYTES[dtype]
             cut = ranges(part, values, shares, at_once)
             parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
             numbers = _numbers(self.config)
-            fields = fields_of(collective, dtype, len(self.config.workers))
+            fields = fields_of(how, dtype, len(self.config.workers))
             chance = fields > 1 and is_stochastic(dtype, 32 // fields)
-            encoding = NativeEncoding(fields, chance, collective.seed, residual)
+            encoding = NativeEncoding(fields, chance, how.seed, residual)
             with self._registered:
                 number = self._library.inart_worker_submit(
                     self._handle,
@@ -168,10 +167,10 @@ class Engine:
                     elements,
                     DTYPES.get(dtype, _NATIVE_BYTES),
                     ctypes.byref(encoding),
-                    int(collective.mean),
-                    collective.kind,
-                    collective.source,
-                    operation_tag(dtype, op, fields),
+                    int(how.mean),
+                    how.kind,
+                    how.source,
+                    operation_tag(dtype, how, fields),
                     len(parts),
                     numbers,
                     parts,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig
-from worker_agent.collectives import Kind, Operation, parse
+from worker_agent.collectives import Collective, Kind
 from worker_agent.operands import BYTES, HostArray
 from worker_agent.split import counts_of, part_sizes
 from worker_agent.work import Work
@@ -38,7 +38,7 @@ class Kept:
     number: int
     work: Work
     array: Any
-    op: Operation
+    op: Collective
     memory: HostArray
     copy: npt.NDArray[np.uint8]
     run: int
@@ -65,7 +65,7 @@ class Kept:
     def take(self, given: npt.NDArray[np.float32]) -> int:
         """Put what `giving` came to into the array; how many workers it is of."""
         found = given[:-2].astype(np.uint8)
-        if parse(self.op).feedback:
+        if self.op.feedback:
             found[found.size // 2 :] = 0  # what did not travel of another worker's values is not this one's
         ctypes.memmove(self.memory.address, found.ctypes.data, found.size)
         return int(given[-2]) * 256 + int(given[-1])
@@ -96,7 +96,7 @@ class Ledger:
         self._at = [0] * len(config.worker_trees)
         self._answered = [0] * len(config.worker_trees)
 
-    def add(self, work: Work, array: Any, op: Operation, memory: HostArray) -> Kept:
+    def add(self, work: Work, array: Any, op: Collective, memory: HostArray) -> Kept:
         """The next operation, before it is started. Raises ValueError: the engine would refuse it."""
         one = Kept(self.started, work, array, op, memory, self._copy(memory), self._run)
         self._place(one)
@@ -134,7 +134,7 @@ class Ledger:
         if (self._kept[0].number if self._kept else self.started) != first:
             raise ValueError(f"operation {first} is not kept any more")
         fewer = len(config.workers) != len(self._config.workers)
-        if fewer and any(parse(one.op).kind is not Kind.ALL_REDUCE for one in self._kept):
+        if fewer and any(one.op.kind is not Kind.ALL_REDUCE for one in self._kept):
             raise ValueError("what is under way has a part for each worker, and one is lost")
         self.follow(config)
         for one in self._kept:
@@ -163,7 +163,7 @@ class Ledger:
 
     def _place(self, one: Kept) -> None:
         memory = one.memory
-        elements, values, at_once = part_sizes(parse(one.op), self._config, memory.elements, memory.dtype)
+        elements, values, at_once = part_sizes(one.op, self._config, memory.elements, memory.dtype)
         shares = [tree.share for tree in self._config.worker_trees]
         counts = counts_of(-(-elements // values), shares, at_once)
         largest = shares.index(max(shares))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Collective
 from worker_agent.errors import AllReduceError
 from worker_agent.work import Work
 
@@ -19,7 +19,7 @@ from worker_agent.work import Work
 @dataclass(frozen=True)
 class _Later:
     ready: Callable[[], Any]
-    op: Operation
+    op: Collective
     work: Work
 
 
@@ -37,14 +37,14 @@ class Lane:
         self._queue: queue.SimpleQueue[_Later | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, tensor: Any, op: Operation) -> Work:
+    def submit(self, tensor: Any, op: Collective) -> Work:
         """A tensor that is ready, in place. Starts at once when nothing waits. Raises as the agent does."""
         with self._lock:
             if not self._waiting:
                 return self._allreduce_async(tensor, op)
         return self.submit_later(lambda: tensor, op, tensor.numel(), tensor.element_size())
 
-    def submit_later(self, ready: Callable[[], Any], op: Operation, elements: int, item_bytes: int) -> Work:
+    def submit_later(self, ready: Callable[[], Any], op: Collective, elements: int, item_bytes: int) -> Work:
         """A tensor that `ready()` gives, which may wait. What it raises, the Work ends with."""
         work = Work(elements, elements * item_bytes)
         with self._lock:

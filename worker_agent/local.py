@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from worker_agent import errors
-from worker_agent.collectives import Operation, with_bits
+from worker_agent.collectives import Operation, collective
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.operands import operand
@@ -139,8 +139,8 @@ class LocalAgent:
         self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
     ) -> Work:
         """As Engine.allreduce_async."""
-        op = with_bits(op, bits, seed)
-        host = operand(array, op, dtype)
+        how = collective(op).encoded(bits, seed)
+        host = operand(array, how, dtype)
         view = _bytes_of(array)
         work = Work(host.elements, len(view))
         with self._lock:
@@ -153,7 +153,7 @@ class LocalAgent:
             self._pending[number] = (work, region, array, view)
             message = {"type": "allreduce", "id": number, "region": region.number, "elements": host.elements}
             try:
-                self._connection.send({**message, "dtype": host.dtype, "op": op})
+                self._connection.send({**message, "dtype": host.dtype, "op": str(how)})
             except ConnectionLost as error:
                 del self._pending[number]
                 raise AbortedError(f"the agent process is gone: {error}") from None

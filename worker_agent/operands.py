@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from worker_agent.collectives import Operation, parse
+from worker_agent.collectives import Collective
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -59,6 +59,6 @@ def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> Ho
     return HostArray(address, elements, name, array)
 
 
-def operand(array: Any, op: Operation, dtype: str | None = None) -> HostArray:
+def operand(array: Any, op: Collective, dtype: str | None = None) -> HostArray:
     """The memory of an operation's array. Raises TypeError, ValueError for what cannot be, also as host_array does."""
-    return host_array(array, dtype, raw=parse(op).raw)
+    return host_array(array, dtype, raw=op.raw)

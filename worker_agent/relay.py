@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
-from worker_agent.collectives import Operation
+from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.kept import Kept, Ledger
@@ -29,7 +29,7 @@ class _Held:
 
     work: Work
     array: Any
-    op: Operation
+    op: Collective
     dtype: str | None
 
 
@@ -73,7 +73,7 @@ class Relay:
         self._again = False  # stopped for that
         self._unkept = False  # the engine before this one still has operations that were not kept
 
-    def submit(self, array: Any, op: Operation, dtype: str | None) -> Work:
+    def submit(self, array: Any, op: Collective, dtype: str | None) -> Work:
         """As Engine.allreduce_async."""
         with self._lock:
             if self._held is None:
@@ -231,7 +231,7 @@ class Relay:
 
     # -- with the lock held -----------------------------------------------------------------------------------------
 
-    def _start(self, array: Any, op: Operation, dtype: str | None) -> Work:
+    def _start(self, array: Any, op: Collective, dtype: str | None) -> Work:
         if self.engine is None:
             raise AbortedError("the agent is closed")
         if self._ledger is not None:
@@ -258,7 +258,7 @@ class Relay:
         def taken(work: Work) -> None:
             work.workers = one.take(array)
 
-        self._begin(ledger, one, array, op="sum", dtype="float32", taken=taken)
+        self._begin(ledger, one, array, op=SUM, dtype="float32", taken=taken)
 
     def _begin(
         self,
@@ -266,7 +266,7 @@ class Relay:
         one: Kept,
         array: Any,
         *,
-        op: Operation | None = None,
+        op: Collective | None = None,
         dtype: str | None = None,
         taken: Callable[[Work], None] = lambda work: None,
     ) -> None:

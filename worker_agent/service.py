@@ -26,7 +26,7 @@ import numpy as np
 
 from controlplane.common.rpc.tls import Tls
 from worker_agent.agent import Agent
-from worker_agent.collectives import parse
+from worker_agent.collectives import collective
 from worker_agent.engine import DEFAULT_TIMEOUT
 from worker_agent.errors import AbortedError, AgentError, NotReadyError
 from worker_agent.forked import abandon_when_forked
@@ -392,13 +392,12 @@ class _Trainer:
 
     def _start(self, present: Callable[[], Team], place: _Place, message: dict[str, Any]) -> None:
         number, region, elements = (message.get(key) for key in ("id", "region", "elements"))
-        dtype, op = message.get("dtype"), message.get("op")
+        dtype = message.get("dtype")
         try:
-            op = str(op)
-            raw = parse(op).raw
+            op = collective(str(message.get("op")))
         except ValueError as error:
             raise ProtocolViolation(str(error)) from None
-        if dtype not in _NUMPY_TYPES or raw is not (dtype == BYTES) or not isinstance(number, int):
+        if dtype not in _NUMPY_TYPES or op.raw is not (dtype == BYTES) or not isinstance(number, int):
             raise ProtocolViolation(f"an operation needs an id, a dtype that suits its op, got {message}")
         if not isinstance(elements, int) or elements < 0 or region not in self._regions:
             raise ProtocolViolation(f"an operation needs a region and a number of elements, got {message}")

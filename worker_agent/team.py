@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker_agent.agent import Agent
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.errors import AbortedError, AllReduceError
 from worker_agent.operands import operand
 from worker_agent.work import Work
@@ -24,7 +24,7 @@ from worker_agent.work import Work
 class _Queued:
     work: Work
     array: Any
-    op: Operation
+    op: Collective
     dtype: str | None
 
 
@@ -65,7 +65,7 @@ class Team:
                 return
         listener(self._ended)
 
-    def submit(self, member: int, array: Any, op: Operation, dtype: str | None) -> Work:
+    def submit(self, member: int, array: Any, op: Collective, dtype: str | None) -> Work:
         """As Engine.allreduce_async; started when it is this member's turn."""
         with self._lock:
             if self._ended:
@@ -135,7 +135,7 @@ class Port:
         """As Engine.allreduce_async."""
         if self._close is None:
             raise AbortedError("the connection to the agent is closed")
-        return self._team.submit(self._member, array, op, dtype)
+        return self._team.submit(self._member, array, collective(op), dtype)
 
     def late(self) -> list[str]:
         """Who the others wait for."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from p4src.protocol import data_values
 from worker_agent.agent import Agent
-from worker_agent.collectives import Operation
+from worker_agent.collectives import Operation, collective
 from worker_agent.errors import AgentError
 from worker_agent.fields import bits_of, field_bits, is_stochastic
 from worker_agent.fixedpoint import fraction_bits
@@ -123,7 +123,7 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
     kept = fraction_bits(workers) if bits == 32 else field_bits(bits, workers)
     steps = workers if is_stochastic(trial.dtype, bits) else workers / 2
     bound = float(np.ldexp(steps, exponent - kept))
-    if trial.op == "mean":
+    if collective(trial.op).mean:
         exact, bound = exact / workers, bound / workers
     # The result's own rounding: to float32, for a mean again, and to the tensor's format.
     unit = 2.0 ** (1 - 2 * half)
@@ -158,7 +158,7 @@ def run(agent: Agent, trial: Trial) -> TrialResult:
         workers=len(config.workers),
         epoch=config.epoch,
         dtype=trial.dtype,
-        op=trial.op,
+        op=str(trial.op),
         nbytes=data.nbytes,
         seconds=seconds,
         algorithm_mbps=data.nbytes * 8e-6 / statistics.mean(seconds),

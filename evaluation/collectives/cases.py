@@ -10,16 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p4src.protocol import data_values, frame_bytes
-from worker_agent.collectives import Operation, parse, with_bits
+from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, Collective, broadcast
 from worker_agent.fields import FIELDS, OWN_BITS, bits_of
 from worker_agent.operands import ITEM_BYTES
 
-OPS: dict[str, Operation] = {
-    "allreduce": "sum",
-    "reduce_scatter": "scatter sum",
-    "all_gather": "gather",
-    "broadcast": "broadcast 0",
-}
+OPS = {"allreduce": SUM, "reduce_scatter": SCATTER_SUM, "all_gather": GATHER, "broadcast": broadcast(0)}
 """nccl-tests' names -> the agents'."""
 
 
@@ -39,10 +34,10 @@ class Case:
     def elements(self) -> int:
         return self.nbytes // ITEM_BYTES[self.dtype]
 
-    def operation(self, seed: int) -> Operation:
+    def operation(self, seed: int) -> Collective:
         """As an agent takes it."""
         op = OPS[self.op]
-        return op if parse(op).raw else with_bits(op, self.bits, seed)
+        return op if op.raw else op.encoded(self.bits, seed)
 
     def packets(self, values: int) -> int:
         """Of values alone, each worker's or to each worker, whichever is more."""
@@ -52,7 +47,7 @@ class Case:
     @property
     def is_raw(self) -> bool:
         """Whether bytes travel as they are."""
-        return parse(OPS[self.op]).raw
+        return OPS[self.op].raw
 
     def bound_seconds(self, values: int) -> float:
         """The bytes as they travel, with the packets' headers, over the bandwidth of a link."""
@@ -78,10 +73,10 @@ def cases(
     """All that make sense: bits: None: the dtype's own; not more than these. Raises ValueError for bits that there are
     not."""
     for op, dtype, asked, size in product(ops, dtypes, bits, sizes):
-        raw = parse(OPS[op]).raw
+        raw = OPS[op].raw
         if asked is not None and (raw or asked > OWN_BITS[dtype]):
             continue
-        parts = workers if parse(OPS[op]).in_parts else 1
+        parts = workers if OPS[op].in_parts else 1
         unit = ITEM_BYTES[dtype] * parts
         width = OWN_BITS[dtype] if raw else bits_of(dtype, asked, workers)
         yield Case(op, dtype, width, max(unit, size // unit * unit), workers, mbps)

@@ -11,7 +11,7 @@ from evaluation.hosts import numbers
 from tests.hosts.test_fixedpoint import NONFINITES, bits, finite_bits, floats, same_bits
 from worker_agent import fixedpoint
 from worker_agent.checkword import Check
-from worker_agent.collectives import Collective, Kind, parse, plain, with_bits
+from worker_agent.collectives import MEAN, NAMES, SCATTER_MEAN, Collective, Kind, broadcast, collective
 from worker_agent.fields import FIELDS, Fields, bits_of, error_bound, field_bits, is_stochastic
 from worker_agent.fixedpoint import BIAS, NONFINITE
 
@@ -172,10 +172,19 @@ def test_in_how_many_bits_values_travel() -> None:
 
 
 def test_an_operation_says_in_how_many_bits_its_values_travel() -> None:
-    assert with_bits("mean", None) == "mean"
-    op = with_bits("scatter mean", 8, 12)
-    assert parse(op) == Collective(Kind.REDUCE_SCATTER, mean=True, bits=8, seed=12)
-    assert plain(op) == "scatter mean"
+    assert MEAN.encoded(None) == MEAN
+    op = SCATTER_MEAN.encoded(8, 12)
+    assert collective("scatter mean bits=8 seed=12") == op == Collective(Kind.REDUCE_SCATTER, True, bits=8, seed=12)
+    assert op.plain == SCATTER_MEAN
     for wrong in ("gather bits=8", "mean bits=", "sum bits=8 seed=-1", "sum bits=8 seed=1 x"):
         with pytest.raises(ValueError, match="op must be one of"):
-            parse(wrong)
+            collective(wrong)
+
+
+ENCODED = (MEAN.encoded(6, 7, feedback=True), SCATTER_MEAN.encoded(16))
+
+
+@pytest.mark.parametrize("op", [*NAMES, broadcast(3), *ENCODED], ids=str)
+def test_an_operations_name_reads_as_the_operation(op: Collective) -> None:
+    """Over sockets the name travels."""
+    assert collective(str(op)) == op

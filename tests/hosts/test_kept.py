@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.common.agentconfig import AgentConfig, WorkerTree
 from tests.hosts.test_relay import Engine
+from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, broadcast
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.kept import Ledger
 from worker_agent.operands import host_array
@@ -49,7 +50,7 @@ class Worker:
     def submit(self, elements: int) -> None:
         number = len(self.left)
         array = np.full(elements, number, np.float32)
-        self.kept.append(self.ledger.add(Work(elements, 4 * elements), array, "sum", host_array(array)))
+        self.kept.append(self.ledger.add(Work(elements, 4 * elements), array, SUM, host_array(array)))
         counts = chunk_counts(-(-elements // VALUES), self.shares)
         chunks = [count + -(-count // VALUES) for count in counts]
         for stream, count in zip(self.streams, chunks, strict=True):
@@ -118,7 +119,7 @@ class Rig:
     def submit(self, count: int = 1) -> None:
         for _ in range(count):
             self.arrays.append(np.full(3, len(self.arrays), np.float32))
-            self.works.append(self.relay.submit(self.arrays[-1], "sum", None))
+            self.works.append(self.relay.submit(self.arrays[-1], SUM, None))
 
     def again(self, count: int = 1) -> int:
         return self.relay.prepare_again(config([1.0] * count, [4] * count), self.make)
@@ -222,7 +223,7 @@ def test_result_that_a_lost_worker_had_a_part_in_reaches_all_to_the_bit():
     assert all(work.done() and work.exception() is None for rig in rigs for work in rig.works)
 
 
-@pytest.mark.parametrize("op", ["scatter sum", "gather", "broadcast 1"])
+@pytest.mark.parametrize("op", [SCATTER_SUM, GATHER, broadcast(1)], ids=str)
 def test_other_collectives_are_started_again_for_the_same_workers_only(op):
     rig = Rig()
     array = np.zeros(4, np.float32)

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation, with_bits
+from worker_agent.collectives import MEAN, SUM, Collective
 from worker_agent.fields import FIELDS
 from worker_agent.operands import DTYPES
 from worker_agent.shared import Options, local_rank
@@ -167,7 +167,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         op = _operation(given)
         if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
             return self._work(self._through_network(tensors[0], op))
-        if op == "mean" and all(tensor.device.type == "cpu" for tensor in tensors):
+        if op == MEAN and all(tensor.device.type == "cpu" for tensor in tensors):
             return self._mean(tensors)  # gloo has none
         options = dist.AllreduceOptions()
         options.reduceOp = given  # type: ignore[assignment]
@@ -182,8 +182,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return self._work(parts.reduce_scatter(output, given, self._encoded(f"scatter {op}", given)))
-        if op == "mean" and given.device.type == "cpu":  # gloo has none
+                return self._work(parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
+        if op == MEAN and given.device.type == "cpu":  # gloo has none
             return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
 
@@ -238,7 +238,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         multiplied here: gloo cannot, and the network adds only. What is small on CUDA is NCCL's, which can."""
         return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor))
 
-    def _through_network(self, tensor: torch.Tensor, op: Operation) -> torch.futures.Future[Any]:
+    def _through_network(self, tensor: torch.Tensor, op: Collective) -> torch.futures.Future[Any]:
         assert self.network is not None, "it suits"
         tensor = tensor.detach()
         op = self._encoded(op, tensor)
@@ -251,13 +251,13 @@ class InArtProcessGroup(dist.ProcessGroup):
 
         return self.network.reduce(whole, op, True).then(copy_back)
 
-    def _encoded(self, op: Operation, tensor: torch.Tensor) -> Operation:
+    def _encoded(self, op: Collective, tensor: torch.Tensor) -> Collective:
         """With the bits that the options ask for, where they are fewer than the tensor's type has."""
         bits = self._options.bits
         if bits is None or bits >= 8 * tensor.element_size():
             return op
         self._reductions += 1
-        return with_bits(op, bits, self._reductions)
+        return op.encoded(bits, self._reductions)
 
     def _mean(self, tensors: list[torch.Tensor]) -> Any:
         options = dist.AllreduceOptions()
@@ -310,10 +310,10 @@ def _reduction(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
 
-def _operation(opts: Any) -> Operation | None:
+def _operation(opts: Any) -> Collective | None:
     """Of options or an operator itself; None: neither sum nor mean."""
     given = _reduction(opts)
-    return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
+    return SUM if given == dist.ReduceOp.SUM else MEAN if given == dist.ReduceOp.AVG else None
 
 
 def _factor(op: Any) -> Any:

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation, parse, with_bits
+from worker_agent.collectives import MEAN, Collective, Operation, collective
 from worker_agent.errors import AgentError
 from worker_agent.fields import FIELDS
 from worker_agent.metrics import Counts
@@ -135,11 +135,11 @@ class Network:
         return self.reducer is not None
 
     def reduce(
-        self, buffer: torch.Tensor, op: Operation, last: bool, before: torch.Tensor | None = None
+        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
         """The mean or sum over all ranks, in place, when the Future is done. last: of a step; the ranks agree on whole
         steps. before: its content in other memory, where there is one. Raises TypeError for what cannot be reduced."""
-        if not parse(op).raw:
+        if not op.raw:
             check(buffer)
         if self.sequence is not None:
             return self.sequence.add(buffer, op, last or not self.fallback, before)
@@ -366,21 +366,21 @@ class InArtState:
         """The mean over all ranks, in place, when the Future is done. pieces: whose gradients are where in it, where
         `keeps_errors`."""
         if not pieces:
-            return self._network.reduce(buffer, self._operation("mean", buffer), last)
+            return self._network.reduce(buffer, self._operation(MEAN, buffer), last)
         check(buffer)
         whole = self._feedback.begin(buffer, pieces)
-        reduced = self._network.reduce(whole, self._operation("mean", buffer, feedback=True), last)
+        reduced = self._network.reduce(whole, self._operation(MEAN, buffer, feedback=True), last)
         return reduced.then(lambda future: self._feedback.end(future.value(), buffer, pieces))
 
     def _fewer(self, tensor: torch.Tensor) -> bool:
         return self._bits is not None and self._bits < 8 * tensor.element_size()
 
-    def _operation(self, op: Operation, tensor: torch.Tensor, *, feedback: bool = False) -> Operation:
+    def _operation(self, op: Collective, tensor: torch.Tensor, *, feedback: bool = False) -> Collective:
         """With the bits that its values travel in, and other chances than any operation before."""
         if self._bits is None or (self._bits == 32 and tensor.element_size() == 4):
             return op
         self._reductions += 1
-        return with_bits(op, self._bits, self._reductions, feedback=feedback)
+        return op.encoded(self._bits, self._reductions, feedback=feedback)
 
     def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
         """What this rank has to keep over a checkpoint where values travel in fewer bits than they have: what of each
@@ -395,7 +395,7 @@ class InArtState:
     def allreduce(self, tensor: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
         """The mean or sum of any contiguous tensor over all ranks, in place, when the Future is done; a step of its
         own. Raises TypeError for what cannot be reduced."""
-        return self._network.reduce(tensor, self._operation(op, tensor), True)
+        return self._network.reduce(tensor, self._operation(collective(op), tensor), True)
 
     def metrics(self) -> dict[str, float]:
         """What this state has done so far, by name; `{f"inart/{k}": v ...}` is what TensorBoard takes.

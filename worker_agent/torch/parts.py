@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent.collectives import Operation, plain
+from worker_agent.collectives import GATHER, Collective, broadcast
 from worker_agent.torch.groups import exchange
 
 Future = torch.futures.Future[Any]
@@ -55,14 +55,14 @@ class Parts:
         self,
         rank: int,
         order: list[int],
-        reduce: Callable[[torch.Tensor, Operation, torch.Tensor | None], torch.futures.Future[torch.Tensor]],
+        reduce: Callable[[torch.Tensor, Collective, torch.Tensor | None], torch.futures.Future[torch.Tensor]],
     ) -> None:
         self._own = order[rank]
         self._order = order
         self._in_order = order == sorted(order)
         self._reduce = reduce
 
-    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Operation) -> Future:
+    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Collective) -> Future:
         """`given`: a part a rank, left as it is; `output`: this rank's sum or mean."""
         given = given.detach().contiguous()
         parts = given.view(len(self._order), -1)
@@ -97,7 +97,7 @@ class Parts:
                     output.detach().copy_(parts[number].view_as(output))
             return [outputs] if together else [list(outputs)]
 
-        return self._reduce(whole.view(-1), "gather", None).then(take)
+        return self._reduce(whole.view(-1), GATHER, None).then(take)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Future:
         """source: a rank."""
@@ -109,21 +109,21 @@ class Parts:
                 tensor.detach().copy_(whole)
             return [tensor]
 
-        return self._reduce(whole.view(-1), f"broadcast {self._order[source]}", None).then(take)
+        return self._reduce(whole.view(-1), broadcast(self._order[source]), None).then(take)
 
 
-def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Operation, order: list[int]) -> Any:
+def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int]) -> Any:
     """The same array and operation over a group of torch.distributed; a Work. order: by rank, the part that is its."""
     parts = buffer.view(-1)
-    if op == "gather":
+    if op.in_parts and op.raw:
         rows = parts.view(len(order), -1)
         return group.allgather([[rows[number] for number in order]], [rows[order[group.rank()]].clone()])
-    if op.startswith("broadcast"):
+    if op.raw:
         options = dist.BroadcastOptions()
-        options.rootRank = order.index(int(op.split()[1]))
+        options.rootRank = order.index(op.source)
         options.rootTensor = 0
         return group.broadcast([parts], options)
     # gloo's reduce-scatter is an all-reduce, too
-    if plain(op) == "scatter mean":
+    if op.mean:
         parts.div_(len(order))
     return group.allreduce([parts])

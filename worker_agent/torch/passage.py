@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ReduceScatterOptions
 
-from worker_agent.collectives import Kind, Operation, parse
+from worker_agent.collectives import Collective, Kind, broadcast
 from worker_agent.lane import Lane
 from worker_agent.torch.local_ranks import LocalRanks
 from worker_agent.torch.staging import Completion, CudaStaging
@@ -38,7 +38,7 @@ class Passage(ABC):
     """
 
     def __init__(
-        self, local: LocalRanks, buffer: torch.Tensor, op: Operation, lane: Lane, staging: Callable[[], CudaStaging]
+        self, local: LocalRanks, buffer: torch.Tensor, op: Collective, lane: Lane, staging: Callable[[], CudaStaging]
     ) -> None:
         self._buffer = buffer
         self._local = local
@@ -68,12 +68,12 @@ class Passage(ABC):
             self.reduced = staging().start(self._part, self._network_op(op))
 
     @abstractmethod
-    def _enter(self, op: Operation) -> Callable[[], object]:
+    def _enter(self, op: Collective) -> Callable[[], object]:
         """Set `_part`, and start what the ranks of the node do before the network; what is returned waits for it."""
 
     _part: torch.Tensor
 
-    def _network_op(self, op: Operation) -> Operation:
+    def _network_op(self, op: Collective) -> Collective:
         return op
 
     @abstractmethod
@@ -103,19 +103,18 @@ class Passage(ABC):
 
 
 def passage(
-    local: LocalRanks, buffer: torch.Tensor, op: Operation, lane: Lane, staging: Callable[[], CudaStaging]
+    local: LocalRanks, buffer: torch.Tensor, op: Collective, lane: Lane, staging: Callable[[], CudaStaging]
 ) -> Passage:
     """Begin an operation on `buffer` over all ranks of all nodes. Does not wait on the CPU.
 
     buffer: contiguous for all but all-reduce.
     """
-    collective = parse(op)
-    if collective.kind is Kind.ALL_REDUCE:
+    if op.kind is Kind.ALL_REDUCE:
         made: type[Passage] = AllReduce
-    elif collective.kind is Kind.REDUCE_SCATTER:
+    elif op.kind is Kind.REDUCE_SCATTER:
         made = ReduceScatter
     else:
-        made = AllGather if collective.source < 0 else Broadcast
+        made = AllGather if op.source < 0 else Broadcast
     return made(local, buffer, op, lane, staging)
 
 
@@ -141,13 +140,13 @@ class Whole(Passage):
 class AllReduce(Whole):
     """The sum or mean over all ranks."""
 
-    def _enter(self, op: Operation) -> Callable[[], object]:
+    def _enter(self, op: Collective) -> Callable[[], object]:
         local, buffer = self._local, self._buffer
         size = -(-buffer.numel() // local.size)
         self._whole = buffer.new_zeros(size * local.size)
         self._whole[: buffer.numel()].copy_(buffer.reshape(-1))
         self._part = buffer.new_zeros(size)
-        return self._sum(self._whole, self._part, local.size if parse(op).mean else 1)
+        return self._sum(self._whole, self._part, local.size if op.mean else 1)
 
     def _take(self) -> None:
         self._buffer.copy_(self._whole[: self._buffer.numel()].view_as(self._buffer))
@@ -156,10 +155,10 @@ class AllReduce(Whole):
 class ReduceScatter(Passage):
     """Each rank's sum or mean; nothing is left to do inside the node."""
 
-    def _enter(self, op: Operation) -> Callable[[], object]:
+    def _enter(self, op: Collective) -> Callable[[], object]:
         local, whole = self._local, self._buffer.view(-1)
         self._part = whole.new_empty(whole.numel() // local.size)
-        return self._sum(whole, self._part, local.size if parse(op).mean else 1)
+        return self._sum(whole, self._part, local.size if op.mean else 1)
 
     def gather(self) -> None:
         return
@@ -173,7 +172,7 @@ class ReduceScatter(Passage):
 class AllGather(Passage):
     """Every rank's part to all. In place: what is lost is gathered again, and this rank's own part stays."""
 
-    def _enter(self, op: Operation) -> Callable[[], object]:
+    def _enter(self, op: Collective) -> Callable[[], object]:
         self._part = self._buffer.view(self._local.size, -1)[self._local.rank]
         return _nothing
 
@@ -187,10 +186,10 @@ class AllGather(Passage):
 class Broadcast(Whole):
     """One rank's array to all: a part for each rank of its node, which passes it on."""
 
-    def _enter(self, op: Operation) -> Callable[[], object]:
+    def _enter(self, op: Collective) -> Callable[[], object]:
         local, bytes_ = self._local, self._buffer.view(-1).view(torch.uint8)
         size = -(-bytes_.numel() // local.size)
-        source = parse(op).source
+        source = op.source
         self._whole = bytes_.new_zeros(size * local.size)
         self._part = bytes_.new_zeros(size)
         if source % local.workers != local.worker:
@@ -203,8 +202,8 @@ class Broadcast(Whole):
             rows = [list(self._whole.view(local.size, size))]
         return self._scatter.scatter([self._part], rows, options).wait
 
-    def _network_op(self, op: Operation) -> Operation:
-        return f"broadcast {parse(op).source % self._local.workers}"
+    def _network_op(self, op: Collective) -> Collective:
+        return broadcast(op.source % self._local.workers)
 
     def _take(self) -> None:
         bytes_ = self._buffer.view(-1).view(torch.uint8)

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent.collectives import Kind, Operation, parse
+from worker_agent.collectives import Collective, Kind
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.lane import Lane, lane_of
 from worker_agent.metrics import Counts
@@ -62,7 +62,7 @@ class Route:
             self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
         return self._staging
 
-    def start(self, buffer: torch.Tensor, op: Operation) -> torch.futures.Future[torch.Tensor]:
+    def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
         """The mean or sum over the workers, in place. Raises AgentError."""
         if buffer.is_cuda:
             return self.staging().start(buffer, op)
@@ -94,7 +94,7 @@ class _Item:
 
     step: _Step
     buffer: torch.Tensor
-    op: Operation
+    op: Collective
     last: bool
     completion: Completion
     written: torch.cuda.Event | None = None
@@ -182,7 +182,7 @@ class Sequence:
         self._now, self._change = False, None
 
     def add(
-        self, buffer: torch.Tensor, op: Operation, last: bool, before: torch.Tensor | None = None
+        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
         """The mean or sum of `buffer` over all ranks (or another collective), in place, when the Future is done. Does
         not wait. last: of its step. before: the buffer's content in other memory, which stays until then."""
@@ -230,7 +230,7 @@ class Sequence:
                     item.reduced = item.passage.reduced
                 else:
                     # What is broadcast or gathered is not changed where it comes from.
-                    if self._agreement and item.before is None and not parse(item.op).raw:
+                    if self._agreement and item.before is None and not item.op.raw:
                         item.before = self._copy(item)
                     item.reduced = route.start(item.buffer, item.op)
             except AgentError as error:
@@ -357,9 +357,9 @@ class Sequence:
 
     def _reduce(self, item: _Item) -> Any:
         group = self._spare(item.buffer.device.type)
-        if parse(item.op).kind is not Kind.ALL_REDUCE:
+        if item.op.kind is not Kind.ALL_REDUCE:
             return outside(group, item.buffer, item.op, self.order)
-        if parse(item.op).mean:
+        if item.op.mean:
             item.buffer.div_(self._size)
         return group.allreduce([item.buffer])
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from worker_agent.collectives import Operation
+from worker_agent.collectives import MEAN, Collective
 from worker_agent.lane import Lane
 from worker_agent.work import Work
 
@@ -76,7 +76,7 @@ class CudaStaging:
         self._free: dict[tuple[int, torch.dtype], list[tuple[torch.Tensor, torch.cuda.Event]]] = {}
         self._lock = threading.Lock()
 
-    def start(self, buffer: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
+    def start(self, buffer: torch.Tensor, op: Collective = MEAN) -> torch.futures.Future[torch.Tensor]:
         """The mean (or sum) of `buffer` over all ranks, in place, in stream order once the Future is done."""
         device = buffer.device
         stream = self._stream(device)
