@@ -31,7 +31,7 @@ from controlplane.planner.rules import Aggregate, Forward, RuleSet, build
 from controlplane.planner.topology import Topology
 from ps_server import server
 from worker_agent import native_worker
-from worker_agent.collectives import parse
+from worker_agent.collectives import SUM
 from worker_agent.engine import operation_tag
 from worker_agent.io_options import IoConfig, NativeIoStats
 from worker_agent.native_engine import NATIVE
@@ -243,7 +243,7 @@ class VirtualNetwork:
         caller's, and may be shared by several workers. Raises ValueError."""
         config = self.configs[worker]
         shares = [tree.share for tree in config.worker_trees]
-        part, each, at_once = part_sizes(parse("sum"), config, len(values), "float32")
+        part, each, at_once = part_sizes(SUM, config, len(values), "float32")
         cut = ranges(part, each, shares, at_once)
         parts = (native_worker.NativeRange * len(cut))(*(native_worker.NativeRange(*one) for one in cut))
         numbers = (ctypes.c_uint32 * len(cut))(*(tree.tree for tree in config.worker_trees))
@@ -251,7 +251,7 @@ class VirtualNetwork:
         number = _worker_library().inart_worker_submit(
             self._engines[worker], values.ctypes.data, sums.ctypes.data, len(values), DTYPES["float32"],
             ctypes.byref(native_worker.NativeEncoding(1, False, 0, None)), 0, 0, -1,
-            operation_tag("float32", "sum", 1), len(cut), numbers, parts, ctypes.byref(status), error, len(error),
+            operation_tag("float32", SUM, 1), len(cut), numbers, parts, ctypes.byref(status), error, len(error),
         )  # fmt: skip
         if number < 0:
             raise ValueError(error.value.decode(errors="replace"))
