@@ -245,7 +245,7 @@ def test_what_another_worker_has_not_sent_is_not_taken_over_with_its_result() ->
     ledgers = [Ledger(replace(config([1.0], [4]), shrinks=True)) for _ in range(2)]
     arrays = [np.array([1, 2, 0, 0], np.float32), np.array([3, 4, 0, 0], np.float32)]
     kept = [
-        ledger.add(Work(4, 16), array, "sum bits=8 seed=1 feedback", host_array(array))
+        ledger.add(Work(4, 16), array, SUM.encoded(8, 1, feedback=True), host_array(array))
         for ledger, array in zip(ledgers, arrays, strict=True)
     ]
     arrays[0][:] = 4, 6, 0.25, -0.5  # its result, and what it has not sent
