@@ -65,6 +65,17 @@ def test_job_that_may_lose_workers_goes_on_without_one():
     assert job.state.phase == Phase.WAITING, "none is left"
 
 
+def test_job_of_which_a_worker_is_done_does_not_go_on_without_a_server():
+    """What is under way cannot be started again without that worker."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.take(ev.LeaveAnnounced(f"agent {agents['w1']}", ""))
+    job.take(ev.Left(agents["w1"]))
+    assert job.state.state_of("w1") == NodeState.LEFT
+    job.take(ev.Left(agents["ps1"]))
+    assert job.state.phase == Phase.WAITING and not job.lost
+
+
 def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block_later_changes():
     """The controller was left with a change of plan that nobody ended, and could not change the job's plan any more."""
     job = CoreJob()

@@ -72,6 +72,14 @@ def test_only_way_that_is_dead_is_tried_again_every_few_seconds_and_not_every_mi
     assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
 
 
+def test_trying_early_does_not_lengthen_the_probation():
+    """Else a link that a job had to try ten times would be kept off for an hour afterwards."""
+    seen = silent_again(Trust(), 0.0)
+    for now in (10.0, 20.0, 30.0):
+        seen = silent_again(trust.tried_early(seen, ["a-b"]), now)
+    assert seen.probation["a-b"].pause == trust.PROBATION_SECONDS
+
+
 def test_what_is_likeliest_to_carry_is_tried_first():
     seen = trust.found_silent(trust.found_silent(Trust(back={"s1": 3.0}), ["newer"], 5.0), ["older"], 1.0)
     off = {"newer": Why.SILENT, "older": Why.SILENT, "s1": Why.LOST, "s2": Why.LOST, "s3": Why.OPERATOR}
