@@ -278,8 +278,11 @@ def test_controller_that_starts_again_adopts_agents_that_run_with_secret_labels(
         rig.network.start(state.load())
         (again,) = rig.network.jobs
         for node, role in roles.items():
-            running = {"running_epoch": before[node].epoch, "running_digest": before[node].digest}
-            joined[node] = again.roster.join(pb.JoinRequest(node=node, role=role, version=ENCODING, **running))
+            running = pb.JoinRequest(
+                node=node, role=role, version=ENCODING,
+                running_epoch=before[node].epoch, running_digest=before[node].digest,
+            )  # fmt: skip
+            joined[node] = again.roster.join(running)
         assert again.roster.running
         assert again.roster.epoch == epoch
         assert {node: told(member) for node, member in joined.items()} == before
