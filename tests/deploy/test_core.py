@@ -67,7 +67,7 @@ def test_job_that_may_lose_workers_goes_on_without_one():
 
 def test_job_of_which_a_worker_is_done_does_not_go_on_without_a_server():
     """What is under way cannot be started again without that worker."""
-    job = CoreJob()
+    job = CoreJob(least_workers=1)
     agents = job.join_all()
     job.take(ev.LeaveAnnounced(f"agent {agents['w1']}", ""))
     job.take(ev.Left(agents["w1"]))
