@@ -31,7 +31,7 @@ from controlplane.planner.strategies import STRATEGIES, Infeasible
 from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
 from controlplane.planner.topology import Topology, TopologyError
 from overlay.core.errors import OverlayError
-from overlay.core.systems import BY_HAND, COPIED_HEADROOM, between_sites, make, planned
+from overlay.core.systems import COPIED_HEADROOM, SELECTABLE, between_sites, make, planned
 from overlay.core.tcp import MOST_CONNECTIONS
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
@@ -213,9 +213,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--topology", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--job", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--strategy", default="wan", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    coordinator.add_argument("--system", choices=BY_HAND, metavar="NAME",
+    coordinator.add_argument("--system", choices=SELECTABLE, metavar="NAME",
                              help="instead of rounds with a strategy's trees: a system that adapts to what is "
-                             f"measured and to who is ready, one of {', '.join(BY_HAND)}")  # fmt: skip
+                             f"measured and to who is ready, one of {', '.join(SELECTABLE)}")  # fmt: skip
     coordinator.add_argument("--p", type=amount, metavar="N",
                              help="agents of a group (crew, opr, a2a), or those that a multicast is to reach and its "
                              "sender (selmcast, orpheus); default: 5, or all where they are fewer")  # fmt: skip

@@ -20,9 +20,9 @@ from controlplane.planner.strategies.wan.crew.policy import SCHEMES, Crew
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.policy import (
     Abort,
-    Alone,
     Back,
-    Default,
+    ContinueAlone,
+    DefaultSplit,
     Event,
     Failed,
     Finished,
@@ -210,10 +210,10 @@ class Training:
                     self._mend(self.tasks[task.number], task)
                 case Abort(number):
                     self._abandon(self.tasks[number])
-                case Default(blocks=blocks):
+                case DefaultSplit(blocks=blocks):
                     for owner, _, count in blocks:
                         self.default[int(owner)] += self._mbit(count)
-                case Alone(node, reason):
+                case ContinueAlone(node, reason):
                     if not self.setup.avoid:
                         raise WanError(reason)
                     alone += 1

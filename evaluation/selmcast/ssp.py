@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from controlplane.planner.plan.task import Task
 from controlplane.planner.simulate import BigSwitch, Simulator
-from controlplane.planner.strategies.wan.policy import Back, Drop, Event, Finished, Go, Order, Ready, Start
+from controlplane.planner.strategies.wan.policy import Back, Drop, Event, Finished, Order, Ready, Release, Start
 from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.planner.strategies.wan.selmcast.policy import SelMcast
 from evaluation.wan.workloads import RUNTIMES
@@ -171,7 +171,7 @@ class Training:
         for order in orders:
             if isinstance(order, Start):
                 self._send(order.task)
-            elif isinstance(order, Go):
+            elif isinstance(order, Release):
                 self._compute(int(order.node))
 
     def _without(self, worker: int, task: _Multicast, gone: set[int]) -> None:

@@ -119,7 +119,7 @@ def simulate(
 
     def finished(task: Any, s: float) -> None:
         before = found[-1][-1] if found else 0.0
-        found.append((run.sim.now, s, before + len(task.bringers) / len(policy.nodes)))
+        found.append((run.sim.now, s, before + len(task.submitters) / len(policy.nodes)))
 
     run = Simulation(
         policy, topology, values, compute=compute, loss=arguments.loss, seed=arguments.seed,
@@ -175,7 +175,7 @@ class Sites:
 
         def finished(task: Any, s: float) -> None:
             tasks[task.number] = s
-            brought[0] += len(task.bringers)
+            brought[0] += len(task.submitters)
             if task.op in ("mix", "copy"):
                 scales.extend(len(tree.receivers) for tree in task.trees)
 

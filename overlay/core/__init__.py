@@ -1,1 +1,1 @@
-"""What an agent of the overlay decides and how sums come about: no sockets, no threads."""
+"""The overlay's decisions and additions, without sockets and threads: the same code runs over TCP and simulated."""

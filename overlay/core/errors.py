@@ -1,17 +1,17 @@
-"""What can go wrong in an overlay."""
+"""The errors that the overlay raises."""
 
 
 class OverlayError(Exception):
-    """A synchronisation could not be done. The message says why and who."""
+    """A synchronisation failed. The message says why, and which agent is concerned."""
 
 
 class Late(OverlayError, TimeoutError):
-    """A synchronisation was not done in the time that the trainer gave it. The message says who is missing."""
+    """A synchronisation did not end within the trainer's timeout. The message names the agents that are missing."""
 
 
 class PeerLost(OverlayError):
-    """An agent or a connection that the synchronisation needed is gone."""
+    """An agent, or the connection to an agent, that the synchronisation needed is gone."""
 
 
 class MessageError(OverlayError):
-    """A peer sent what is no message of ours; its connection is closed."""
+    """A peer sent bytes that are not a valid message of the overlay; its connection is closed."""

@@ -33,7 +33,7 @@ LEAST_WAIT = 0.0005
 
 
 @dataclass(frozen=True)
-class Post:
+class SendRequest:
     """Something to send: `values` of a chunk along an edge. None: once, switches copy it to all receivers."""
 
     kind: Kind
@@ -73,7 +73,7 @@ class _Part:
 
 
 class Execution:
-    """post(Post): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there.
+    """post(request): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there.
 
     state: what this agent keeps as a root of tasks with momentum, over the whole tensor; None: nothing, which counts as
     zeros. What it is to keep after the task is in `fresh`. skip: (tree, chunk) that this agent has sent before the task
@@ -85,7 +85,7 @@ class Execution:
         task: Task,
         node: str,
         *,
-        post: Callable[[Post], None],
+        post: Callable[[SendRequest], None],
         finished: Callable[[], None],
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
@@ -209,10 +209,10 @@ class Execution:
         while part.oldest in part.answered:
             part.oldest += 1
         if part.down and self.task.trees[tree].routes:
-            self.post(Post(Kind.DOWN, tree, chunk, 0, None, values))
+            self.post(SendRequest(Kind.DOWN, tree, chunk, 0, None, values))
         else:
             for edge in part.down:
-                self.post(Post(Kind.DOWN, tree, chunk, 0, edge, values))
+                self.post(SendRequest(Kind.DOWN, tree, chunk, 0, edge, values))
         if part.receiver:
             self._take(tree, chunk, values)
         if part.leaf:
@@ -264,7 +264,7 @@ class Execution:
                 if chunk in part.answered:
                     start, end = self.task.chunk(tree, chunk)
                     self.counters["again"] += 1
-                    self.post(Post(Kind.DOWN, tree, chunk, 0, edge, self.source[start:end]))
+                    self.post(SendRequest(Kind.DOWN, tree, chunk, 0, edge, self.source[start:end]))
 
     def drop(self, nodes: Collection[str]) -> None:
         """These receivers of a copy get no more of it."""
@@ -286,7 +286,7 @@ class Execution:
             self.task.op != "copy" or any(edge.receiver == node for part in self.parts for edge in part.down)
         )
 
-    def sent(self, post: Post) -> None:
+    def sent(self, post: SendRequest) -> None:
         """A connection has taken it."""
         if self.task.op != "copy" or self.closed:
             return
@@ -311,7 +311,7 @@ class Execution:
             chunk = self.fed[to]
             self.fed[to] += 1
             start, end = self.task.chunk(0, chunk)
-            self.post(Post(Kind.DOWN, 0, chunk, 0, edge, self.source[start:end]))
+            self.post(SendRequest(Kind.DOWN, 0, chunk, 0, edge, self.source[start:end]))
         self.feeding.discard(to)
 
     def restore(self) -> None:
@@ -384,7 +384,7 @@ class Execution:
         for chunk in range(self.parts[index].chunks):
             start, end = self.task.chunk(index, chunk)
             kept = np.zeros(end - start, np.float32) if self.state is None else self.state[start:end]
-            self.post(Post(Kind.STATE, index, chunk, 0, edge, kept))
+            self.post(SendRequest(Kind.STATE, index, chunk, 0, edge, kept))
 
     def _accelerated(self, tree: int, chunk: int, values: Values) -> Values | None:
         """momentum x what was kept + values, to be kept too; None: what was kept has not come yet."""
@@ -406,7 +406,7 @@ class Execution:
     def _onward(self, tree: int, chunk: int, values: Values, *, added: bool = False) -> None:
         part = self.parts[tree]
         if part.up is not None:
-            self.post(Post(Kind.UP, tree, chunk, part.expected, part.up, values))
+            self.post(SendRequest(Kind.UP, tree, chunk, part.expected, part.up, values))
             return
         count = len(self.task.trees[tree].contributors)
         if self.task.op == "mean" and count > 1 and not added:

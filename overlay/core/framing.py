@@ -1,24 +1,24 @@
-"""What our messages over TCP take beside their values, for plans that are to be kept to the last part."""
+"""The bytes that messages over TCP take beside their values: plans that fill links to the last part count them."""
 
 from __future__ import annotations
 
 from controlplane.planner.plan.framing import MTU, Framing
 from overlay.core.message import HEADER_BYTES
 
-ETHERNET, IPV4, TCP = 14, 20, 32  # TCP's with time stamps, which hosts use unless told otherwise
+ETHERNET, IPV4, TCP = 14, 20, 32  # of TCP's header with time stamps, which hosts use unless told otherwise
 FRAME_HEADERS = ETHERNET + IPV4 + TCP
-"""Bytes of a frame that are not a connection's; and an acknowledgement has nothing else."""
+"""Header bytes of a frame. An acknowledgement is a frame with nothing else."""
 
-SEGMENTS_AN_ACKNOWLEDGEMENT = 2  # a receiver waits for the second full segment (RFC 5681)
+SEGMENTS_AN_ACKNOWLEDGEMENT = 2  # a receiver waits for the second full segment before it acknowledges (RFC 5681)
 
 
 def segment_bytes(mtu: int = MTU) -> int:
-    """What a full frame carries of a connection's bytes."""
+    """Bytes of a connection's stream in a full frame; mtu: bytes of an IP packet."""
     return mtu - IPV4 - TCP
 
 
 def tcp_framing(chunk_values: int, mtu: int = MTU) -> Framing:
-    """Of connections that carry one direction, each message a chunk of so many float32 values."""
+    """The framing of connections that carry chunks of `chunk_values` float32 values in one direction."""
     values, segment = 4 * chunk_values, segment_bytes(mtu)
     stream = (values + HEADER_BYTES) / values
     frame = segment + FRAME_HEADERS

@@ -3,9 +3,10 @@
     magic 4 | version 1 | kind 1 | tree 2 | epoch 8 | task 4 | chunk 4 | values 4 | contributors 8 | stamp 8 |
     hop 1 | hops 1 | path 9 x 2
 
-`contributors`: whose values are in the sum, by position in the tree. `stamp`: when the sender began to send, seconds
-of its clock. `path`: the agents from the sender to the receiver, by number; `hop`: which of them the message is for
-now, so that those on the way pass it on.
+`contributors` has a bit for each contributor of the tree whose values are in the sum. `stamp` is when the sender began
+to send the message, in seconds of the coordinator's clock (nan where its offset is not known yet). `path` lists the
+agents from the sender to the receiver, by number, and `hop` is the position in it of the agent to which the message is
+going now: an agent that is not the last one passes the message on.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ HEADER_BYTES = _FORMAT.size
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
-    HELLO = 0  # the first on a connection: path[0] is who speaks
-    UP = 1  # a partial sum
-    DOWN = 2  # a result
-    STATE = 3  # what a root kept, for the next root
-    EARLY = 5  # a chunk of a turn (in the field `task`) whose task is not known yet: overlay/core/scatter.py
-    DISCARD = 4  # no values: the sender has given the task up, and so should everybody
-    SENT = 6  # no values: the root has sent all of a tree that switches copy; who has not got all of it says so
-    MISSING = 7  # the numbers (32 bits) of chunks of such a tree that have not come
+    HELLO = 0  # the first on a connection; path[0] is the agent that opened it
+    UP = 1  # a partial sum, on its way to the root
+    DOWN = 2  # a result, on its way from the root
+    STATE = 3  # the velocity that the last root of a task with momentum kept, for the next root
+    EAGER = 5  # a chunk of a submission whose task is not known yet; the field `task` has its turn: core/scatter.py
+    DISCARD = 4  # no values: the sender has given the task up, and its receivers are to do so, too
+    SENT = 6  # no values: the root has sent all of a tree that switches copy; a receiver answers with MISSING
+    MISSING = 7  # the numbers (32 bits each) of the chunks of such a tree that have not arrived
 
 
 @dataclass(frozen=True)
 class Header:
-    """A message without its values. path: numbers of agents; hop: index in it of whom it is for."""
+    """A message without its values. path: numbers of agents; hop: the position in it of the agent addressed now."""
 
     kind: Kind
     epoch: int
@@ -55,16 +56,19 @@ class Header:
 
     @property
     def last(self) -> bool:
-        """Whether whom it is for now is whom it is for in the end."""
+        """Whether the agent addressed now is the final receiver."""
         return self.hop == len(self.path) - 1
 
     def onward(self) -> Header:
+        """The header for the next agent of the path."""
         return replace(self, hop=self.hop + 1)
 
     def stamped(self, stamp: float) -> Header:
+        """The same header with this stamp, in seconds."""
         return replace(self, stamp=stamp)
 
     def pack(self) -> bytes:
+        """The HEADER_BYTES bytes that go over the connection."""
         padded = (*self.path, *(0,) * (_PATH - len(self.path)))
         return _FORMAT.pack(
             MAGIC,
@@ -84,12 +88,16 @@ class Header:
 
 
 def unpack(data: bytes | bytearray | memoryview) -> Header:
-    """Raises MessageError: another protocol or version, or fields out of range."""
+    """The header in HEADER_BYTES bytes. Raises MessageError when they are of another protocol or version, or a
+    field is out of range."""
     magic, version, kind, tree, epoch, task, chunk, values, contributors, stamp, hop, hops, *path = _FORMAT.unpack(data)
     if magic != MAGIC:
-        raise MessageError(f"it does not speak our protocol (first bytes {bytes(magic)!r})")
+        raise MessageError(f"it does not speak the overlay's protocol: its first bytes are {bytes(magic)!r}")
     if version != VERSION:
-        raise MessageError(f"it speaks version {version} of our protocol, this agent {VERSION}")
+        raise MessageError(
+            f"it speaks version {version} of the overlay's protocol, and this agent version {VERSION}: "
+            "install the same release on both"
+        )
     if kind not in Kind.__members__.values() or values > MOST_VALUES or not 0 < hops <= _PATH or hop >= hops:
         raise MessageError(f"a header out of range: kind {kind}, {values} values, hop {hop} of {hops}")
     return Header(Kind(kind), epoch, task, tuple(path[:hops]), hop, tree, chunk, values, contributors, stamp)

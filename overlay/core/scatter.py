@@ -1,8 +1,9 @@
-"""Sending before it is known to whom one adds: CREW's scatter that does not block (CREW paper, IV-A2).
+"""The eager scatter: an agent sends chunks before its task is known (CREW paper, IV-A2, the non-blocking scatter).
 
-Whoever is ready sends its chunks by a default splitting, in increasing order, and tells the coordinator. The task that
-it gets into may give blocks to others: chunks that are with the right one already are not sent again, the others are
-discarded where they came, and what has not left yet stays.
+An agent that is ready tells the coordinator, and at once sends its chunks to the aggregators of a default split of the
+tensor, in increasing order. The task that contains its submission may assign blocks to other aggregators. Then chunks
+that the right aggregator already has are not sent again, chunks at a wrong one are discarded there, and eager chunks
+that have not left yet are not sent.
 """
 
 from __future__ import annotations
@@ -14,37 +15,40 @@ from typing import Generic, TypeVar
 from controlplane.planner.plan.task import Task
 
 Held = TypeVar("Held")
-EARLY_PRIORITY = 1
-"""After what tasks have to send."""
+EAGER_PRIORITY = 1
+"""The priority of eager chunks in a connection's queue: after the chunks of tasks (0)."""
 
 TURNS = 2
-"""Of one sender, the chunks of so many turns are kept at most."""
+"""A receiver keeps the chunks of at most this many turns of one sender."""
 
 OVER = 64
-"""Of one sender, so many turns are known to be over."""
+"""A receiver remembers this many turns of one sender whose tasks have begun: chunks that arrive later are dropped."""
 
 Blocks = tuple[tuple[str, int, int], ...]
 
 
 def place(task: Task, tree: int, chunk: int) -> int:
-    """Which chunk of the whole tensor it is."""
+    """The number, in the whole tensor, of a chunk of a tree."""
     return task.trees[tree].first // task.chunk_values + chunk
 
 
 class Scatter(Generic[Held]):
-    """Of one agent. A turn is one bringing of values: its number is the sender's own."""
+    """The eager scatter of one agent, as a sender and as a receiver, without sockets.
+
+    A turn is the sender's own number of a submission. Held: whatever stands for a chunk's values.
+    """
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._turn: int | None = None  # the one that is being scattered
-        self._with: dict[int, tuple[str, object]] = {}  # chunk -> with whom it is, and by which connections
+        self._turn: int | None = None  # the submission that is being sent eagerly
+        self._with: dict[int, tuple[str, object]] = {}  # chunk -> (the agent that has it, the connections that took it)
         self._held: dict[str, dict[int, dict[int, Held]]] = {}  # sender -> turn -> chunk
         self._over: dict[str, deque[int]] = {}
 
     # --- as a sender ---
 
     def begin(self, turn: int, blocks: Blocks, chunk_values: int) -> list[tuple[str, int]]:
-        """Whom to send which chunk, in this order. blocks: (owner, first value, values)."""
+        """(owner, chunk) to send for this turn, in this order. blocks: (owner, first value, number of values)."""
         self._turn, self._with = turn, {}
         found = []
         for owner, first, count in blocks:
@@ -53,19 +57,19 @@ class Scatter(Generic[Held]):
         return [(owner, g) for g, owner in sorted(found)]
 
     def wants(self, turn: int) -> bool:
-        """Whether what waits of this turn is still to be sent."""
+        """Whether chunks of this turn that wait in a queue are still to be sent."""
         return turn == self._turn
 
     def sent(self, turn: int, owner: str, chunk: int, by: object = None) -> None:
-        """It has left. by: the connections to the owner that took it."""
+        """The chunk has left for its owner. by: the connections to the owner that took it."""
         if turn == self._turn:
             self._with[chunk] = owner, by
 
     def settle(self, task: Task, now: Mapping[str, object] | None = None) -> frozenset[tuple[int, int]]:
-        """(tree, chunk) of what need not be sent any more: the task has come that this turn is for.
+        """The task that contains this turn has been announced: the (tree, chunk) that need not be sent again.
 
-        now: the connections that there are to each owner. What left by others may never have come (the owner's process
-        has ended meanwhile, or they broke), and is sent again. None: connections do not break.
+        now: the present connections to each owner. A chunk that left by other connections may never have arrived (they
+        broke, or the owner's process ended), and is sent again. None: connections do not break.
         """
         own = self.turns(task).get(self._node)
         if own is None or own != self._turn:
@@ -79,19 +83,21 @@ class Scatter(Generic[Held]):
         )
 
     def stop(self) -> None:
-        """Nothing comes of this turn."""
+        """No task will contain this turn: chunks that have not left are not sent."""
         self._turn = None
 
     # --- as a receiver ---
 
     @staticmethod
     def turns(task: Task) -> Mapping[str, int]:
+        """The turn of each participant that the task contains."""
         return dict(zip(task.participants, task.turns, strict=True)) if task.turns else {}
 
     def came(
         self, sender: str, turn: int, chunk: int, values: Held, tasks: Iterable[Task]
     ) -> tuple[Task, int, int] | None:
-        """(task, tree, chunk) that it is for; None: it is kept until the task comes, or nobody wants it."""
+        """An eager chunk has arrived: the (task, tree, chunk) of `tasks` to which it belongs. None: it is kept until
+        its task begins, or dropped because no task wants it."""
         for task in tasks:
             if self.turns(task).get(sender) == turn:
                 for k, tree in enumerate(task.trees):
@@ -107,7 +113,7 @@ class Scatter(Generic[Held]):
         return None
 
     def collect(self, task: Task) -> list[tuple[int, int, int, Held]]:
-        """(tree, chunk, bit of the contributor, values) of what is here already for a task that begins."""
+        """A task begins: (tree, chunk, bit of the contributor, values) of its chunks that have arrived already."""
         found = []
         for sender, turn in self.turns(task).items():
             self._over.setdefault(sender, deque(maxlen=OVER)).append(turn)

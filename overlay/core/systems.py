@@ -28,7 +28,7 @@ from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay
 from overlay.core.errors import OverlayError
 from overlay.core.framing import tcp_framing
-from overlay.core.tcp import ONE_OR_MORE, Connections, left_by
+from overlay.core.tcp import ONE_OR_MORE, Connections, with_tcp_rates
 
 PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
@@ -46,7 +46,7 @@ PAPERS = {  # each paper's own system last
     ),
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
-BY_HAND = (
+SELECTABLE = (
     "apsp", "netstorm", "tsengine", "crew", "crew-early", "opr", "a2a", "orpheus-bsp", "selmcast-bsp", "orpheus",
     "selmcast",
 )  # fmt: skip
@@ -119,7 +119,7 @@ def planned(
     values: of chunks of so many, in packets of `mtu` bytes; and where links lose this part of all packets, it counts on
     what agents' TCP connections carry of each. Raises as the strategy does."""
     if strategy == "wan":
-        left = left_by(topology, loss, connections, mtu=mtu)
+        left = with_tcp_rates(topology, loss, connections, mtu=mtu)
         return wan(left, job, seed=seed, framing=tcp_framing(chunk, mtu))
     return get_strategy(strategy)(topology, job, seed=seed)
 

@@ -34,7 +34,7 @@ FAR, MOST_SEGMENTS = 6.0, 4096
 """Windows above so many times their mean are so rare that they are taken for that; and receivers hold no more than six
 megabytes (Linux's `tcp_rmem`)."""
 
-ENOUGH = 0.95
+TARGET_UTILISATION = 0.95
 """The part of a link's rate for which there are to be connections."""
 
 MOST_CONNECTIONS = 4
@@ -51,7 +51,7 @@ def mathis_mbps(rtt_seconds: float, loss: float, segment: int = segment_bytes())
 
 
 @lru_cache(maxsize=64)
-def windows(loss: float) -> NDArray[np.float64]:
+def window_distribution(loss: float) -> NDArray[np.float64]:
     """[w]: the part of the round trips in which a connection's window is w segments, of which each is lost with the
     probability `loss` (between 0 and 1)."""
     from scipy.sparse import coo_matrix, eye  # agents that lose nothing need none of this
@@ -88,11 +88,11 @@ def windows(loss: float) -> NDArray[np.float64]:
 @lru_cache(maxsize=256)
 def _together(loss: float, connections: int) -> NDArray[np.float64]:
     """The same of the sum of so many connections' windows."""
-    own = windows(loss)
+    own = window_distribution(loss)
     return own if connections == 1 else np.convolve(_together(loss, connections - 1), own)
 
 
-def carried(mbps: float, rtt_seconds: float, loss: float, connections: int = 1, *, mtu: int = MTU) -> float:
+def utilisation(mbps: float, rtt_seconds: float, loss: float, connections: int = 1, *, mtu: int = MTU) -> float:
     """The part of a link's rate at which so many TCP connections, which always have something to send, bring it over.
 
     rtt_seconds: there and back, without frames' own time on the link. A round takes a round trip, or what the link
@@ -109,7 +109,7 @@ def carried(mbps: float, rtt_seconds: float, loss: float, connections: int = 1, 
 
 def connections_for(mbps: float, rtt_seconds: float, loss: float, part: float, most: int, *, mtu: int = MTU) -> int:
     """The fewest connections that use this part of a link's rate, at most `most`."""
-    enough = (k for k in range(1, most) if carried(mbps, rtt_seconds, loss, k, mtu=mtu) >= part)
+    enough = (k for k in range(1, most) if utilisation(mbps, rtt_seconds, loss, k, mtu=mtu) >= part)
     return next(enough, most)
 
 
@@ -218,13 +218,15 @@ class Connections:
     def over(self, mbps: float, rtt_seconds: float, loss: float, *, mtu: int = MTU) -> int:
         if not loss or self.most <= self.least:
             return self.least
-        return max(self.least, connections_for(mbps, rtt_seconds, loss, ENOUGH, self.most, mtu=mtu))
+        return max(self.least, connections_for(mbps, rtt_seconds, loss, TARGET_UTILISATION, self.most, mtu=mtu))
 
 
 ONE_OR_MORE = Connections()
 
 
-def left_by(topology: Topology, loss: float, connections: Connections = ONE_OR_MORE, *, mtu: int = MTU) -> Topology:
+def with_tcp_rates(
+    topology: Topology, loss: float, connections: Connections = ONE_OR_MORE, *, mtu: int = MTU
+) -> Topology:
     """The topology with what TCP carries of each link between switches, which lose this part of all packets: over one
     link each, there and back taking what the links' delays say."""
     if not loss:
@@ -236,7 +238,7 @@ def left_by(topology: Topology, loss: float, connections: Connections = ONE_OR_M
             rtt = (topology.delay_ms(u, v) + back) / 1000
             mbps = topology.bandwidth_mbps(u, v)
             count = connections.over(mbps, rtt, loss, mtu=mtu)
-            data = data | {"bandwidth_mbps": mbps * carried(mbps, rtt, loss, count, mtu=mtu)}
+            data = data | {"bandwidth_mbps": mbps * utilisation(mbps, rtt, loss, count, mtu=mtu)}
         links.append((u, v, data))
     nodes = dict(topology.graph.nodes(data=True))
     return Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)

@@ -18,18 +18,18 @@ from controlplane.planner.plan.task import Task
 from overlay.core.errors import Late, OverlayError
 from overlay.core.execution import Execution, Values
 from overlay.core.tcp import MOST_CONNECTIONS
-from overlay.net.brought import Bringing, Brought, Done
-from overlay.net.early import Early
-from overlay.net.incoming import Incoming
+from overlay.net.dispatcher import Dispatcher
+from overlay.net.eager_scatter import EagerScatter
 from overlay.net.loop import new_event_loop
 from overlay.net.membership import Membership
 from overlay.net.multicast import Carrier
 from overlay.net.neighbours import Neighbours
+from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import ReliableMulticast
+from overlay.net.submissions import Done, Submission, Submissions
 from overlay.net.tasks import Tasks
 from overlay.net.tls import Security
 from overlay.net.transport import Inbound, end_all
-from overlay.net.unannounced import Unannounced
 
 __all__ = ["Agent", "Copy", "Done"]
 
@@ -92,7 +92,7 @@ class Agent:
     def _compose(self, coordinators: Sequence[tuple[str, int]], clock: Callable[[], float]) -> None:
         """What an agent is made of. Each part is given those that it uses; they stand above it."""
         node, counters = self.node, self.counters
-        unannounced = self._unannounced = Unannounced(counters)
+        pending_messages = self._pending_messages = PendingMessages(counters)
 
         def log(line: str) -> None:
             self._log(f"{node}: {line}")
@@ -106,19 +106,21 @@ class Agent:
             security=self._security, clock=self._membership.now, lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
-            node, self.listen[0], self._loop, received=lambda packet: self._incoming.copied(packet),
+            node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.copied(packet),
             control=self._neighbours.control, counters=counters, log=log,
         )  # fmt: skip
-        self._early = Early(node, self._neighbours, counters)
-        self._brought = Brought(node, self._loop, membership=self._membership, early=self._early, counters=counters)
+        self._eager_scatter = EagerScatter(node, self._neighbours, counters)
+        self._submissions = Submissions(
+            node, self._loop, membership=self._membership, eager_scatter=self._eager_scatter, counters=counters,
+        )  # fmt: skip
         self._tasks = Tasks(
             node, self._loop, membership=self._membership, neighbours=self._neighbours, multicast=self._multicast,
-            brought=self._brought, early=self._early, unannounced=unannounced, counters=counters,
-            copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
+            submissions=self._submissions, eager_scatter=self._eager_scatter, pending_messages=pending_messages,
+            counters=counters, copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
-        self._incoming = Incoming(
+        self._dispatcher = Dispatcher(
             membership=self._membership, neighbours=self._neighbours, multicast=self._multicast, tasks=self._tasks,
-            early=self._early, unannounced=unannounced, counters=counters, log=log,
+            eager_scatter=self._eager_scatter, pending_messages=pending_messages, counters=counters, log=log,
         )  # fmt: skip
 
     # --- for trainers ---
@@ -137,30 +139,30 @@ class Agent:
         tensor: float32, one dimension, contiguous; not to be touched meanwhile. The future raises PeerLost or
         OverlayError; the values are then again what was brought.
         """
-        return self._hand_in(tensor).future
+        return self._submit(tensor).future
 
-    def _hand_in(self, tensor: Values) -> Bringing:
+    def _submit(self, tensor: Values) -> Submission:
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
-        bringing = Bringing(tensor)
+        submission = Submission(tensor)
         try:
-            self._loop.call_soon_threadsafe(self._bring, bringing)
+            self._loop.call_soon_threadsafe(self._submit_in_loop, submission)
         except RuntimeError:  # the loop is closed
-            bringing.future.set_exception(OverlayError(f"{self.node}: the agent was closed"))
-        return bringing
+            submission.future.set_exception(OverlayError(f"{self.node}: the agent was closed"))
+        return submission
 
     def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
         """The same, and waits. timeout: seconds after which the round is given up, for all who take part; then raises
         Late, a TimeoutError that says who is missing."""
-        bringing = self._hand_in(tensor)
+        submission = self._submit(tensor)
         try:
-            return bringing.future.result(timeout)
+            return submission.future.result(timeout)
         except TimeoutError:
-            if bringing.future.done():
-                return bringing.future.result()
+            if submission.future.done():
+                return submission.future.result()
         try:
-            self._loop.call_soon_threadsafe(self._give_up, bringing, f"no result within {timeout:g} s")
-            return bringing.future.result()
+            self._loop.call_soon_threadsafe(self._give_up, submission, f"no result within {timeout:g} s")
+            return submission.future.result()
         except (OverlayError, RuntimeError) as error:
             raise Late(str(error)) from None
 
@@ -202,7 +204,7 @@ class Agent:
         host, port = self.listen
 
         def accept() -> Inbound:
-            return self._neighbours.accept(self._incoming)
+            return self._neighbours.accept(self._dispatcher)
 
         server = await self._loop.create_server(accept, host, port, ssl=context)
         self.listen = (host, server.sockets[0].getsockname()[1])
@@ -213,7 +215,7 @@ class Agent:
         self._neighbours.close()
         self._multicast.close()
         self._tasks.abort_all(f"{self.node}: the agent was closed")
-        self._brought.fail_all(OverlayError(f"{self.node}: the agent was closed"))
+        self._submissions.fail_all(OverlayError(f"{self.node}: the agent was closed"))
         self._membership.close()
         await end_all()
 
@@ -221,38 +223,38 @@ class Agent:
         self._closing = True
         self._stop.set()
 
-    def _bring(self, bringing: Bringing) -> None:
+    def _submit_in_loop(self, submission: Submission) -> None:
         if self._closing or self._refusal:
-            bringing.future.set_exception(OverlayError(f"{self.node}: {self._refusal or 'the agent was closed'}"))
+            submission.future.set_exception(OverlayError(f"{self.node}: {self._refusal or 'the agent was closed'}"))
             return
-        self._brought.bring(bringing)
+        self._submissions.submit(submission)
 
-    def _give_up(self, bringing: Bringing, reason: str) -> None:
+    def _give_up(self, submission: Submission, reason: str) -> None:
         """The trainer waits no longer. The coordinator says who is missing, where one answers."""
-        if bringing.future.done():
+        if submission.future.done():
             return
-        number = self._brought.task_of(bringing)
-        if self._membership.there and (number is not None or bringing.announced):
-            self._membership.tell(type="withdraw", turn=bringing.turn, task=number, reason=reason)
+        number = self._submissions.task_of(submission)
+        if self._membership.there and (number is not None or submission.announced):
+            self._membership.tell(type="withdraw", turn=submission.turn, task=number, reason=reason)
             alone = f"{reason}, and no coordinator answers"
-            self._loop.call_later(ANSWER_SECONDS, self._give_up_alone, bringing, alone)
+            self._loop.call_later(ANSWER_SECONDS, self._give_up_alone, submission, alone)
         else:
-            self._give_up_alone(bringing, f"{reason}: there is no coordinator at {self._membership.known}")
+            self._give_up_alone(submission, f"{reason}: there is no coordinator at {self._membership.known}")
 
-    def _give_up_alone(self, bringing: Bringing, reason: str) -> None:
-        number = self._brought.task_of(bringing)
-        if bringing.future.done():
+    def _give_up_alone(self, submission: Submission, reason: str) -> None:
+        number = self._submissions.task_of(submission)
+        if submission.future.done():
             return
         if number is not None:
             self._tasks.discard(number, reason, alone=True)
         else:
-            self._brought.withdraw(bringing, OverlayError(f"{self.node}: {reason}"))
+            self._submissions.withdraw(submission, OverlayError(f"{self.node}: {reason}"))
 
     def _unmet(self, turn: int | None, reason: str) -> None:
         """No task comes for what was brought. turn: which; None: what waits longest."""
         error = OverlayError(f"{self.node}: {reason}")
-        if not self._brought.unmet(turn, error) and turn is not None:
-            number = self._brought.task_by_turn(turn)
+        if not self._submissions.unmet(turn, error) and turn is not None:
+            number = self._submissions.task_by_turn(turn)
             if number is not None:  # it has begun since the trainer gave up
                 self._membership.tell(type="withdraw", turn=turn, task=number, reason=reason)
 
@@ -264,7 +266,7 @@ class Agent:
 
     def _hello(self) -> dict[str, Any]:
         """Who joins, and what a coordinator needs that takes over from another one."""
-        self._brought.forget_announcements()
+        self._submissions.forget_announcements()
         host, port = self.listen
         if self.advertise is not None:
             host, port = self.advertise[0], self.advertise[1] or port
@@ -274,7 +276,7 @@ class Agent:
 
     def _left(self) -> None:
         """There is no coordinator any more, or none yet."""
-        self._brought.coordinator_left()
+        self._submissions.coordinator_left()
         self._tasks.coordinator_left()
 
     def _told(self, message: dict[str, Any]) -> None:
@@ -283,7 +285,7 @@ class Agent:
             self._meet(message)
         elif kind == "default":
             blocks = tuple((str(owner), int(first), int(size)) for owner, first, size in message["blocks"])
-            self._early.default(message["values"], message["chunk_values"], blocks)
+            self._eager_scatter.default(message["values"], message["chunk_values"], blocks)
         elif kind == "task":
             self._begun(self._tasks.begin(Task.from_json(message["task"])))
         elif kind == "alike":
@@ -291,7 +293,7 @@ class Agent:
         elif kind == "mend":
             execution = self._tasks.mend(Task.from_json(message["task"]))
             if execution is not None:
-                self._incoming.mended(execution)
+                self._dispatcher.mended(execution)
         elif kind == "done":
             self._tasks.done(message["task"])
         elif kind == "abort":
@@ -301,9 +303,9 @@ class Agent:
         elif kind == "pace":
             self._tasks.pace(message["task"], message["mbps"])
         elif kind == "go":
-            self._brought.go(message["task"])
+            self._submissions.go(message["task"])
         elif kind == "alone":
-            self._brought.first_alone()
+            self._submissions.first_alone()
         elif kind == "unmet":
             self._unmet(message["turn"], message["reason"])
         elif kind == "waits":
@@ -314,17 +316,18 @@ class Agent:
             self._refusal = message["reason"]
             self._joined.set()
             self._tasks.abort_all(f"the coordinator refused this agent: {self._refusal}")
-            self._brought.fail_all(OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}"))
+            reason = f"{self.node}: the coordinator refused this agent: {self._refusal}"
+            self._submissions.fail_all(OverlayError(reason))
 
     def _begun(self, execution: Execution | None) -> None:
         if execution is not None:
-            self._incoming.begun(execution)
+            self._dispatcher.begun(execution)
 
     def _meet(self, message: dict[str, Any]) -> None:
         if message["epoch"] != self._neighbours.epoch:  # another coordinator, or the first
             self._tasks.begin_anew()
-            self._unannounced.forget_before(message["epoch"])
-        self._incoming.probe_values, self._brought.may_go_alone = message["probe_values"], message["alone"]
+            self._pending_messages.forget_before(message["epoch"])
+        self._dispatcher.probe_values, self._submissions.may_go_alone = message["probe_values"], message["alone"]
         copying = message.get("multicast")
         if copying is None:
             self._multicast.carry(None)
@@ -333,7 +336,7 @@ class Agent:
             self._multicast.carry(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
         self._neighbours.meet(message["epoch"], members, message["everyone"])
-        self._early.met(self._tasks.running)
+        self._eager_scatter.met(self._tasks.running)
         self._joined.set()
         self._tasks.led()
-        self._brought.announce()
+        self._submissions.announce()

@@ -16,15 +16,13 @@ from controlplane.planner.plan.model import PlanError
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import (
     Abort,
-    Alone,
     Back,
-    Default,
+    ContinueAlone,
+    DefaultSplit,
     Drop,
     Event,
     Failed,
     Finished,
-    Go,
-    Heir,
     Lost,
     Measured,
     Mend,
@@ -33,19 +31,21 @@ from controlplane.planner.strategies.wan.policy import (
     Policy,
     Progress,
     Ready,
+    Reject,
+    Release,
     Start,
-    Unmet,
+    TakeoverPolicy,
     Withdrawn,
 )
 from controlplane.targets.base import TargetError
 from overlay.core.errors import OverlayError
-from overlay.core.fence import Fence
-from overlay.core.pending import Pending
+from overlay.core.pending_submissions import PendingSubmissions
+from overlay.core.quorum import Quorum
 from overlay.net import liveness
 from overlay.net.liveness import ALIVE_SECONDS, Silence
 from overlay.net.loop import new_event_loop
 from overlay.net.multicast import Seal
-from overlay.net.succession import TERM, Inheritance, Standby, State, alive, inherit
+from overlay.net.takeover import NUMBERS_PER_COORDINATOR, AgentState, RecoveredTasks, Standby, alive, recover_tasks
 from overlay.net.tls import Security
 from overlay.net.transport import end_all
 
@@ -72,7 +72,7 @@ GATHERING = b'{"type": "gathering"}\n'
 
 
 class _Member:
-    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State) -> None:
+    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: AgentState) -> None:
         self.node, self.address, self.writer, self.state = node, address, writer, state
         self.joined = time.monotonic()
         self.silence = Silence()
@@ -88,7 +88,7 @@ class Coordinator:
 
     backs_up: another coordinator, in whose place this one comes when it cannot be reached any more; until then whoever
     wants to join is sent away. Of several coordinators that one acts that more than half of all agents are with
-    (overlay/core/fence.py). Whoever takes over learns from the agents what they are in the middle of: where the
+    (overlay/core/quorum.py). Whoever takes over learns from the agents what they are in the middle of: where the
     policy can adopt that, nobody notices; where not, or where some tell of another epoch, tasks are given up.
 
     probe_values: agents report the throughput of chunks of at least so many values; None: of none. finished(task,
@@ -114,7 +114,7 @@ class Coordinator:
         self._key = Seal.draw() if security is not None else b""  # of what switches copy; told over TLS only
         self._log, self._on_finished = log, finished
         self.epoch = time.time_ns()  # another one's even where it comes back at once
-        self._fence = Fence(len(policy.nodes), contested=backs_up is not None)
+        self._quorum = Quorum(len(policy.nodes), contested=backs_up is not None)
         self._standby = Standby(backs_up, self._security, log, self._other_is_back) if backs_up else None
         self._gathering: asyncio.TimerHandle | None = None
         self._unheard: list[tuple[float, str, dict[str, Any]]] = []  # what agents say meanwhile, and when
@@ -124,7 +124,7 @@ class Coordinator:
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
         self._newest = -1  # the highest number of a task that has begun
-        self._pending = Pending(policy.nodes)
+        self._pending_submissions = PendingSubmissions(policy.nodes)
         self._reminded = ""  # what was said last to those who wait
         self._loop = new_event_loop()
         self._started = threading.Event()
@@ -196,8 +196,8 @@ class Coordinator:
 
     def _remind(self) -> None:
         """Whoever has waited for a while for others to bring values hears for whom, once for each of them."""
-        late = self._pending.waiting(time.monotonic() - REMIND_SECONDS)
-        reason = self._pending.missing(self._members) if late else ""
+        late = self._pending_submissions.waiting(time.monotonic() - REMIND_SECONDS)
+        reason = self._pending_submissions.missing(self._members) if late else ""
         if reason and reason != self._reminded:
             self._log(f"{', '.join(late)} wait: {reason}")
             self._tell(late, type="waits", reason=reason)
@@ -259,8 +259,8 @@ class Coordinator:
         if reason is not None:
             writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             return None
-        state = State.of(message)
-        if self._fence.heard(message) and self.active:
+        state = AgentState.of(message)
+        if self._quorum.observe(message) and self.active:
             self._step_down(f"{node} has been with a coordinator that began later")
         before = self._members.get(node)
         if before is not None:  # the same agent: it gave its connection up before this end has heard of that
@@ -285,8 +285,8 @@ class Coordinator:
 
     def _gather(self, member: _Member) -> None:
         """Someone has joined a coordinator that does not act yet."""
-        inherits = member.state.epoch != 0 and isinstance(self.policy, Heir)
-        if self._gathering is None and not self._fence.contested and not inherits:
+        inherits = member.state.epoch != 0 and isinstance(self.policy, TakeoverPolicy)
+        if self._gathering is None and not self._quorum.contested and not inherits:
             self._take_over()
             return
         member.tell(GATHERING)
@@ -308,7 +308,7 @@ class Coordinator:
         members, self._members = self._members, {}
         self._unheard.clear()
         for node, member in members.items():
-            self._pending.forget(node)
+            self._pending_submissions.clear(node)
             member.tell(STANDBY)
             member.writer.close()
 
@@ -336,49 +336,49 @@ class Coordinator:
 
     def _take_over(self) -> None:
         """All who are there have said what they are in the middle of."""
-        if not self._fence.enough(self._members):
+        if not self._quorum.reached_by(self._members):
             self._log(self._too_few())
             self._let_go()
             return
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        self._fence.begin()
+        self._quorum.start_term()
         self.active = True
         if self._standby is not None:
-            self._log(f"coordinates in the place of {self._standby.other} (term {self._fence.term})")
+            self._log(f"coordinates in the place of {self._standby.other} (term {self._quorum.term})")
         states = {node: member.state for node, member in self._members.items()}
-        inheritance = inherit(states) if isinstance(self.policy, Heir) else None
-        if inheritance is None:
+        recovered = recover_tasks(states) if isinstance(self.policy, TakeoverPolicy) else None
+        if recovered is None:
             if self._newest >= 0 or any(state.epoch for state in states.values()):
                 self.epoch = time.time_ns()  # not what any of them has worked in
-        elif isinstance(self.policy, Heir):
-            number = max(inheritance.number, (self._newest // TERM + 1) * TERM)
-            self.epoch = inheritance.epoch
-            self.policy.adopt(inheritance.tasks, number)
+        elif isinstance(self.policy, TakeoverPolicy):
+            number = max(recovered.number, (self._newest // NUMBERS_PER_COORDINATOR + 1) * NUMBERS_PER_COORDINATOR)
+            self.epoch = recovered.epoch
+            self.policy.adopt(recovered.tasks, number)
             self._newest = number
-        self._begin(states, inheritance)
+        self._begin(states, recovered)
 
-    def _begin(self, states: dict[str, State], inheritance: Inheritance | None) -> None:
+    def _begin(self, states: dict[str, AgentState], recovered: RecoveredTasks | None) -> None:
         """Tells all who are there, and goes on with what they are in."""
         self._introduce()
         for node in list(self._members):
             self._handle(Back(node))
-        if inheritance is not None:
-            self._log(f"takes over {len(inheritance.tasks)} tasks from another coordinator")
-            for number, (task, waiting) in inheritance.tasks.items():
+        if recovered is not None:
+            self._log(f"takes over {len(recovered.tasks)} tasks from another coordinator")
+            for number, (task, waiting) in recovered.tasks.items():
                 self._tasks[number] = task, set(waiting), 0.0
                 aware = {node for node, state in states.items() if number <= state.newest or not state.epoch}
                 self._mend(task, [node for node in states if node in task.nodes and node not in aware])
-            for number, task in inheritance.given_up.items():
+            for number, task in recovered.given_up.items():
                 self._tell(task.nodes, type="abort", task=number, reason="given up before", again=task.keep)
-            for number, task in inheritance.done.items():
+            for number, task in recovered.done.items():
                 self._tell(task.nodes, type="done", task=number)
-            nodes = {node for task, _ in inheritance.tasks.values() for node in task.nodes}
+            nodes = {node for task, _ in recovered.tasks.values() for node in task.nodes}
             for node in [node for node, state in states.items() if node in nodes and not state.epoch]:
                 self._handle(Lost(node))  # another process: what the first one had of these tasks is gone
                 self._handle(Back(node))
-        for node in self.policy.nodes if inheritance is not None else ():
+        for node in self.policy.nodes if recovered is not None else ():
             if node not in self._members:
                 self._handle(Lost(node))
         unheard, self._unheard = self._unheard, []
@@ -395,7 +395,7 @@ class Coordinator:
         self._tell(
             self._members,
             type="members",
-            term=self._fence.term,
+            term=self._quorum.term,
             epoch=self.epoch,
             everyone=self.policy.nodes,
             members=members,
@@ -414,8 +414,8 @@ class Coordinator:
         del self._members[member.node]
         member.writer.close()
         self._log(reason)
-        self._pending.forget(member.node)
-        if self.active and not self._fence.enough(self._members):
+        self._pending_submissions.clear(member.node)
+        if self.active and not self._quorum.reached_by(self._members):
             self._step_down(self._too_few())
         elif self.active:
             self._introduce()
@@ -437,7 +437,7 @@ class Coordinator:
             self._unheard.append((time.monotonic(), node, message))
         elif kind == "ready":
             turn = int(message.get("turn", 0))
-            self._pending.brought(node, turn, time.monotonic())
+            self._pending_submissions.add(node, turn, time.monotonic())
             self._handle(Ready(node, int(message["values"]), turn))
         elif kind == "withdraw":
             self._withdraw(node, int(message["turn"]), message["task"], str(message["reason"]))
@@ -468,8 +468,8 @@ class Coordinator:
                 waiting = sorted(self._tasks[number][1])
                 self._fail(number, f"{node}: {reason}; without all of it: {', '.join(waiting)}")
             return
-        missing = self._pending.missing(self._members)
-        self._pending.withdrawn(node, turn)
+        missing = self._pending_submissions.missing(self._members)
+        self._pending_submissions.remove(node, turn)
         self._handle(Withdrawn(node, turn))
         self._tell((node,), type="unmet", turn=turn, reason=f"{reason}: {missing}")
 
@@ -505,8 +505,8 @@ class Coordinator:
         as if their agents had come again, so that it forgets what they had brought."""
         orders: list[Order] = []
         if isinstance(event, Ready):
-            waiting = self._pending.waiting()
-            orders.append(Unmet(tuple(waiting), reason))
+            waiting = self._pending_submissions.waiting()
+            orders.append(Reject(tuple(waiting), reason))
             for anew in [each for node in waiting for each in (Lost(node), Back(node))]:
                 try:
                     orders += self.policy.handle(anew, time.monotonic())
@@ -571,12 +571,12 @@ class Coordinator:
                     task = self._replicated(order.task)
                 except OverlayError as error:
                     self._log(f"no task: {error}")
-                    self._obey([Unmet(order.task.bringers, str(error))])
+                    self._obey([Reject(order.task.submitters, str(error))])
                     self._handle(Failed(order.task.number, str(error)))
                     continue
                 self._newest = task.number
-                for node in task.bringers:
-                    self._pending.taken(node)
+                for node in task.submitters:
+                    self._pending_submissions.remove_first(node)
                 self._tasks[task.number] = task, set(task.awaited), 0.0
                 self._announce(task, task.nodes)
             elif isinstance(order, Mend):
@@ -586,21 +586,21 @@ class Coordinator:
                 self._tasks[order.task.number] = order.task, waiting, longest
                 self._mend(order.task, order.task.nodes - before.nodes)
                 self._tell(before.nodes - order.task.nodes, type="done", task=order.task.number)
-            elif isinstance(order, Go):
+            elif isinstance(order, Release):
                 self._tell((order.node,), type="go", task=order.task)
-            elif isinstance(order, Default):
+            elif isinstance(order, DefaultSplit):
                 self._defaults[order.values] = {
                     "type": "default", "values": order.values, "chunk_values": order.chunk_values,
                     "blocks": order.blocks,
                 }  # fmt: skip
                 self._tell(self._members, **self._defaults[order.values])
-            elif isinstance(order, Unmet):
+            elif isinstance(order, Reject):
                 for node in order.nodes:
-                    self._pending.taken(node)
+                    self._pending_submissions.remove_first(node)
                 self._log(f"{', '.join(order.nodes)}: {order.reason}")
                 self._tell(order.nodes, type="unmet", turn=None, reason=order.reason)
-            elif isinstance(order, Alone):
-                self._pending.taken(order.node)
+            elif isinstance(order, ContinueAlone):
+                self._pending_submissions.remove_first(order.node)
                 self._tell((order.node,), type="alone", reason=order.reason)
             elif order.task not in self._tasks:
                 continue

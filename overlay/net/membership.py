@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
 
-from overlay.core.awareness import ClockOffset
 from overlay.core.errors import OverlayError
+from overlay.core.measurement import ClockOffset
 from overlay.net import liveness
 from overlay.net.liveness import ALIVE_SECONDS, Silence
 from overlay.net.tls import Security

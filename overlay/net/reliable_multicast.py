@@ -16,7 +16,7 @@ import numpy as np
 
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import OverlayError
-from overlay.core.execution import Execution, Post, Values
+from overlay.core.execution import Execution, SendRequest, Values
 from overlay.core.message import Kind
 from overlay.net.multicast import Assembly, Carrier, Multicast, Packet, Seal
 
@@ -73,7 +73,7 @@ class ReliableMulticast:
 
     # --- a root's part ---
 
-    def send(self, execution: Execution, post: Post, epoch: int) -> None:
+    def send(self, execution: Execution, post: SendRequest, epoch: int) -> None:
         """A chunk for all receivers of its tree. epoch: the overlay's. Raises OverlayError: there is no socket."""
         task, tree = execution.task, execution.task.trees[post.tree]
 

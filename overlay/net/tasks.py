@@ -13,15 +13,15 @@ import numpy as np
 
 from controlplane.planner.plan.task import Edge, Task, TaskError
 from overlay.core.errors import OverlayError, PeerLost
-from overlay.core.execution import Execution, Post, Values
+from overlay.core.execution import Execution, SendRequest, Values
 from overlay.core.message import Header, Kind
-from overlay.core.ways import Ways
-from overlay.net.brought import Brought
-from overlay.net.early import Early
+from overlay.core.path_selector import PathSelector
+from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
 from overlay.net.neighbours import Neighbours
+from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import NOTHING, ReliableMulticast
-from overlay.net.unannounced import Unannounced
+from overlay.net.submissions import Submissions
 
 ENDED = 256
 """Tasks that are over, of which an agent knows how they ended."""
@@ -42,17 +42,17 @@ class Tasks:
         membership: Membership,
         neighbours: Neighbours,
         multicast: ReliableMulticast,
-        brought: Brought,
-        early: Early,
-        unannounced: Unannounced,
+        submissions: Submissions,
+        eager_scatter: EagerScatter,
+        pending_messages: PendingMessages,
         counters: Counter[str],
         copied: Callable[[str, int, Values], None],
         log: Callable[[str], None],
     ) -> None:
         self._node, self._loop = node, loop
         self._membership, self._tell = membership, membership.tell
-        self._neighbours, self._multicast, self._ways = neighbours, multicast, Ways(node)
-        self._brought, self._early, self._unannounced = brought, early, unannounced
+        self._neighbours, self._multicast, self._paths = neighbours, multicast, PathSelector(node)
+        self._submissions, self._eager_scatter, self._pending_messages = submissions, eager_scatter, pending_messages
         self._counters, self._copied, self._log = counters, copied, log
         self.running: dict[int, Execution] = {}
         self.idle = threading.Event()
@@ -102,7 +102,7 @@ class Tasks:
         execution = Execution(
             task,
             self._node,
-            skip=self._early.settle(task),
+            skip=self._eager_scatter.settle(task),
             post=lambda post: self._post(execution, post),
             finished=lambda: self._finished(execution),
             clock=self._loop.time,
@@ -116,8 +116,8 @@ class Tasks:
         self.idle.clear()
         self._newest = max(self._newest, number)
         self._neighbours.expect(task)
-        if self._node in task.bringers:
-            tensor = self._brought.take(number, task.values)
+        if self._node in task.submitters:
+            tensor = self._submissions.take(number, task.values)
             if tensor is None:
                 self._tell(type="failed", task=number, reason=f"{self._node} has no {task.values} values")
                 return None
@@ -161,18 +161,18 @@ class Tasks:
         """It is given up. again: what was brought for it waits for another one."""
         self._newest = max(self._newest, number)
         execution = self.running.get(number)
-        alone = execution is not None and execution.task.keep and self._brought.may_go_alone
+        alone = execution is not None and execution.task.keep and self._submissions.may_go_alone
         self._neighbours.divert(number)  # before the tensor is restored: what still comes must not get into it
         if execution is not None:
             execution.restore()
         self._forget(number)
-        self._unannounced.take_packets(self._neighbours.epoch, number)
+        self._pending_messages.take_packets(self._neighbours.epoch, number)
         if again:
-            self._brought.again(number)
+            self._submissions.again(number)
         elif alone:
-            self._brought.alone(number)
+            self._submissions.alone(number)
         else:
-            self._brought.fail(number, PeerLost(reason))
+            self._submissions.fail(number, PeerLost(reason))
 
     def abort_all(self, reason: str) -> None:
         """This agent gives up all that it is in: its trainer gets its values back as it brought them."""
@@ -222,7 +222,7 @@ class Tasks:
 
     # --- what executions do ---
 
-    def _post(self, execution: Execution, post: Post) -> None:
+    def _post(self, execution: Execution, post: SendRequest) -> None:
         def go(way: Edge, through: Callable[[], None]) -> None:
             def taken() -> None:
                 through()
@@ -234,7 +234,7 @@ class Tasks:
                 self._send(execution, post, way, taken, through)
 
         if post.edge is not None:
-            self._ways.send(execution.task, post.edge, go)
+            self._paths.send(execution.task, post.edge, go)
             return
         try:
             self._multicast.send(execution, post, self._neighbours.epoch)
@@ -242,7 +242,7 @@ class Tasks:
             self._tell(type="failed", task=execution.task.number, reason=str(error))
 
     def _send(
-        self, execution: Execution, post: Post, edge: Edge, sent: Callable[[], None], dropped: Callable[[], None]
+        self, execution: Execution, post: SendRequest, edge: Edge, sent: Callable[[], None], dropped: Callable[[], None]
     ) -> None:
         task, epoch = execution.task, self._neighbours.epoch
         path = self._neighbours.path(self._node, *edge.via, edge.receiver)
@@ -263,7 +263,7 @@ class Tasks:
             assert execution.tensor is not None
             self._copied(sender, task.number, execution.tensor)
         self._tell(type="finished", task=task.number, seconds=seconds)
-        self._brought.done(task.number, self._mixed(task), seconds)
+        self._submissions.done(task.number, self._mixed(task), seconds)
 
     def _mixed(self, task: Task) -> tuple[str, ...]:
         """Whose values are in this agent's result."""
@@ -273,7 +273,7 @@ class Tasks:
 
     def _forget(self, number: int, *, commit: bool = False) -> None:
         execution = self.running.pop(number, None)
-        self._unannounced.take(self._neighbours.epoch, number)
+        self._pending_messages.take(self._neighbours.epoch, number)
         if execution is not None:
             self._ended[number] = commit
             while len(self._ended) > ENDED:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlay.core.tcp import ENOUGH, connections_for
+from overlay.core.tcp import TARGET_UTILISATION, connections_for
 
 BYTES = 168
 """Up to and with the delivery rate (Linux 4.9); kernels give what they have."""
@@ -44,4 +44,4 @@ def connections_by(what: Sequence[Seen], most: int) -> int:
     trips = [each.rtt_seconds for each in what if each.rtt_seconds > 0]
     if not again or again >= segments or not rates or not trips:
         return 1
-    return connections_for(max(rates), min(trips), again / segments, ENOUGH, most)
+    return connections_for(max(rates), min(trips), again / segments, TARGET_UTILISATION, most)

@@ -29,13 +29,12 @@ from controlplane.planner.routing import ways
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.policy import (
-    Alone,
     Back,
-    Default,
+    ContinueAlone,
+    DefaultSplit,
     Drop,
     Event,
     Finished,
-    Go,
     Measured,
     Mend,
     Order,
@@ -43,17 +42,18 @@ from controlplane.planner.strategies.wan.policy import (
     Policy,
     Progress,
     Ready,
+    Reject,
+    Release,
     Start,
-    Unmet,
 )
 from controlplane.planner.topology import Topology
-from overlay.core.awareness import Throughput
-from overlay.core.execution import Execution, Post, Values
+from overlay.core.execution import Execution, SendRequest, Values
 from overlay.core.framing import FRAME_HEADERS, SEGMENTS_AN_ACKNOWLEDGEMENT, segment_bytes
+from overlay.core.measurement import ThroughputEstimator
 from overlay.core.message import HEADER_BYTES, Kind
-from overlay.core.scatter import EARLY_PRIORITY, Scatter
+from overlay.core.path_selector import PathSelector
+from overlay.core.scatter import EAGER_PRIORITY, Scatter
 from overlay.core.tcp import BITS, LEAST_RTT, Connections, Window
-from overlay.core.ways import Ways
 from overlay.net.multicast import Carrier
 from overlay.net.transport import kept_open
 from p4src.protocol import PROTOCOL
@@ -83,8 +83,8 @@ class _Line:
 
     def __init__(self, links: list[int], back: list[int], delay: float, connections: list[_Connection]) -> None:
         self.links, self.back, self.delay, self.connections = links, back, delay, connections
-        self.throughput = Throughput()
-        self.waiting: list[tuple[int, int, _Moving | _Early, Callable[[], None], Callable[[], None]]] = []
+        self.throughput = ThroughputEstimator()
+        self.waiting: list[tuple[int, int, _Moving | _EagerChunk, Callable[[], None], Callable[[], None]]] = []
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Moving:
     task: Task
     path: tuple[str, ...]
     data: int
-    post: Post
+    post: SendRequest
     through: Callable[[], None]
     execution: Execution | None = None
 
@@ -105,7 +105,7 @@ class _Moving:
 
 
 @dataclass(frozen=True)
-class _Early:
+class _EagerChunk:
     """A chunk whose task is not known yet."""
 
     data: int
@@ -155,9 +155,9 @@ class Simulation:
         self.random, self.window_segments = Random(seed), window_bytes / self.segment
         self.sim = Simulator(capacities)
         self._sharing: dict[int, list[Window]] = {}  # whose narrowest link it is
-        self.ways = {node: Ways(node) for node in topology.servers}
+        self.ways = {node: PathSelector(node) for node in topology.servers}
         self.scatters: dict[str, Scatter[Values]] = {node: Scatter(node) for node in topology.servers}
-        self.defaults: dict[int, Default] = {}
+        self.defaults: dict[int, DefaultSplit] = {}
         self._turns = count(1)
         self._lines: dict[tuple[str, str], _Line] = {}
         self.tasks: dict[int, tuple[Task, dict[str, Execution], set[str], float]] = {}
@@ -191,10 +191,10 @@ class Simulation:
         if self.values in self.defaults:
             default = self.defaults[self.values]
             for owner, chunk in self.scatters[node].begin(turn, default.blocks, default.chunk_values):
-                self._send_early(node, turn, owner, chunk)
+                self._send_eagerly(node, turn, owner, chunk)
         self.carry_out(self.policy.handle(Ready(node, self.values, turn), self.sim.now))
 
-    def _send_early(self, node: str, turn: int, owner: str, chunk: int) -> None:
+    def _send_eagerly(self, node: str, turn: int, owner: str, chunk: int) -> None:
         scatter, size = self.scatters[node], self.defaults[self.values].chunk_values
         values = min(size, self.values - chunk * size)
         line = self._line((node, owner))
@@ -207,12 +207,12 @@ class Simulation:
                 there = self.tasks[task.number][1][owner]
                 there.partial(tree, own, 1 << task.trees[tree].contributors.index(node), np.zeros(1, np.float32))
 
-        early = _Early(4 * values + HEADER_BYTES, partial(scatter.wants, turn))
+        early = _EagerChunk(4 * values + HEADER_BYTES, partial(scatter.wants, turn))
 
         def begin() -> None:
             scatter.sent(turn, owner, chunk)
 
-        heapq.heappush(line.waiting, (EARLY_PRIORITY, next(self._order), early, begin, arrived))
+        heapq.heappush(line.waiting, (EAGER_PRIORITY, next(self._order), early, begin, arrived))
         self._flush(line)
 
     def _line(self, pair: tuple[str, str]) -> _Line:
@@ -264,11 +264,11 @@ class Simulation:
         for order in orders:
             if isinstance(order, Start):
                 self._begin(order.task)
-            elif isinstance(order, Default):
+            elif isinstance(order, DefaultSplit):
                 self.defaults[order.values] = order
-            elif isinstance(order, Go | Alone):
+            elif isinstance(order, Release | ContinueAlone):
                 self._train(order.node)
-            elif isinstance(order, Unmet):
+            elif isinstance(order, Reject):
                 raise WanError(order.reason)  # a figure without the rounds that could not be had would be wrong
             elif isinstance(order, Mend):
                 if order.task.number in self.tasks:
@@ -364,7 +364,7 @@ class Simulation:
 
     # --- chunks under way ---
 
-    def _post(self, task: Task, node: str, post: Post) -> None:
+    def _post(self, task: Task, node: str, post: SendRequest) -> None:
         execution = None
         if task.number in self.tasks:
             task, executions, _, _ = self.tasks[task.number]  # it may have been mended since
@@ -385,7 +385,7 @@ class Simulation:
 
         self.ways[node].send(task, post.edge, go)
 
-    def _cast(self, task: Task, post: Post, values: int, execution: Execution | None) -> None:
+    def _cast(self, task: Task, post: SendRequest, values: int, execution: Execution | None) -> None:
         """Once over each link of the routes, which switches copy it onto. Packets leave one by one at the tree's rate,
         and each link takes its time for a whole one."""
         tree = task.trees[post.tree]
@@ -467,7 +467,7 @@ class Simulation:
         self.sim.after(held + line.delay + self._stored(line, data), there)
         self._flush(line)
 
-    def _arrive(self, task: Task, post: Post) -> None:
+    def _arrive(self, task: Task, post: SendRequest) -> None:
         if task.number not in self.tasks:
             # The last results of a task may still be on their way to agents that only pass on.
             return

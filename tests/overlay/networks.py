@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from controlplane.planner.plan.task import Edge, Op, SumTree, Task
-from overlay.core.execution import Execution, Post
+from overlay.core.execution import Execution, SendRequest
 from overlay.core.message import Kind
 
 
@@ -48,7 +48,7 @@ class Hub:
     def __init__(self, task: Task, tensors: dict[str, np.ndarray], rng: random.Random, twice: float = 0.1) -> None:
         self.rng, self.twice = rng, twice
         self.finished: list[str] = []
-        self.under_way: list[Post] = []
+        self.under_way: list[SendRequest] = []
         self.most = 0
         self.now = 0.0
         self.timers: list[tuple[float, object]] = []
@@ -110,7 +110,7 @@ class Hub:
                 self.now, callback = self.timers.pop(0)
                 callback()
 
-    def deliver(self, post: Post) -> None:
+    def deliver(self, post: SendRequest) -> None:
         there = self.at.get(post.edge.receiver)
         if there is None:
             return  # it is lost

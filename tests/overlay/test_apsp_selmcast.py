@@ -12,16 +12,16 @@ from controlplane.planner.strategies.wan.apsp import algorithm as apsp
 from controlplane.planner.strategies.wan.apsp.policy import Apsp
 from controlplane.planner.strategies.wan.policy import (
     Abort,
-    Alone,
     Back,
     Changed,
+    ContinueAlone,
     Drop,
     Finished,
-    Go,
     Lost,
     Pace,
     Progress,
     Ready,
+    Release,
     Start,
 )
 from controlplane.planner.strategies.wan.selmcast.network import Network
@@ -182,7 +182,7 @@ class TestSelMcast:
             _, start = self.ready(policy, node, now)
             for receiver in start.task.awaited:
                 gone += policy.handle(Finished(receiver, start.task.number), now)
-        assert {order.node for order in gone if isinstance(order, Go)} == {"h0", "h1", "h2"}
+        assert {order.node for order in gone if isinstance(order, Release)} == {"h0", "h1", "h2"}
 
     def test_the_slowest_receivers_are_preempted_but_not_those_that_have_most_of_it(self):
         policy = SelMcast(self.nodes, self.ones, self.ones, 1, k=None, eta=0.5)
@@ -229,7 +229,7 @@ class TestSelMcast:
             policy.handle(Back(node), 0.0)
         policy.handle(Lost("h1"), 1.0)
         (order,) = policy.handle(Ready("h0", 1000), 2.0)
-        assert isinstance(order, Alone) and order.node == "h0" and not policy.tasks
+        assert isinstance(order, ContinueAlone) and order.node == "h0" and not policy.tasks
 
     def test_what_the_sender_tells_late_does_not_undo_that_it_has_arrived(self):
         policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 2, k=None)
@@ -240,7 +240,7 @@ class TestSelMcast:
         policy.handle(Progress("h0", number, "h2", 0.0), 1.1)
         assert not policy.handle(Finished("h1", number), 1.2), "h2 has not said that it has it"
         policy.handle(Progress("h0", number, "h1", 0.0), 1.3)
-        assert policy.handle(Finished("h2", number), 1.4) == [Go("h0", number)]
+        assert policy.handle(Finished("h2", number), 1.4) == [Release("h0", number)]
 
     def test_switches_copy_at_rates_that_change_with_who_else_sends(self):
         graph = named(nx.complete_graph(4, nx.DiGraph))

@@ -17,7 +17,7 @@ from controlplane.planner.strategies.wan.policy import FollowNetwork, Lost, Read
 from controlplane.planner.topology import Topology
 from overlay import Agent, OverlayError
 from overlay.__main__ import main, policy_of
-from overlay.core.systems import BY_HAND, between_sites, make
+from overlay.core.systems import SELECTABLE, between_sites, make
 from tests.overlay.test_agents import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def test_two_agents_at_one_site_are_named():
         between_sites(topology, Job("job", (*SITES, "ps-lima"), ("ps-oslo",), 4000))
 
 
-@pytest.mark.parametrize("system", BY_HAND)
+@pytest.mark.parametrize("system", SELECTABLE)
 def test_every_system_takes_the_names_of_the_sites(system):
     policy = make(system, between_sites(*network()), 10_000, p=3, chunk=1000, seed=0)
     assert set(policy.nodes) == set(SITES)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.planner.plan.task import Edge, SumTree, Task, TaskError
-from overlay.core.execution import Execution, Post
+from overlay.core.execution import Execution, SendRequest
 from overlay.core.message import Kind
 from tests.overlay.networks import Hub, random_task
 
@@ -73,7 +73,7 @@ def test_multicasts_are_mixed(seed, count):
 def test_what_does_not_belong_is_counted_and_dropped():
     both = ("a", "b")
     tree = SumTree("r", 0, 4, tuple(Edge(n, "r") for n in both), tuple(Edge("r", n) for n in both), both, both)
-    posts: list[Post] = []
+    posts: list[SendRequest] = []
     root = Execution(
         Task(1, 4, (tree,)), "r", post=posts.append, finished=lambda: None, clock=lambda: 0.0, later=lambda s, c: None
     )

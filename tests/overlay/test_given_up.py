@@ -13,7 +13,7 @@ import pytest
 from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import OverlayError
-from overlay.core.ways import Ways
+from overlay.core.path_selector import PathSelector
 from tests.overlay.test_agents import SECONDS, running, until
 
 NODES = ("a", "b", "c")
@@ -109,7 +109,7 @@ def stuck(coordinator, agents):
     until(lambda: coordinator.policy.ready["a"] and coordinator.policy.ready["b"])
     with held(agents["a"]):
         futures["c"] = agents["c"].synchronise_async(tensors["c"])
-        until(lambda: len(agents["b"]._tasks._ways._waiting.get("a", ())) > 100)
+        until(lambda: len(agents["b"]._tasks._paths._waiting.get("a", ())) > 100)
         yield futures
 
 
@@ -120,7 +120,7 @@ def works(agents) -> None:
         future.result(SECONDS)
     for node in NODES:
         np.testing.assert_array_equal(tensors[node], np.float32(2.0))
-        until(lambda node=node: not +agents[node]._tasks._ways._busy)
+        until(lambda node=node: not +agents[node]._tasks._paths._chunks_on)
 
 
 def test_ways_are_free_again_after_a_round_that_was_given_up():
@@ -153,7 +153,7 @@ def test_ways_are_free_again_after_a_connection_that_broke():
 
 def test_thousands_of_chunks_may_be_through_at_once():
     """As when a round is given up: one frees the way of the next."""
-    ways, task = Ways("b"), Task(1, VALUES, (tree(),), detours=(Edge("b", "a", ("c",)),), busy_bound=1)
+    paths, task = PathSelector("b"), Task(1, VALUES, (tree(),), detours=(Edge("b", "a", ("c",)),), busy_bound=1)
     under_way = []
     over = False
 
@@ -161,9 +161,9 @@ def test_thousands_of_chunks_may_be_through_at_once():
         through() if over else under_way.append(through)
 
     for _ in range(5000):
-        ways.send(task, Edge("b", "a"), go)
+        paths.send(task, Edge("b", "a"), go)
     assert len(under_way) == 2, "the direct way and one detour"
     over = True
     for through in under_way:
         through()
-    assert not ways._waiting["a"] and not +ways._busy
+    assert not paths._waiting["a"] and not +paths._chunks_on

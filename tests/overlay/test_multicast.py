@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.task import Edge, SumTree, Task, TaskError
 from overlay.core.errors import OverlayError
-from overlay.core.execution import Execution, Post
+from overlay.core.execution import Execution, SendRequest
 from overlay.core.message import Kind
 from overlay.core.systems import make
 from overlay.net.coordinator import Coordinator
@@ -62,7 +62,7 @@ def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int,
 
 
 def test_a_chunk_leaves_its_root_once_and_what_is_missing_goes_to_who_lacks_it() -> None:
-    posts: list[Post] = []
+    posts: list[SendRequest] = []
     timers: list = []
     now = [0.0]
     sender = Execution(

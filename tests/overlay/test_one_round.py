@@ -81,7 +81,7 @@ def test_a_policy_that_raises_ends_the_round_that_it_was_asked_about(policy):
             for agent in agents.values():
                 agent.wait_joined()
             first = agents["a"].synchronise_async(np.ones(64, np.float32))
-            until(lambda: there._pending.waiting() == ["a"])
+            until(lambda: there._pending_submissions.waiting() == ["a"])
             for future in (agents["b"].synchronise_async(np.ones(64, np.float32)), first):
                 with pytest.raises(OverlayError, match="ZeroDivisionError: a policy's bug"):
                     future.result(SECONDS)
@@ -131,11 +131,11 @@ def test_who_waits_in_vain_hears_for_whom():
             for agent in agents.values():
                 agent.wait_joined()
             tensor = np.full(10, 3.0, np.float32)
-            with pytest.raises(Late, match=r"no result within 0\.05 s: c has not joined; b has brought nothing"):
+            with pytest.raises(Late, match=r"no result within 0\.05 s: c has not joined; b has submitted nothing"):
                 agents["a"].synchronise(tensor, 0.05)
             agents["c"] = Agent(there.address, "c", listen=("127.0.0.1", 0))
             agents["c"].wait_joined()
-            with pytest.raises(TimeoutError, match="b, c have brought nothing"):
+            with pytest.raises(TimeoutError, match="b, c have submitted nothing"):
                 agents["a"].synchronise(tensor, 0.05)
             np.testing.assert_array_equal(tensor, np.float32(3.0))
             synchronise(agents, 1000, 1)  # what was withdrawn is in no round

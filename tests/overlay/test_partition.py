@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.planner.strategies.wan.crew.policy import Crew
 from overlay import Agent, Coordinator
-from overlay.core.fence import Fence
+from overlay.core.quorum import Quorum
 from overlay.net import coordinator, liveness, membership
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
 
@@ -156,7 +156,7 @@ def test_in_a_partition_the_larger_part_goes_on_and_the_smaller_one_waits():
         some = {node: agents[node] for node in ("a", "b", "c")}
         synchronise(some, 64, 1)
         assert backup.active and not primary.active
-        assert (agents["a"]._membership.term, backup._fence.term) == (2, 2)
+        assert (agents["a"]._membership.term, backup._quorum.term) == (2, 2)
 
 
 def test_a_coordinator_that_was_replaced_steps_down_when_it_hears_of_it():
@@ -168,19 +168,19 @@ def test_a_coordinator_that_was_replaced_steps_down_when_it_hears_of_it():
             word = {"type": "join", "node": "b", "host": host, "port": port, "term": 7}
             late.sendall(json.dumps(word).encode() + b"\n")
             until(lambda: any("steps down" in line for line in lines))
-        until(lambda: there.active and len(there._members) == 2 and there._fence.term > 7)
+        until(lambda: there.active and len(there._members) == 2 and there._quorum.term > 7)
         synchronise(agents, 100, 1)
 
 
 def test_of_two_coordinators_one_at_most_has_enough_agents():
     for agents in range(1, 12):
-        fence = Fence(agents, contested=True)
-        enough = [here for here in range(agents + 1) if fence.enough([str(k) for k in range(here)])]
+        quorum = Quorum(agents, contested=True)
+        enough = [here for here in range(agents + 1) if quorum.reached_by([str(k) for k in range(here)])]
         assert enough and all(agents - here not in enough for here in enough)
-    alone = Fence(9, contested=False)
-    assert alone.enough(["a"]), "nobody else can have the others"
-    alone.heard({"term": 0, "others": True})
-    assert not alone.enough(["a"])
+    alone = Quorum(9, contested=False)
+    assert alone.reached_by(["a"]), "nobody else can have the others"
+    alone.observe({"term": 0, "others": True})
+    assert not alone.reached_by(["a"])
 
 
 def test_agents_gather_where_enough_can_be_reached_though_each_waits_elsewhere_at_first(monkeypatch):

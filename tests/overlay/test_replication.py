@@ -22,11 +22,11 @@ from controlplane.planner.strategies.wan.policy import (
     Changed,
     Drop,
     Finished,
-    Go,
     Lost,
     Pace,
     Progress,
     Ready,
+    Release,
     Start,
 )
 from controlplane.targets.base import Operation, difference, empty
@@ -131,7 +131,7 @@ def test_whoever_still_gets_a_multicast_gets_all_of_its_packets(rng: random.Rand
                     waiting.pop(number)
                 case Pace(number, mbps):
                     assert number in switches.sent and mbps > 0
-                case Go(node) if node in policy.nodes:
+                case Release(node) if node in policy.nodes:
                     free.add(node)
         replication.settle()
 

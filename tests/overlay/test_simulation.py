@@ -12,8 +12,8 @@ from controlplane.planner.strategies.wan.policy import Event, FollowPlan, Order,
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
-from overlay.core.awareness import ClockOffset, Throughput
 from overlay.core.framing import FRAME_HEADERS
+from overlay.core.measurement import ClockOffset, ThroughputEstimator
 from overlay.core.message import HEADER_BYTES
 from overlay.core.tcp import mathis_mbps
 from overlay.sim.simulation import SEGMENT_BYTES, Simulation, seconds_of
@@ -179,7 +179,7 @@ def test_rounds_follow_one_another_with_computing_between():
 
 
 def test_chunks_that_waited_behind_one_another_tell_of_the_link_and_not_of_the_wait():
-    through = Throughput()
+    through = ThroughputEstimator()
     assert through.arrived(0.0, 1.0, 8.0) == 8.0
     # Three more, all stamped at once, and each through a second after the one before.
     assert [through.arrived(2.0, 2.0 + k, 8.0) for k in (1, 2, 3)] == [8.0, 8.0, 8.0]

@@ -20,7 +20,16 @@ from evaluation.wan.networks import whole_job
 from overlay.core.framing import FRAME_HEADERS
 from overlay.core.message import HEADER_BYTES, Header, Kind
 from overlay.core.systems import planned
-from overlay.core.tcp import BITS, Connections, Window, carried, connections_for, left_by, mathis_mbps, windows
+from overlay.core.tcp import (
+    BITS,
+    Connections,
+    Window,
+    connections_for,
+    mathis_mbps,
+    utilisation,
+    window_distribution,
+    with_tcp_rates,
+)
 from overlay.net.tcp_info import Seen, connections_by, seen
 from overlay.net.transport import Peer
 
@@ -32,7 +41,7 @@ losses = st.floats(1e-4, 0.1)
 @given(losses)
 def test_windows_are_those_of_rounds_that_are_played(loss: float) -> None:
     """The exact distribution beside rounds drawn one by one."""
-    found = windows(loss)
+    found = window_distribution(loss)
     assert found.sum() == pytest.approx(1.0) and found[0] == pytest.approx(0.0, abs=1e-9)
     random, window, recovers, total, rounds = Random(1), 10, False, 0, 20_000
     for _ in range(rounds):
@@ -47,7 +56,7 @@ def test_windows_are_those_of_rounds_that_are_played(loss: float) -> None:
 def test_where_the_link_has_room_it_is_mathis_law_with_the_constant_of_losses_at_random() -> None:
     # 1.31 instead of the square root of 3/2 (Ott, Kemperman, Mathis: The stationary behavior of ideal TCP, 1996).
     for loss in (1e-4, 1e-5):
-        payload = carried(1e4, 0.06, loss) * 1e4 * 1448 / (1448 + FRAME_HEADERS)
+        payload = utilisation(1e4, 0.06, loss) * 1e4 * 1448 / (1448 + FRAME_HEADERS)
         assert payload / mathis_mbps(0.06, loss) == pytest.approx(1.31 / math.sqrt(1.5), rel=0.03)
 
 
@@ -56,11 +65,11 @@ def test_where_the_link_has_room_it_is_mathis_law_with_the_constant_of_losses_at
 def test_more_connections_carry_more_and_never_more_than_the_link(
     mbps: float, rtt: float, loss: float, connections: int
 ) -> None:
-    part = carried(mbps, rtt, loss, connections)
-    assert 0 < part <= carried(mbps, rtt, loss, connections + 1) + 1e-9
-    assert carried(mbps, rtt, loss, connections + 1) <= 1 - loss + 1e-9
+    part = utilisation(mbps, rtt, loss, connections)
+    assert 0 < part <= utilisation(mbps, rtt, loss, connections + 1) + 1e-9
+    assert utilisation(mbps, rtt, loss, connections + 1) <= 1 - loss + 1e-9
     few = connections_for(mbps, rtt, loss, part - 1e-9, 8)
-    assert few <= connections and carried(mbps, rtt, loss, few) >= part - 1e-9
+    assert few <= connections and utilisation(mbps, rtt, loss, few) >= part - 1e-9
 
 
 @pytest.mark.parametrize(("mbps", "loss"), [(1.5, 0.01), (6.7, 0.01), (3.0, 0.05)])
@@ -78,7 +87,7 @@ def test_a_connection_of_the_simulator_carries_what_the_law_says(mbps: float, lo
     message(frames)
     sim.run()
     # What is sent again is not in what the simulator sends.
-    assert frames * FRAME / ended[0] / mbps == pytest.approx(carried(mbps, rtt, loss) / (1 - loss), rel=0.1)
+    assert frames * FRAME / ended[0] / mbps == pytest.approx(utilisation(mbps, rtt, loss) / (1 - loss), rel=0.1)
 
 
 class Drawn(Random):
@@ -126,16 +135,16 @@ def test_wan_plans_no_link_above_what_connections_carry_of_it(seed: int, loss: f
     load, _, _ = unit_loads(plan, topology.results_on_links)
     for u, v in graph.edges:
         mbps = graph.edges[u, v]["mbps"]
-        most = mbps * carried(mbps, 0.06, loss, connections)
+        most = mbps * utilisation(mbps, 0.06, loss, connections)
         assert plan.rate_mbps * load.get((f"dc{u}", f"dc{v}"), 0.0) <= most * (1 + 1e-6)
     assert plan.rate_mbps < planned("wan", topology, job, seed=1, chunk=2048).rate_mbps
 
 
 def test_a_topology_without_loss_stays_as_it_is() -> None:
     topology = overlay(nx.DiGraph([(0, 1, {"mbps": 3.0}), (1, 0, {"mbps": 3.0})]), 30.0)
-    assert left_by(topology, 0.0) is topology
-    left = left_by(topology, 0.01, Connections(2, 2))
-    assert left.bandwidth_mbps("dc0", "dc1") == pytest.approx(3.0 * carried(3.0, 0.06, 0.01, 2))
+    assert with_tcp_rates(topology, 0.0) is topology
+    left = with_tcp_rates(topology, 0.01, Connections(2, 2))
+    assert left.bandwidth_mbps("dc0", "dc1") == pytest.approx(3.0 * utilisation(3.0, 0.06, 0.01, 2))
     assert left.bandwidth_mbps("h0", "dc0") == topology.bandwidth_mbps("h0", "dc0")
 
 

@@ -210,7 +210,7 @@ class Task:
         return tuple(dict.fromkeys(n for tree in self.trees for n in (*tree.contributors, *tree.receivers)))
 
     @property
-    def bringers(self) -> tuple[str, ...]:
+    def submitters(self) -> tuple[str, ...]:
         """Who has to have values for it to begin."""
         return self.trees[0].contributors if self.op == "copy" else self.participants
 

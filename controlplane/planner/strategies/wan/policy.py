@@ -152,7 +152,7 @@ class Mend:
 
 
 @dataclass(frozen=True)
-class Go:
+class Release:
     """Who sent this copy may go on."""
 
     node: str
@@ -160,7 +160,7 @@ class Go:
 
 
 @dataclass(frozen=True)
-class Alone:
+class ContinueAlone:
     """Nobody can be found for what this agent has brought: it goes on with its own values."""
 
     node: str
@@ -168,7 +168,7 @@ class Alone:
 
 
 @dataclass(frozen=True)
-class Unmet:
+class Reject:
     """No task can be made of what these agents brought first: their trainers get it back, with the reason."""
 
     nodes: tuple[str, ...]
@@ -176,7 +176,7 @@ class Unmet:
 
 
 @dataclass(frozen=True)
-class Default:
+class DefaultSplit:
     """Whoever is ready with so many values begins to send them: blocks of (who adds, first value, values)."""
 
     values: int
@@ -184,7 +184,7 @@ class Default:
     blocks: tuple[tuple[str, int, int], ...]
 
 
-Order = Start | Abort | Mend | Drop | Pace | Go | Alone | Unmet | Default
+Order = Start | Abort | Mend | Drop | Pace | Release | ContinueAlone | Reject | DefaultSplit
 
 
 def uneven(values: Mapping[str, int]) -> str | None:
@@ -216,7 +216,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Heir(Policy, Protocol):
+class TakeoverPolicy(Policy, Protocol):
     """A policy that can go on where another one of its kind has ended: agents tell what they are in the middle of."""
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
@@ -280,7 +280,7 @@ class Rounds:
         return ()
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
-        """As `Heir` has it."""
+        """As `TakeoverPolicy` has it."""
         self.numbers = number
         self.running = {each: set(waiting) for each, (_, waiting) in tasks.items()}
 
@@ -292,12 +292,12 @@ class Rounds:
             self.numbers += 1
             reason = uneven(values)
             if reason is not None:
-                orders.append(Unmet(self.nodes, reason))
+                orders.append(Reject(self.nodes, reason))
                 continue
             try:
                 task = self.task(self.numbers, values[self.nodes[0]], now)
             except Exception as error:  # of whatever kind: strategies are many, and none may end the job
-                orders.append(Unmet(self.nodes, f"no task can be made: {type(error).__name__}: {error}"))
+                orders.append(Reject(self.nodes, f"no task can be made: {type(error).__name__}: {error}"))
                 continue
             self.running[self.numbers] = set(task.participants)
             orders.append(Start(task))

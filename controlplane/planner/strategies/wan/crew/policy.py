@@ -15,10 +15,10 @@ from controlplane.planner.strategies.wan.crew.links import Links
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.policy import (
     Abort,
-    Alone,
     Back,
     Changed,
-    Default,
+    ContinueAlone,
+    DefaultSplit,
     Event,
     Failed,
     Finished,
@@ -219,7 +219,7 @@ class Crew:
             weights = self._optimal(self.belief, present, present)
         chunks = -(-values // self.chunk_values)
         default = self.defaults[values] = algorithm.split_model(weights, chunks)
-        return [Default(values, self.chunk_values, self._blocks(default, values))]
+        return [DefaultSplit(values, self.chunk_values, self._blocks(default, values))]
 
     def _blocks(self, ranges: Sequence[algorithm.Ranges], values: int) -> tuple[tuple[str, int, int], ...]:
         size = self.chunk_values
@@ -244,7 +244,7 @@ class Crew:
                 if not self.blocking:
                     task = replace(task, turns=tuple(turn for *_, turn in group))
             except WanError as error:
-                orders += [Alone(node, str(error)) for node in members]
+                orders += [ContinueAlone(node, str(error)) for node in members]
                 continue
             self.numbers += 1
             self.running[task.number] = task, set(members)

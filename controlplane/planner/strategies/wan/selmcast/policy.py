@@ -16,20 +16,20 @@ from numpy.typing import ArrayLike, NDArray
 from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import (
     Abort,
-    Alone,
     Back,
     Changed,
+    ContinueAlone,
     Drop,
     Event,
     Failed,
     Finished,
-    Go,
     Lost,
     Measured,
     Order,
     Pace,
     Progress,
     Ready,
+    Release,
     Rounds,
     Start,
 )
@@ -425,7 +425,7 @@ class SelMcast:
             task = self.waiting.pop(i)
             if task in self.unsent:
                 self.unsent.discard(task)
-                orders.append(Alone(self.nodes[i], "nobody can be reached"))
+                orders.append(ContinueAlone(self.nodes[i], "nobody can be reached"))
             else:
-                orders.append(Go(self.nodes[i], task))
+                orders.append(Release(self.nodes[i], task))
         return orders

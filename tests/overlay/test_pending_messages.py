@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from overlay.core.message import Header, Kind
-from overlay.net import unannounced
-from overlay.net.unannounced import Unannounced
+from overlay.net import pending_messages
+from overlay.net.pending_messages import PendingMessages
 
 
 def message(epoch: int, task: int, values: int = 100) -> tuple[Header, np.ndarray]:
@@ -17,9 +17,9 @@ def message(epoch: int, task: int, values: int = 100) -> tuple[Header, np.ndarra
 
 
 def test_another_coordinator_makes_room_and_its_own_tasks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unannounced, "HELD_BYTES", 1000)
+    monkeypatch.setattr(pending_messages, "HELD_BYTES", 1000)
     counters: Counter[str] = Counter()
-    held = Unannounced(counters)
+    held = PendingMessages(counters)
     held.hold(*message(1, 7))
     held.hold(*message(2, 3))
     held.hold(*message(1, 8))  # 1,200 bytes

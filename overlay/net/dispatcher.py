@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from overlay.core.awareness import Throughput
 from overlay.core.errors import MessageError
 from overlay.core.execution import Execution, Values
+from overlay.core.measurement import ThroughputEstimator
 from overlay.core.message import Header, Kind
-from overlay.net.early import Early
+from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
 from overlay.net.multicast import Packet
 from overlay.net.neighbours import Neighbours
+from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import ReliableMulticast
 from overlay.net.tasks import Tasks
-from overlay.net.unannounced import Unannounced
 
 
-class Incoming:
+class Dispatcher:
     """Of one agent, in its loop; a transport.Receiver.
 
     probe_values: chunks of at least so many values tell the coordinator of the throughput; None: none does.
@@ -35,29 +35,29 @@ class Incoming:
         neighbours: Neighbours,
         multicast: ReliableMulticast,
         tasks: Tasks,
-        early: Early,
-        unannounced: Unannounced,
+        eager_scatter: EagerScatter,
+        pending_messages: PendingMessages,
         counters: Counter[str],
         log: Callable[[str], None],
     ) -> None:
         self._membership, self._neighbours, self._multicast = membership, neighbours, multicast
-        self._tasks, self._early, self._unannounced = tasks, early, unannounced
+        self._tasks, self._eager_scatter, self._pending_messages = tasks, eager_scatter, pending_messages
         self._counters, self._log = counters, log
         self.probe_values: int | None = None
-        self._throughputs: dict[str, Throughput] = {}
+        self._throughputs: dict[str, ThroughputEstimator] = {}
 
     # --- what came before the coordinator's word ---
 
     def begun(self, execution: Execution) -> None:
         """A task has been announced: what is here of it already is its execution's."""
-        self._early.collect(execution)
-        for packet in self._unannounced.take_packets(self._neighbours.epoch, execution.task.number):
+        self._eager_scatter.collect(execution)
+        for packet in self._pending_messages.take_packets(self._neighbours.epoch, execution.task.number):
             self.copied(packet)
         self.mended(execution)
 
     def mended(self, execution: Execution) -> None:
         """The same of new trees."""
-        for header, values in self._unannounced.take(self._neighbours.epoch, execution.task.number):
+        for header, values in self._pending_messages.take(self._neighbours.epoch, execution.task.number):
             self._arrived(execution, header, values)
 
     # --- over TCP ---
@@ -71,7 +71,7 @@ class Incoming:
         self._log(f"closed the connection of {peer}: {error}")
 
     def place(self, header: Header) -> Values:
-        known = header.epoch == self._neighbours.epoch and header.kind not in (Kind.EARLY, Kind.MISSING)
+        known = header.epoch == self._neighbours.epoch and header.kind not in (Kind.EAGER, Kind.MISSING)
         execution = self._tasks.running.get(header.task) if known else None
         if execution is not None and header.last and execution.takes(header.tree, header.chunk, header.values):
             return execution.place(header.kind, header.tree, header.chunk)
@@ -81,14 +81,14 @@ class Incoming:
         now = header.epoch == self._neighbours.epoch
         if now and self.probe_values is not None and header.values:
             self._measure(header, values.nbytes * 8e-6, self.probe_values)
-        if header.kind == Kind.EARLY:
-            self._early.came(header, values, self._tasks.running)
+        if header.kind == Kind.EAGER:
+            self._eager_scatter.came(header, values, self._tasks.running)
             return
         execution = self._tasks.running.get(header.task) if now else None
         if execution is not None:
             self._arrived(execution, header, values)
         elif self._tasks.to_come(header.epoch, header.task):
-            self._unannounced.hold(header, values)
+            self._pending_messages.hold(header, values)
         else:
             self._counters["old task"] += 1
 
@@ -99,7 +99,7 @@ class Incoming:
             if self._neighbours.name(max(header.path)) is not None:
                 self._neighbours.send(execution.task.priority, header.onward(), values)
         elif header.tree >= len(execution.parts):
-            self._unannounced.hold(header, values)
+            self._pending_messages.hold(header, values)
         elif header.kind in (Kind.SENT, Kind.MISSING):
             sender = self._neighbours.name(header.path[0])
             if sender is not None:
@@ -121,7 +121,7 @@ class Incoming:
         now, sender = self._membership.now(), self._neighbours.name(header.path[header.hop - 1])
         if math.isnan(now) or math.isnan(header.stamp) or sender is None:
             return
-        mbps = self._throughputs.setdefault(sender, Throughput()).arrived(header.stamp, now, megabits)
+        mbps = self._throughputs.setdefault(sender, ThroughputEstimator()).arrived(header.stamp, now, megabits)
         if mbps is not None and header.values >= probe_values:
             self._membership.tell(type="measured", sender=sender, mbps=mbps)
 
@@ -133,6 +133,6 @@ class Incoming:
         if execution is not None:
             self._multicast.arrived(execution, packet)
         elif self._tasks.to_come(packet.epoch, packet.task):
-            self._unannounced.hold_packet(packet)
+            self._pending_messages.hold_packet(packet)
         else:
             self._counters["old task"] += 1

@@ -11,7 +11,7 @@ from itertools import count
 
 from overlay.core.errors import OverlayError
 from overlay.core.execution import Values
-from overlay.net.early import Early
+from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
 
 ALONE_SECONDS = 1.0
@@ -28,7 +28,7 @@ class Done:
 
 
 @dataclass(eq=False)
-class Bringing:
+class Submission:
     """Values, and who waits for them. turn: its number, this agent's own, once the coordinator has heard of it."""
 
     tensor: Values
@@ -38,7 +38,7 @@ class Bringing:
     turn: int = 0
 
 
-class Brought:
+class Submissions:
     """Of one agent, in its loop. may_go_alone: whether the policy lets values go on without a coordinator."""
 
     def __init__(
@@ -47,13 +47,13 @@ class Brought:
         loop: asyncio.AbstractEventLoop,
         *,
         membership: Membership,
-        early: Early,
+        eager_scatter: EagerScatter,
         counters: Counter[str],
     ) -> None:
         self._node, self._loop = node, loop
-        self._membership, self._early, self._counters = membership, early, counters
-        self.waiting: deque[Bringing] = deque()  # in the order in which they were brought; not yet in a task
-        self._in_task: dict[int, Bringing] = {}
+        self._membership, self._eager_scatter, self._counters = membership, eager_scatter, counters
+        self.waiting: deque[Submission] = deque()  # in the order in which they were brought; not yet in a task
+        self._in_task: dict[int, Submission] = {}
         # Others must not take them for those before a restart.
         self._turns = count(int(time.time() * 1000) & 0x3FFFFFFF)
         self.may_go_alone = False
@@ -62,49 +62,49 @@ class Brought:
 
     # --- before a task ---
 
-    def bring(self, bringing: Bringing) -> None:
-        self.waiting.append(bringing)
+    def submit(self, submission: Submission) -> None:
+        self.waiting.append(submission)
         if self.left_at is not None and self.may_go_alone and self._loop.time() > self.left_at + ALONE_SECONDS:
             self._all_alone()
         elif self._met:
-            self._announce(bringing)
+            self._announce(submission)
 
     def forget_announcements(self) -> None:
         """Another coordinator has heard of nothing."""
-        for bringing in self.waiting:
-            bringing.announced = False
+        for submission in self.waiting:
+            submission.announced = False
 
     def announce(self) -> None:
         """A coordinator is there that says who else is."""
         self._met, self.left_at = True, None
-        for bringing in self.waiting:
-            self._announce(bringing)
+        for submission in self.waiting:
+            self._announce(submission)
 
-    def _announce(self, bringing: Bringing) -> None:
-        if not bringing.announced and self._membership.there:
-            bringing.announced = True
-            bringing.turn = next(self._turns)
-            self._membership.tell(type="ready", values=bringing.tensor.size, turn=bringing.turn)
-            self._early.send(bringing.turn, bringing.tensor)
+    def _announce(self, submission: Submission) -> None:
+        if not submission.announced and self._membership.there:
+            submission.announced = True
+            submission.turn = next(self._turns)
+            self._membership.tell(type="ready", values=submission.tensor.size, turn=submission.turn)
+            self._eager_scatter.send(submission.turn, submission.tensor)
 
     def unmet(self, turn: int | None, error: OverlayError) -> bool:
         """No task comes for these values (None: those that wait longest); whether they waited."""
-        for bringing in self.waiting:
-            if turn is None or bringing.turn == turn:
-                self.withdraw(bringing, error)
+        for submission in self.waiting:
+            if turn is None or submission.turn == turn:
+                self.withdraw(submission, error)
                 return True
         return False
 
-    def withdraw(self, bringing: Bringing, error: OverlayError) -> None:
+    def withdraw(self, submission: Submission, error: OverlayError) -> None:
         """These values wait for no task any more."""
-        if bringing in self.waiting:
-            self.waiting.remove(bringing)
-            self._early.stop()
-            bringing.future.set_exception(error)
+        if submission in self.waiting:
+            self.waiting.remove(submission)
+            self._eager_scatter.stop()
+            submission.future.set_exception(error)
 
-    def task_of(self, bringing: Bringing) -> int | None:
+    def task_of(self, submission: Submission) -> int | None:
         """The number of the task that it is in; None: of none."""
-        return next((number for number, each in self._in_task.items() if each is bringing), None)
+        return next((number for number, each in self._in_task.items() if each is submission), None)
 
     def task_by_turn(self, turn: int) -> int | None:
         """The same, of the values of this turn."""
@@ -130,11 +130,11 @@ class Brought:
         if self.waiting:
             self._go_on(self.waiting.popleft())
 
-    def _go_on(self, bringing: Bringing) -> None:
+    def _go_on(self, submission: Submission) -> None:
         """Its values stay what they are."""
-        self._early.stop()
+        self._eager_scatter.stop()
         self._counters["alone"] += 1
-        bringing.future.set_result(Done(0, (self._node,), time.monotonic() - bringing.began))
+        submission.future.set_result(Done(0, (self._node,), time.monotonic() - submission.began))
 
     # --- in a task ---
 
@@ -142,44 +142,44 @@ class Brought:
         """What waits longest is for this task from now on; None: it is not of so many values, or nothing waits."""
         if not self.waiting or self.waiting[0].tensor.size != values:
             return None
-        bringing = self._in_task[task] = self.waiting.popleft()
-        return bringing.tensor
+        submission = self._in_task[task] = self.waiting.popleft()
+        return submission.tensor
 
     def done(self, task: int, participants: tuple[str, ...], seconds: float) -> None:
         """The result is in its place."""
-        bringing = self._in_task.pop(task, None)
-        if bringing is not None:
-            bringing.future.set_result(Done(task, participants, seconds))
+        submission = self._in_task.pop(task, None)
+        if submission is not None:
+            submission.future.set_result(Done(task, participants, seconds))
 
     def go(self, task: int) -> None:
         """The policy lets the sender of a copy go on."""
-        bringing = self._in_task.pop(task, None)
-        if bringing is not None:
-            bringing.future.set_result(Done(task, (self._node,), time.monotonic() - bringing.began))
+        submission = self._in_task.pop(task, None)
+        if submission is not None:
+            submission.future.set_result(Done(task, (self._node,), time.monotonic() - submission.began))
 
     def again(self, task: int) -> None:
         """The task is given up, and its values wait for another one, before all others."""
-        bringing = self._in_task.pop(task, None)
-        if bringing is not None:
-            bringing.announced = False
-            self.waiting.appendleft(bringing)
-            self._announce(bringing)
+        submission = self._in_task.pop(task, None)
+        if submission is not None:
+            submission.announced = False
+            self.waiting.appendleft(submission)
+            self._announce(submission)
 
     def alone(self, task: int) -> None:
         """The task is given up, and its values go on as they are."""
-        bringing = self._in_task.pop(task, None)
-        if bringing is not None:
-            self._go_on(bringing)
+        submission = self._in_task.pop(task, None)
+        if submission is not None:
+            self._go_on(submission)
 
     def fail(self, task: int, error: OverlayError) -> None:
         """The task is given up, and nothing is done with its values."""
-        bringing = self._in_task.pop(task, None)
-        if bringing is not None:
-            bringing.future.set_exception(error)
+        submission = self._in_task.pop(task, None)
+        if submission is not None:
+            submission.future.set_exception(error)
 
     def fail_all(self, error: OverlayError) -> None:
-        for bringing in (*self._in_task.values(), *self.waiting):
-            if not bringing.future.done():
-                bringing.future.set_exception(error)
+        for submission in (*self._in_task.values(), *self.waiting):
+            if not submission.future.done():
+                submission.future.set_exception(error)
         self._in_task.clear()
         self.waiting.clear()

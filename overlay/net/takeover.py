@@ -24,7 +24,7 @@ GONE_SECONDS = 3.0
 IDLE_SECONDS = 6.0
 """And after so long, where the other one answers and does not act: it may be out of the agents' reach."""
 
-TERM = 1 << 16
+NUMBERS_PER_COORDINATOR = 1 << 16
 """Numbers of tasks of one coordinator: another one begins above the next multiple, so that none means two things."""
 
 
@@ -110,7 +110,7 @@ class Standby:
 
 
 @dataclass(frozen=True)
-class State:
+class AgentState:
     """What an agent says of itself when it joins. epoch 0: it was never told what to do. running: tasks, and whether
     the agent has got all that it gets; ended: whether they were done, or else given up."""
 
@@ -120,7 +120,7 @@ class State:
     ended: Mapping[int, bool]
 
     @classmethod
-    def of(cls, message: Mapping[str, Any]) -> State:
+    def of(cls, message: Mapping[str, Any]) -> AgentState:
         """Raises ValueError, KeyError, TypeError."""
         tasks = [(Task.from_json(each["task"]), bool(each["finished"])) for each in message.get("running", ())]
         return cls(
@@ -132,7 +132,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Inheritance:
+class RecoveredTasks:
     """number: new tasks are above it. tasks: under way, and who waits for the end. done, given_up: over for some; the
     others have not heard of it."""
 
@@ -143,7 +143,12 @@ class Inheritance:
     given_up: Mapping[int, Task]
 
 
-def inherit(states: Mapping[str, State]) -> Inheritance | None:
+def first_number(newest: int) -> int:
+    """A multiple of NUMBERS_PER_COORDINATOR above the number of the newest task."""
+    return (newest // NUMBERS_PER_COORDINATOR + 1) * NUMBERS_PER_COORDINATOR
+
+
+def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
     """From what all say; None: they have worked for different coordinators, or for none."""
     epochs = {state.epoch for state in states.values() if state.epoch}
     if len(epochs) != 1:
@@ -167,10 +172,10 @@ def inherit(states: Mapping[str, State]) -> Inheritance | None:
         else:
             tasks[number] = task, waiting
     newest = max(state.newest for state in states.values())
-    return Inheritance(epochs.pop(), (newest // TERM + 1) * TERM, tasks, done, given_up)
+    return RecoveredTasks(epochs.pop(), first_number(newest), tasks, done, given_up)
 
 
-def _waits(state: State | None, number: int) -> bool:
+def _waits(state: AgentState | None, number: int) -> bool:
     if state is None:
         return True  # it has not come (yet)
     return not state.running[number][1] if number in state.running else number > state.newest

@@ -12,7 +12,7 @@ HELD_BYTES = 1 << 30
 """Of one agent; what is beyond is dropped."""
 
 
-class Unannounced:
+class PendingMessages:
     """Of one agent. Tasks are known by (epoch, number); what is taken is held no more."""
 
     def __init__(self, counters: Counter[str]) -> None:

@@ -9,14 +9,14 @@ from functools import partial
 from controlplane.planner.plan.task import Task
 from overlay.core.execution import Execution, Values
 from overlay.core.message import Header, Kind
-from overlay.core.scatter import EARLY_PRIORITY, Blocks, Scatter
+from overlay.core.scatter import EAGER_PRIORITY, Blocks, Scatter
 from overlay.net.neighbours import Neighbours
 
 AHEAD = 4096
 """Chunks that are kept at most until the coordinator is heard whose agents sent them."""
 
 
-class Early:
+class EagerScatter:
     """Of one agent."""
 
     def __init__(self, node: str, neighbours: Neighbours, counters: Counter[str]) -> None:
@@ -39,8 +39,8 @@ class Early:
                 values = tensor[chunk * chunk_values : (chunk + 1) * chunk_values]
                 path = self._neighbours.path(self._node, owner)
                 self._neighbours.send(
-                    EARLY_PRIORITY,
-                    Header(Kind.EARLY, self._neighbours.epoch, turn, path, 1, 0, chunk, len(values)),
+                    EAGER_PRIORITY,
+                    Header(Kind.EAGER, self._neighbours.epoch, turn, path, 1, 0, chunk, len(values)),
                     values,
                     partial(self._sent, turn, owner, chunk),
                     partial(self._scatter.wants, turn),

@@ -18,7 +18,7 @@ from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.crew.policy import Crew
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, PeerLost
-from overlay.net.succession import TERM, State, inherit
+from overlay.net.takeover import NUMBERS_PER_COORDINATOR, AgentState, recover_tasks
 from tests.overlay.test_agents import SECONDS, Drawn, edges, running, until
 
 NODES = ("a", "b", "c", "d")
@@ -171,7 +171,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
         )
         with heir, joined(address, heir.address) as agents:
             tensors, futures = bring(agents)
-            until(lambda: all(agent._tasks.running and not agent._brought.waiting for agent in agents.values()))
+            until(lambda: all(agent._tasks.running and not agent._submissions.waiting for agent in agents.values()))
             primary.kill()
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             until(lambda: heir.active and len(heir._members) == len(NODES) and heir._gathering is None)
@@ -180,7 +180,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
             tensors, futures = bring(agents)
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             check_groups(tensors, dones)
-            assert all(done.task > TERM for done in dones.values()), "numbers of the backup's own"
+            assert all(done.task > NUMBERS_PER_COORDINATOR for done in dones.values()), "numbers of the backup's own"
             until(lambda: {n for n, _ in finished} >= {done.task for done in dones.values()})
     assert sorted(n for n, _ in finished) == sorted({n for n, _ in finished}), "each task ends once"
 
@@ -188,7 +188,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
 def test_a_coordinator_that_comes_back_goes_on_where_it_was():
     with process(SlowRounds(NODES)) as (primary, address), joined(address) as agents:
         tensors, futures = bring(agents)
-        until(lambda: all(agent._tasks.running and not agent._brought.waiting for agent in agents.values()))
+        until(lambda: all(agent._tasks.running and not agent._submissions.waiting for agent in agents.values()))
         primary.kill()
         primary.join()
         with Coordinator(SlowRounds(NODES), port=address[1]):
@@ -205,7 +205,7 @@ def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
     def take_over(coordinator: Coordinator) -> None:
         task = coordinator.policy.task(7, 8, 0.0)
         for node, member in coordinator._members.items():
-            member.state = State(0, 0, {}, {}) if node == "c" else State(5, 7, {7: (task, False)}, {})
+            member.state = AgentState(0, 0, {}, {}) if node == "c" else AgentState(5, 7, {7: (task, False)}, {})
         coordinator.active = False
         coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         coordinator._take_over()
@@ -220,13 +220,13 @@ def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
 def test_without_any_coordinator_crews_workers_go_on_alone():
     with process(SlowCrew()) as (primary, address), joined(address) as agents:
         primary.kill()
-        until(lambda: all(agent._brought.left_at is not None for agent in agents.values()))
+        until(lambda: all(agent._submissions.left_at is not None for agent in agents.values()))
         tensors, futures = bring(agents)
         for k, node in enumerate(NODES):
             assert futures[node].result(SECONDS).participants == (node,)
             np.testing.assert_array_equal(tensors[node], np.float32(k))
         with Coordinator(SlowCrew(), port=address[1]):
-            until(lambda: all(agent._brought.left_at is None for agent in agents.values()))
+            until(lambda: all(agent._submissions.left_at is None for agent in agents.values()))
             tensors, futures = bring(agents)
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             check_groups(tensors, dones)
@@ -259,7 +259,7 @@ def test_a_backup_lets_nobody_in_while_the_other_is_there():
         heir = Coordinator(Drawn(NODES, 1), backs_up=primary.address)
         with heir, joined(primary.address) as agents:
             lost = Agent(heir.address, "a", listen=("127.0.0.1", 0))
-            until(lambda: lost._brought.left_at is not None)
+            until(lambda: lost._submissions.left_at is not None)
             assert not heir.active, "on a busy machine it may let agents gather, but it does not act"
             lost.close()
             _, futures = bring(agents)
@@ -285,17 +285,17 @@ TASK = Task(7, 4, (TREE,))
 @pytest.mark.parametrize(
     ("a", "b", "what"),
     [
-        (State(5, 7, {7: (TASK, False)}, {}), State(5, 7, {7: (TASK, True)}, {}), {"a"}),
-        (State(5, 7, {7: (TASK, False)}, {}), State(5, 6, {}, {}), {"a", "b"}),  # b was never told
-        (State(5, 7, {7: (TASK, True)}, {}), State(5, 7, {}, {7: True}), "done"),
-        (State(5, 7, {7: (TASK, True)}, {}), State(5, 7, {7: (TASK, True)}, {}), "done"),
-        (State(5, 7, {7: (TASK, False)}, {}), State(5, 7, {}, {7: False}), "given up"),
-        (State(5, 7, {7: (TASK, False)}, {}), State(0, 0, {}, {}), {"a", "b"}),  # b has begun anew
+        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 7, {7: (TASK, True)}, {}), {"a"}),
+        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 6, {}, {}), {"a", "b"}),  # b was never told
+        (AgentState(5, 7, {7: (TASK, True)}, {}), AgentState(5, 7, {}, {7: True}), "done"),
+        (AgentState(5, 7, {7: (TASK, True)}, {}), AgentState(5, 7, {7: (TASK, True)}, {}), "done"),
+        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 7, {}, {7: False}), "given up"),
+        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(0, 0, {}, {}), {"a", "b"}),  # b has begun anew
     ],
 )
 def test_what_agents_tell_says_how_far_a_task_is(a, b, what):
-    found = inherit({"a": a, "b": b})
-    assert found is not None and found.epoch == 5 and found.number == TERM
+    found = recover_tasks({"a": a, "b": b})
+    assert found is not None and found.epoch == 5 and found.number == NUMBERS_PER_COORDINATOR
     kinds = {"done": found.done, "given up": found.given_up}
     if isinstance(what, str):
         assert kinds[what] == {7: TASK} and not found.tasks
@@ -304,7 +304,7 @@ def test_what_agents_tell_says_how_far_a_task_is(a, b, what):
 
 
 def test_agents_of_two_coordinators_have_nothing_in_common():
-    assert inherit({"a": State(5, 7, {7: (TASK, False)}, {}), "b": State(6, 1, {}, {})}) is None
+    assert recover_tasks({"a": AgentState(5, 7, {7: (TASK, False)}, {}), "b": AgentState(6, 1, {}, {})}) is None
 
 
 def test_agents_of_two_epochs_begin_anew():

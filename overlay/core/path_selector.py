@@ -1,0 +1,68 @@
+"""Chooses the path of each chunk to the next agent: the direct edge, or a detour over idle links.
+
+Detours are the auxiliary paths of the NetStorm paper, section VI. A chunk takes the direct edge while fewer than
+`busy_bound` of the agent's chunks are on it (PRIMARY_BUSY_BOUND), else the first detour with fewer than `detour_length`
+chunks on it (AUXILIARY_QUEUE_LENGTH); else it waits until a chunk has left one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+
+from controlplane.planner.plan.task import Edge, Task
+
+Send = Callable[[Edge, Callable[[], None]], None]
+"""Sends a chunk along an edge, and calls its second argument exactly once: when the chunk has left, or will never."""
+
+
+class PathSelector:
+    """The paths of one agent's chunks."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._chunks_on: Counter[Edge] = Counter()
+        self._waiting: dict[str, deque[tuple[Task, Edge, Send]]] = {}
+        self._assigning: set[str] = set()  # receivers for whose chunks `_assign` is running
+
+    def send(self, task: Task, edge: Edge, send_over: Send) -> None:
+        """Sends a chunk along the edge, or along one of the task's detours between the same two agents."""
+        detours = task.detours and any(d.receiver == edge.receiver for d in task.detours if d.sender == self._node)
+        if not detours:
+            send_over(edge, lambda: None)
+            return
+        self._waiting.setdefault(edge.receiver, deque()).append((task, edge, send_over))
+        self._assign(edge.receiver)
+
+    def _assign(self, receiver: str) -> None:
+        """Sends as many of the chunks that wait for this receiver as find a path."""
+        if receiver in self._assigning:
+            return  # a chunk that left at once called back: the loop further up the stack continues
+        self._assigning.add(receiver)
+        try:
+            while self._assign_first(receiver):
+                pass
+        finally:
+            self._assigning.discard(receiver)
+
+    def _assign_first(self, receiver: str) -> bool:
+        """Sends the chunk that has waited longest; returns whether there was a chunk and a path for it."""
+        waiting = self._waiting[receiver]
+        if not waiting:
+            return False
+        task, edge, send_over = waiting[0]
+        detours = [d for d in task.detours if (d.sender, d.receiver) == (self._node, receiver)]
+        path = edge if self._chunks_on[edge] < task.busy_bound else None
+        path = path or next((d for d in detours if self._chunks_on[d] < task.detour_length), None)
+        if path is None:
+            return False
+        waiting.popleft()
+        self._chunks_on[path] += 1
+        send_over(path, partial(self._left, path, receiver))
+        return True
+
+    def _left(self, path: Edge, receiver: str) -> None:
+        """A chunk has left this path, or will never."""
+        self._chunks_on[path] -= 1
+        self._assign(receiver)

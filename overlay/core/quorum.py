@@ -1,0 +1,45 @@
+"""Decides which of several coordinators may act: the one to which more than half of all agents are connected.
+
+An agent is connected to one coordinator at a time. Of two coordinators that cannot reach each other, at most one has
+more than half of the agents, and only that one starts tasks; the other one disconnects its agents. A coordinator that
+begins to act takes a term (a number) above every term that its agents have known. Two majorities share at least one
+agent, so the new term is above that of every earlier coordinator. Agents never return to a coordinator with a lower
+term, and a coordinator that hears of a higher term than its own has been replaced and steps down.
+
+A coordinator whose agents know of no other coordinator needs no majority: it acts with the agents that are connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+class Quorum:
+    """The majority rule and the term of one coordinator.
+
+    agents: the number of agents of the job. contested: whether other coordinators may exist, as far as this one was
+    told at its start or by an agent since. term: that of this coordinator's latest time as the acting one; 0 means
+    that it has never acted.
+    """
+
+    def __init__(self, agents: int, *, contested: bool) -> None:
+        self.majority = agents // 2 + 1
+        self.contested = contested
+        self.term = 0
+        self._highest_known = 0
+
+    def observe(self, message: Mapping[str, Any]) -> bool:
+        """Takes note of what an agent says when it joins; returns whether another coordinator has begun to act since
+        this one did. Raises ValueError or TypeError when the message's term is not a number."""
+        self.contested = self.contested or bool(message.get("others"))
+        self._highest_known = max(self._highest_known, int(message.get("term", 0)))
+        return self._highest_known > self.term
+
+    def reached_by(self, agents: Collection[str]) -> bool:
+        """Whether a coordinator with these agents connected may act."""
+        return not self.contested or len(agents) >= self.majority
+
+    def start_term(self) -> None:
+        """This coordinator begins to act, with a term above all that it knows of."""
+        self.term = self._highest_known = max(self.term, self._highest_known) + 1
