@@ -1,40 +1,36 @@
 """One agent's part of one task: what it adds, passes on and waits for. No sockets, no threads.
 
-Exactly once. A partial sum says whose values are in it, and an agent takes from each child exactly the sum of all that
-is below it, once; anything else is counted and dropped. A result is taken once a chunk.
+Exactly once: a partial sum says whose values are in it, and an agent takes from each child exactly the sum of all
+agents below that child, once. Anything else is counted and dropped. A result is taken once a chunk.
 
-Bounded. A contributor without children sends chunk c of a tree only when all results up to c - window have come (a
-window by range), and an inner agent holds one sum a chunk: nobody holds more than `window` chunks of a tree, and no
-agent has to stop reading, which could stop all of them in a circle.
+Bounded: a contributor without children sends chunk c of a tree only when all results up to c - window have arrived, and
+an inner agent holds one sum a chunk. So nobody holds more than `window` chunks of a tree, and no agent has to stop
+reading from its connections, which could stop all agents in a circle.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controlplane.planner.plan.task import Edge, Task
-from overlay.core.message import Kind
+from overlay.core.copy_sender import CopySender
+from overlay.core.message import Kind, Values
+from overlay.core.momentum import Velocity
+from overlay.core.trainer_tensor import TrainerTensor
+from overlay.core.tree_state import PartialSum, TreeState
 
-Values = NDArray[np.float32]
-REPORTS = 16
-"""How often the sender of a copy tells how far it is with a receiver."""
-
-AHEAD = 8
-"""Chunks of a copy that wait for a connection to one receiver."""
-
-LEAST_WAIT = 0.0005
-"""Seconds of tokens that a paced tree may use at once, at least; a chunk at least in any case."""
+TIMER_SECONDS = 0.0005
+"""A paced tree that may send within this time sends at once, because timers are no finer."""
 
 
 @dataclass(frozen=True)
 class SendRequest:
-    """Something to send: `values` of a chunk along an edge. None: once, switches copy it to all receivers."""
+    """A chunk to send along `edge`. edge None: the chunk leaves once, and switches copy it to all receivers."""
 
     kind: Kind
     tree: int
@@ -44,411 +40,341 @@ class SendRequest:
     values: Values
 
 
-@dataclass
-class _Chunk:
-    have: int = 0
-    total: Values | None = None
-    sent: bool = False
+@dataclass(frozen=True)
+class Environment:
+    """How an execution reaches the network, the clock and the trainer.
 
+    send(request): sends a chunk. finished(): this agent has every result that it is to get. clock(): seconds.
+    later(seconds, callback): calls back then. progress(receiver, part): this part (0 to 1) of a copy is still to be
+    sent to that receiver.
+    """
 
-@dataclass
-class _Part:
-    """One tree, as this agent has it."""
-
-    chunks: int
-    own: int  # this agent's bit, 0: no contributor
-    expected: int  # all bits that pass here on the way up; 0: this agent adds nothing
-    below: tuple[int, ...]  # what may come: the bits of each child
-    leaf: bool
-    up: Edge | None
-    down: tuple[Edge, ...]
-    receiver: bool
-    state: dict[int, _Chunk] = field(default_factory=dict)
-    next: int = 0  # of a leaf's chunks
-    answered: set[int] = field(default_factory=set)
-    oldest: int = 0  # the first chunk without a result
-    tokens_at: float = 0.0
-    wakes: int = 0  # how often it has been told to wait; only the last timer counts
-    pumping: bool = False
+    send: Callable[[SendRequest], None]
+    finished: Callable[[], None]
+    clock: Callable[[], float]
+    later: Callable[[float, Callable[[], None]], object]
+    progress: Callable[[str, float], None] = lambda receiver, part: None
 
 
 class Execution:
-    """post(request): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there.
+    """velocity: what this agent kept as a root of the last task with momentum, over the whole tensor (momentum.py).
+    skip: (tree, chunk) that this agent has sent eagerly, before the task was announced (scatter.py).
 
-    state: what this agent keeps as a root of tasks with momentum, over the whole tensor; None: nothing, which counts as
-    zeros. What it is to keep after the task is in `fresh`. skip: (tree, chunk) that this agent has sent before the task
-    came. progress(receiver, left): part of a copy still to be sent.
+    complete: this agent has every result that it is to get. closed: nothing more is sent or taken.
     """
 
     def __init__(
         self,
         task: Task,
         node: str,
+        environment: Environment,
         *,
-        post: Callable[[SendRequest], None],
-        finished: Callable[[], None],
-        clock: Callable[[], float],
-        later: Callable[[float, Callable[[], None]], object],
-        state: Values | None = None,
+        velocity: Values | None = None,
         skip: Collection[tuple[int, int]] = (),
-        progress: Callable[[str, float], None] = lambda receiver, left: None,
     ) -> None:
-        self.task, self.node = task, node
-        self.state, self.skip, self.progress = state, skip, progress
-        self.fresh: Values | None = None
-        if task.momentum and any(tree.root == node for tree in task.trees):
-            self.fresh = np.zeros(task.values, np.float32)
-        self.came: dict[tuple[int, int], Values] = {}  # of the last root's state
-        self.unmoved: dict[tuple[int, int], Values] = {}  # sums that wait for it
-        self.passed: Counter[str] = Counter()  # chunks of a copy, by receiver
-        self.fed: Counter[str] = Counter()
-        self.feeding: set[str] = set()
-        self.post, self.finished, self.clock, self.later = post, finished, clock, later
-        self.tensor: Values | None = None
+        self.task, self.node, self._skip = task, node, skip
+        self._environment, self._send, self._clock = environment, environment.send, environment.clock
+        self.velocity = Velocity(task, node, velocity)
+        self._copies = CopySender(environment.progress)
+        self._tensor = TrainerTensor(restorable=task.op != "copy")
+        self._early_results: list[tuple[int, int, Values]] = []  # that arrived before this agent's own values
         self.closed = False
-        self.over = False  # this agent has all that it gets
+        self.complete = False
         self.counters: Counter[str] = Counter()
-        self.parts = [self._part(index) for index in range(len(task.trees))]
-        self.left = sum(part.chunks for part in self.parts if part.receiver)
-        self.source: Values | None = None  # what is sent: a copy where it must outlast the result
-        self.replaced: dict[tuple[int, int], Values] = {}  # what was brought, of the chunks that results have replaced
-        self.early: list[tuple[int, int, Values]] = []  # results that came before this agent's own values
-        self.mixes = 1 + sum(part.receiver for part in self.parts)
-        self.began = clock()
+        self.trees = [TreeState.of(task, index, node) for index in range(len(task.trees))]
+        self._results_left = sum(tree.chunks for tree in self.trees if tree.is_receiver)
+        self._mixed = 1 + sum(tree.is_receiver for tree in self.trees)  # tensors in the mean of a "mix"
+        self.began = self._clock()
 
-    def _part(self, index: int) -> _Part:
-        tree, node = self.task.trees[index], self.node
-        own = 1 << tree.contributors.index(node) if node in tree.contributors else 0
-        below = tuple(tree.bits(child) for child in tree.children(node))
-        return _Part(
-            self.task.chunks(index),
-            own,
-            tree.bits(node),
-            below,
-            not below and own != 0,
-            tree.parent.get(node),
-            tuple(edge for edge in tree.down if edge.sender == node),
-            node in tree.receivers,
-        )
-
-    # --- what happens ---
+    # --- events ---
 
     def start(self, tensor: Values) -> None:
-        """This agent's values are there; results are written over them. tensor: float32, one dimension, contiguous."""
+        """The trainer's values are there; results will be written over them. tensor: float32, one dimension,
+        contiguous. Raises ValueError for another size than the task's."""
         if tensor.dtype != np.float32 or tensor.shape != (self.task.values,):
             raise ValueError(f"task {self.task.number} needs {self.task.values} float32 values, got {tensor.shape}")
-        self.tensor = tensor
         copied = self.task.op == "mix" or self.task.keep
-        if self.task.op == "copy":  # the sender computes on, before all of it has left
+        if self.task.op == "copy":  # the sender's trainer continues before all of it has left
             copied = self.node == self.task.trees[0].root
-        self.source = tensor.copy() if copied else tensor
-        for tree, chunk, values in self.early:
-            self._take(tree, chunk, values)
-        self.early.clear()
-        if not any(part.receiver for part in self.parts):
+        self._tensor.submit(tensor, copied=copied)
+        for index, chunk, values in self._early_results:
+            self._take(index, chunk, values)
+        self._early_results.clear()
+        if not any(tree.is_receiver for tree in self.trees):
             self._end()
         for index, each in enumerate(self.task.trees):
             if each.state is not None and each.state.sender == self.node:
-                self._hand_over(index, each.state)
-        for index, part in enumerate(self.parts):
-            if part.own and self.task.op == "copy" and not self.task.trees[index].routes:
-                for edge in part.down:
-                    self._feed(edge)
-            elif part.leaf:
-                part.tokens_at = self.clock()
-                self._pump(index)
-            elif part.own:
-                for number in list(part.state):
-                    self._complete(index, number)
+                for chunk in range(self.trees[index].chunks):
+                    velocity = self.velocity.of_chunk(index, chunk)
+                    self._send(SendRequest(Kind.STATE, index, chunk, 0, each.state, velocity))
+        for index, tree in enumerate(self.trees):
+            if tree.own_bit and self.task.op == "copy" and not self.task.trees[index].routes:
+                for edge in tree.down:
+                    self._send_copy(edge)
+            elif tree.is_leaf:
+                tree.next_send_at = self._clock()
+                self._send_leaf(index)
+            elif tree.own_bit:
+                for chunk in list(tree.sums):
+                    self._send_if_complete(index, chunk)
 
-    def place(self, kind: Kind, tree: int, chunk: int) -> Values:
-        """Where the values of a message may be received: the tensor itself for a result, else memory of their own."""
-        start, end = self.task.chunk(tree, chunk)
-        part = self.parts[tree]
-        replaced = kind == Kind.DOWN and part.receiver and chunk not in part.answered and self.task.op != "mix"
-        if replaced and self.tensor is not None:
-            self._keep(tree, chunk)
-            return self.tensor[start:end]
-        return np.empty(end - start, np.float32)
-
-    def takes(self, tree: int, chunk: int, values: int) -> bool:
-        """Whether such a chunk exists."""
-        if not (tree < len(self.parts) and chunk < self.parts[tree].chunks):
-            return False
-        start, end = self.task.chunk(tree, chunk)
-        return values == end - start
-
-    def partial(self, tree: int, chunk: int, contributors: int, values: Values) -> None:
-        """A child's sum has come; `values` are this agent's from now on."""
-        part = self.parts[tree]
-        if self.closed or chunk in part.answered:
+    def partial(self, index: int, chunk: int, contributors: int, values: Values) -> None:
+        """A child's partial sum has arrived; `values` belong to this execution from now on."""
+        tree = self.trees[index]
+        if self.closed or chunk in tree.results:
             self.counters["late"] += 1
             return
-        state = part.state.setdefault(chunk, _Chunk())
-        if contributors not in part.below:
+        known = tree.sums.setdefault(chunk, PartialSum())
+        if contributors not in tree.child_bits:
             self.counters["refused"] += 1
             return
-        if state.have & contributors or state.sent:
+        if known.contributors & contributors or known.sent:
             self.counters["duplicate"] += 1
             return
-        if state.total is None:
-            state.total = values
+        if known.total is None:
+            known.total = values
         else:
-            np.add(state.total, values, out=state.total)
-        state.have |= contributors
-        self._complete(tree, chunk)
+            np.add(known.total, values, out=known.total)
+        known.contributors |= contributors
+        self._send_if_complete(index, chunk)
 
-    def result(self, tree: int, chunk: int, values: Values) -> None:
-        """A result has come (or is made here, at the root)."""
-        part = self.parts[tree]
-        if self.closed or chunk in part.answered:
+    def result(self, index: int, chunk: int, values: Values) -> None:
+        """A chunk's result has arrived, or has been computed here, at the root."""
+        tree = self.trees[index]
+        if self.closed or chunk in tree.results:
             self.counters["duplicate"] += 1
             return
-        part.answered.add(chunk)
-        part.state.pop(chunk, None)
-        while part.oldest in part.answered:
-            part.oldest += 1
-        if part.down and self.task.trees[tree].routes:
-            self.post(SendRequest(Kind.DOWN, tree, chunk, 0, None, values))
+        tree.add_result(chunk)
+        if tree.down and self.task.trees[index].routes:
+            self._send(SendRequest(Kind.DOWN, index, chunk, 0, None, values))
         else:
-            for edge in part.down:
-                self.post(SendRequest(Kind.DOWN, tree, chunk, 0, edge, values))
-        if part.receiver:
-            self._take(tree, chunk, values)
-        if part.leaf:
-            self._pump(tree)
+            for edge in tree.down:
+                self._send(SendRequest(Kind.DOWN, index, chunk, 0, edge, values))
+        if tree.is_receiver:
+            self._take(index, chunk, values)
+        if tree.is_leaf:
+            self._send_leaf(index)
 
-    def kept(self, tree: int, chunk: int, values: Values) -> None:
-        """What the last root kept of a chunk has come."""
-        if self.closed or (tree, chunk) in self.came or self.fresh is None:
+    def velocity_arrived(self, index: int, chunk: int, velocity: Values) -> None:
+        """The velocity of a chunk has arrived from the last root of a task with momentum."""
+        if self.closed or not self.velocity.expects(index, chunk):
             self.counters["duplicate"] += 1
             return
-        self.came[tree, chunk] = values
-        total = self.unmoved.pop((tree, chunk), None)
+        total = self.velocity.arrived(index, chunk, velocity)
         if total is not None:
-            self._onward(tree, chunk, total, added=True)
+            self._send_up(index, chunk, total, divided=True)
 
-    def mend(self, task: Task) -> None:
-        """Trees have been replaced by others at the end (`Task.with_root`). What has come of them counts for nothing:
-        whoever gets a result has all of it from one root."""
-        self.task = task
-        for index, part in enumerate(self.parts):
-            if part.chunks and not task.trees[index].count:
-                early = sum(tree == index for tree, *_ in self.early)
-                self.left -= part.chunks - (len(part.answered) - early) if part.receiver else 0
-                self.early = [each for each in self.early if each[0] != index]
-                self.parts[index] = self._part(index)
-        fresh = range(len(self.parts), len(task.trees))
-        for index in fresh:
-            part = self._part(index)
-            part.receiver = part.receiver and not self.over  # its trainer goes on with what it has
-            self.left += part.chunks if part.receiver else 0
-            part.tokens_at = self.clock()
-            self.parts.append(part)
-        for index in fresh:
-            if self.source is not None and self.parts[index].leaf:
-                self._pump(index)
-
-    def missing(self, tree: int) -> list[int]:
-        """Chunks of a tree that this agent has no result of."""
-        part = self.parts[tree]
-        return [chunk for chunk in range(part.oldest, part.chunks) if chunk not in part.answered]
-
-    def again(self, tree: int, chunks: Collection[int], receiver: str) -> None:
-        """A receiver of what switches copy has not got these: they go to it alone."""
-        part = self.parts[tree]
-        if self.closed or self.source is None or not (part.own and self.task.trees[tree].routes):
-            return
-        for edge in part.down:
-            for chunk in chunks if edge.receiver == receiver else ():
-                if chunk in part.answered:
-                    start, end = self.task.chunk(tree, chunk)
-                    self.counters["again"] += 1
-                    self.post(SendRequest(Kind.DOWN, tree, chunk, 0, edge, self.source[start:end]))
-
-    def drop(self, nodes: Collection[str]) -> None:
-        """These receivers of a copy get no more of it."""
-        self.task = self.task.without(nodes)
-        for part in self.parts:
-            part.down = tuple(edge for edge in part.down if edge.receiver not in nodes)
-
-    def pace(self, mbps: float) -> None:
-        """What switches copy is sent so fast from now on."""
-        self.task = self.task.at_rate(mbps)
-        for index, part in enumerate(self.parts):
-            if part.leaf and self.source is not None:
-                part.tokens_at = min(part.tokens_at, self.clock() + self.task.chunk_values * 32e-6 / mbps)
-                self._pump(index)
-
-    def sends_to(self, node: str) -> bool:
-        """Whether what waits for this receiver is still to go there."""
-        return not self.closed and (
-            self.task.op != "copy" or any(edge.receiver == node for part in self.parts for edge in part.down)
-        )
-
-    def sent(self, post: SendRequest) -> None:
-        """A connection has taken it."""
+    def sent(self, request: SendRequest) -> None:
+        """A connection has taken the chunk."""
         if self.task.op != "copy" or self.closed:
             return
-        part = self.parts[post.tree]
-        if post.edge is not None and self.task.trees[post.tree].routes:
-            return  # what a receiver had not got, once more
-        for edge in part.down if post.edge is None else (post.edge,):
-            receiver = edge.receiver
-            self.passed[receiver] += 1
-            if self.passed[receiver] % max(1, part.chunks // REPORTS) == 0 or self.passed[receiver] == part.chunks:
-                self.progress(receiver, 1 - self.passed[receiver] / part.chunks)
-        if post.edge is not None:
-            self._feed(post.edge)
+        tree = self.trees[request.tree]
+        if request.edge is not None and self.task.trees[request.tree].routes:
+            return  # a chunk that switches copied and one receiver did not get, sent again
+        for edge in tree.down if request.edge is None else (request.edge,):
+            self._copies.sent(edge.receiver, tree.chunks)
+        if request.edge is not None:
+            self._send_copy(request.edge)
 
-    def _feed(self, edge: Edge) -> None:
-        """A copy goes to each receiver as fast as that takes it, a few chunks ahead."""
-        to, chunks = edge.receiver, self.parts[0].chunks
-        if to in self.feeding:
-            return  # called from below
-        self.feeding.add(to)
-        while self.source is not None and self.sends_to(to) and self.fed[to] < min(chunks, self.passed[to] + AHEAD):
-            chunk = self.fed[to]
-            self.fed[to] += 1
-            start, end = self.task.chunk(0, chunk)
-            self.post(SendRequest(Kind.DOWN, 0, chunk, 0, edge, self.source[start:end]))
-        self.feeding.discard(to)
+    # --- orders ---
+
+    def mend(self, task: Task) -> None:
+        """Trees have been replaced by others at the end of the task's list (`Task.with_root`). What has arrived of the
+        replaced trees is ignored: an agent that gets a result has all of it from one root."""
+        self.task = task
+        for index, tree in enumerate(self.trees):
+            if tree.chunks and not task.trees[index].count:
+                early = sum(each == index for each, *_ in self._early_results)
+                self._results_left -= tree.chunks - (len(tree.results) - early) if tree.is_receiver else 0
+                self._early_results = [each for each in self._early_results if each[0] != index]
+                self.trees[index] = TreeState.of(task, index, self.node)
+        added = range(len(self.trees), len(task.trees))
+        for index in added:
+            tree = TreeState.of(task, index, self.node)
+            tree.is_receiver = tree.is_receiver and not self.complete  # a complete agent keeps the results it has
+            self._results_left += tree.chunks if tree.is_receiver else 0
+            tree.next_send_at = self._clock()
+            self.trees.append(tree)
+        for index in added:
+            if self._source is not None and self.trees[index].is_leaf:
+                self._send_leaf(index)
+
+    def resend(self, index: int, chunks: Collection[int], receiver: str) -> None:
+        """A receiver of a tree that switches copy lacks these chunks: they are sent to it alone."""
+        tree = self.trees[index]
+        if self.closed or self._source is None or not (tree.own_bit and self.task.trees[index].routes):
+            return
+        for edge in tree.down:
+            for chunk in chunks if edge.receiver == receiver else ():
+                if chunk in tree.results:
+                    start, end = self.task.chunk(index, chunk)
+                    self.counters["again"] += 1
+                    self._send(SendRequest(Kind.DOWN, index, chunk, 0, edge, self._source[start:end]))
+
+    def drop(self, nodes: Collection[str]) -> None:
+        """These receivers get no more of a copy."""
+        self.task = self.task.without(nodes)
+        for tree in self.trees:
+            tree.down = tuple(edge for edge in tree.down if edge.receiver not in nodes)
+
+    def pace(self, mbps: float) -> None:
+        """Trees that switches copy are sent at this rate (Mbit/s of values) from now on."""
+        self.task = self.task.at_rate(mbps)
+        for index, tree in enumerate(self.trees):
+            if tree.is_leaf and self._source is not None:
+                one_chunk = self.task.chunk_values * 32e-6 / mbps
+                tree.next_send_at = min(tree.next_send_at, self._clock() + one_chunk)
+                self._send_leaf(index)
 
     def restore(self) -> None:
-        """The tensor is again as it was brought, where this agent has not got all of its result: a task that is given
-        up must not leave sums in a part of it. What has all of its result is the trainer's again, and stays."""
-        if self.tensor is None or self.source is None or self.over:
-            return
-        if self.source is not self.tensor:
-            self.tensor[:] = self.source
-        for (tree, chunk), values in reversed(self.replaced.items()):
-            start, end = self.task.chunk(tree, chunk)
-            self.tensor[start:end] = values
-        self.replaced.clear()
+        """The task is given up: the trainer's tensor is again as it was submitted, so that no sums stay in a part of
+        it. A complete tensor belongs to the trainer again and is not touched."""
+        if not self.complete:
+            self._tensor.restore()
 
     def close(self) -> None:
-        """Nothing more is sent or taken."""
+        """From now on nothing is sent or taken."""
         self.closed = True
-        self.tensor = self.source = None
-        self.replaced.clear()
-        self.came.clear()
-        self.unmoved.clear()
+        self._tensor.clear()
+        self.velocity.clear()
 
-    # --- what follows ---
+    # --- questions ---
 
-    def _keep(self, tree: int, chunk: int) -> None:
-        """What was brought of a chunk that a result is going to replace, where nothing else has it. A copy that another
-        agent sends (SelMcast, SSP) goes into memory that nobody has brought."""
-        if self.tensor is not None and self.source is self.tensor and self.task.op != "copy":
-            start, end = self.task.chunk(tree, chunk)
-            self.replaced.setdefault((tree, chunk), self.tensor[start:end].copy())
+    @property
+    def tensor(self) -> Values | None:
+        """The trainer's tensor, over whose values results are written; None before `start` and after `close`."""
+        return self._tensor.values
 
-    def _take(self, tree: int, chunk: int, values: Values) -> None:
+    @property
+    def _source(self) -> Values | None:
+        """The values to send."""
+        return self._tensor.source
+
+    def has_chunk(self, index: int, chunk: int, values: int) -> bool:
+        """Whether the task has such a chunk, of this many values."""
+        if not (index < len(self.trees) and chunk < self.trees[index].chunks):
+            return False
+        start, end = self.task.chunk(index, chunk)
+        return values == end - start
+
+    def buffer_for(self, kind: Kind, index: int, chunk: int) -> Values:
+        """Memory into which the chunk of a message may be received: of the trainer's tensor for a result that replaces
+        values there, else new memory."""
+        start, end = self.task.chunk(index, chunk)
+        tree = self.trees[index]
+        in_place = kind == Kind.DOWN and tree.is_receiver and chunk not in tree.results and self.task.op != "mix"
+        buffer = self._tensor.buffer(start, end) if in_place else None
+        return np.empty(end - start, np.float32) if buffer is None else buffer
+
+    def sends_to(self, node: str) -> bool:
+        """Whether chunks that wait for this receiver are still to be sent."""
+        return not self.closed and (
+            self.task.op != "copy" or any(edge.receiver == node for tree in self.trees for edge in tree.down)
+        )
+
+    # --- results ---
+
+    def _take(self, index: int, chunk: int, values: Values) -> None:
+        """A result goes into the trainer's tensor."""
         if self.tensor is None:
-            self.early.append((tree, chunk, values))
+            self._early_results.append((index, chunk, values))
             return
-        start, end = self.task.chunk(tree, chunk)
-        there = self.tensor[start:end]
+        start, end = self.task.chunk(index, chunk)
         if self.task.op == "mix":
-            there += values
-        elif there.ctypes.data != values.ctypes.data:
-            self._keep(tree, chunk)
-            there[:] = values
-        self.left -= 1
-        if not self.left:
+            self._tensor.add(start, end, values)
+        else:
+            self._tensor.write(start, end, values)
+        self._results_left -= 1
+        if not self._results_left:
             self._end()
 
     def _end(self) -> None:
-        if self.task.op == "mix" and self.tensor is not None:
-            np.multiply(self.tensor, np.float32(1 / self.mixes), out=self.tensor)
-        self.over = True
-        self.replaced.clear()
-        self.finished()
+        if self.task.op == "mix":
+            self._tensor.scale(1 / self._mixed)
+        self.complete = True
+        self._tensor.commit()
+        self._environment.finished()
 
-    def _complete(self, tree: int, chunk: int) -> None:
-        """Sends the sum on when everything is in it."""
-        part, state = self.parts[tree], self.parts[tree].state[chunk]
-        if state.sent or state.have | part.own != part.expected or state.total is None:
+    # --- sums ---
+
+    def _send_if_complete(self, index: int, chunk: int) -> None:
+        """Sends the chunk's sum up when everything that this agent is to add is in it."""
+        tree, known = self.trees[index], self.trees[index].sums[chunk]
+        if known.sent or known.contributors | tree.own_bit != tree.expected or known.total is None:
             return
-        if part.own:
-            if self.tensor is None:
+        if tree.own_bit:
+            if self._source is None:
                 return
-            start, end = self.task.chunk(tree, chunk)
-            assert self.source is not None
-            np.add(state.total, self.source[start:end], out=state.total)
-        state.sent = True
-        total, state.total = state.total, None
-        self._onward(tree, chunk, total)
-
-    def _hand_over(self, index: int, edge: Edge) -> None:
-        for chunk in range(self.parts[index].chunks):
             start, end = self.task.chunk(index, chunk)
-            kept = np.zeros(end - start, np.float32) if self.state is None else self.state[start:end]
-            self.post(SendRequest(Kind.STATE, index, chunk, 0, edge, kept))
+            np.add(known.total, self._source[start:end], out=known.total)
+        known.sent = True
+        total, known.total = known.total, None
+        self._send_up(index, chunk, total)
 
-    def _accelerated(self, tree: int, chunk: int, values: Values) -> Values | None:
-        """momentum x what was kept + values, to be kept too; None: what was kept has not come yet."""
-        assert self.fresh is not None
-        start, end = self.task.chunk(tree, chunk)
-        kept: Values | None
-        if self.task.trees[tree].state is None:
-            kept = None if self.state is None else self.state[start:end]
-        elif (tree, chunk) in self.came:
-            kept = self.came.pop((tree, chunk))
-        else:
-            self.unmoved[tree, chunk] = values
-            return None
-        if kept is not None:
-            values = kept * np.float32(self.task.momentum) + values
-        self.fresh[start:end] = values
-        return self.fresh[start:end]
-
-    def _onward(self, tree: int, chunk: int, values: Values, *, added: bool = False) -> None:
-        part = self.parts[tree]
-        if part.up is not None:
-            self.post(SendRequest(Kind.UP, tree, chunk, part.expected, part.up, values))
+    def _send_up(self, index: int, chunk: int, values: Values, *, divided: bool = False) -> None:
+        """Sends a sum to the parent; at the root it becomes the result. divided: it is the mean already."""
+        tree = self.trees[index]
+        if tree.up is not None:
+            self._send(SendRequest(Kind.UP, index, chunk, tree.expected, tree.up, values))
             return
-        count = len(self.task.trees[tree].contributors)
-        if self.task.op == "mean" and count > 1 and not added:
+        count = len(self.task.trees[index].contributors)
+        if self.task.op == "mean" and count > 1 and not divided:
             np.multiply(values, np.float32(1 / count), out=values)
         if self.task.momentum:
-            moved = self._accelerated(tree, chunk, values)
+            moved = self.velocity.applied(index, chunk, values)
             if moved is None:
                 return
             values = moved
-        self.result(tree, chunk, values)
+        self.result(index, chunk, values)
 
-    def _pump(self, tree: int) -> None:
-        """Sends what window and rate allow of a tree that begins here."""
-        part = self.parts[tree]
-        rate = self.task.trees[tree].rate_of(self.node) if part.own else 0.0
-        window = self.task.window if part.receiver and self.task.window else part.chunks
-        if part.pumping:
-            return  # called from below: where this agent is the root too, sending gives the result
-        part.pumping = True
+    def _send_leaf(self, index: int) -> None:
+        """Sends as many chunks as window and rate allow, of a tree whose sums begin at this agent."""
+        tree = self.trees[index]
+        if tree.sending:
+            return  # this agent is the root, too, and sending gave a result: the loop further up the stack continues
+        tree.sending = True
         try:
-            self._send_more(tree, part, rate, window)
+            self._send_within_window(index, tree)
         finally:
-            part.pumping = False
+            tree.sending = False
 
-    def _wake(self, tree: int, part: _Part, number: int) -> None:
-        if number == part.wakes:
-            self._pump(tree)
+    def _timer(self, index: int, tree: TreeState, number: int) -> None:
+        if number == tree.timers:
+            self._send_leaf(index)
 
-    def _send_more(self, tree: int, part: _Part, rate: float, window: int) -> None:
-        while not self.closed and self.source is not None and part.next < min(part.chunks, part.oldest + window):
-            if (tree, part.next) in self.skip:
-                part.next += 1
+    def _send_within_window(self, index: int, tree: TreeState) -> None:
+        rate = self.task.trees[index].rate_of(self.node) if tree.own_bit else 0.0
+        window = self.task.window if tree.is_receiver and self.task.window else tree.chunks
+        while (
+            not self.closed
+            and self._source is not None
+            and tree.next_chunk < min(tree.chunks, tree.first_missing + window)
+        ):
+            if (index, tree.next_chunk) in self._skip:
+                tree.next_chunk += 1
                 continue
-            start, end = self.task.chunk(tree, part.next)
+            start, end = self.task.chunk(index, tree.next_chunk)
             if rate > 0:
-                now = self.clock()
-                if part.tokens_at > now + LEAST_WAIT:
-                    part.wakes += 1
-                    self.later(part.tokens_at - now, partial(self._wake, tree, part, part.wakes))
+                now = self._clock()
+                if tree.next_send_at > now + TIMER_SECONDS:
+                    tree.timers += 1
+                    callback = partial(self._timer, index, tree, tree.timers)
+                    self._environment.later(tree.next_send_at - now, callback)
                     return
-                # What was not used is lost, but for one chunk: a late timer must not slow the tree down.
+                # Unused time is lost, except for one chunk's: a late timer must not slow the tree down.
                 seconds = (end - start) * 32e-6 / rate
-                part.tokens_at = max(part.tokens_at, now - seconds) + seconds
-            chunk, part.next = part.next, part.next + 1
-            self._onward(tree, chunk, self.source[start:end])
+                tree.next_send_at = max(tree.next_send_at, now - seconds) + seconds
+            chunk, tree.next_chunk = tree.next_chunk, tree.next_chunk + 1
+            self._send_up(index, chunk, self._source[start:end])
+
+    def _send_copy(self, edge: Edge) -> None:
+        """Sends chunks of a copy to a receiver, as many as its connection takes soon."""
+
+        def post(chunk: int) -> bool:
+            if self._source is None or not self.sends_to(edge.receiver):
+                return False
+            start, end = self.task.chunk(0, chunk)
+            self._send(SendRequest(Kind.DOWN, 0, chunk, 0, edge, self._source[start:end]))
+            return True
+
+        self._copies.send(edge.receiver, self.trees[0].chunks, post)

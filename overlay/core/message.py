@@ -15,9 +15,13 @@ import struct
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from controlplane.planner.plan.task import MOST_VIA
 from overlay.core.errors import MessageError
 
+Values = NDArray[np.float32]
 MAGIC = b"INOV"
 VERSION = 4
 MOST_VALUES = 1 << 24

@@ -1,4 +1,4 @@
-"""A host's agent, as a trainer uses it: joins the coordinator, brings values, is told when they are summed."""
+"""A host's agent, as a trainer uses it: it joins the coordinator, submits values, and waits for their mean or sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import numpy as np
 
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import Late, OverlayError
-from overlay.core.execution import Execution, Values
+from overlay.core.execution import Execution
+from overlay.core.message import Values
 from overlay.core.tcp import MOST_CONNECTIONS
 from overlay.net.dispatcher import Dispatcher
 from overlay.net.eager_scatter import EagerScatter
@@ -27,7 +28,7 @@ from overlay.net.neighbours import Neighbours
 from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import ReliableMulticast
 from overlay.net.submissions import Done, Submission, Submissions
-from overlay.net.tasks import Tasks
+from overlay.net.tasks import AgentParts, Tasks
 from overlay.net.tls import Security
 from overlay.net.transport import Inbound, end_all
 
@@ -35,14 +36,14 @@ __all__ = ["Agent", "Copy", "Done"]
 
 JOIN_SECONDS = 30.0
 ANSWER_SECONDS = 3.0
-"""For which a trainer that waits no longer waits for the coordinator to say who is missing."""
+"""A trainer whose timeout has passed waits this long for the coordinator to name the agents that are missing."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """What another agent sent to this one beside its own values (SelMcast, SSP)."""
+    """Values that another agent sent to this one, beside this agent's own (SelMcast, SSP)."""
 
     sender: str
     task: int
@@ -52,12 +53,12 @@ class Copy:
 class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
-    coordinator: (host, port). backups: of coordinators that may take its place, in turn. listen: where other agents
-    reach this one; port 0: any; at all addresses (0.0.0.0): under the one that the coordinator sees this agent come
-    from. advertise: where others are told to reach it instead (behind a translation of addresses); port 0: where it
-    listens. connections: TCP connections to each neighbour; where packets are lost, up to
-    `most_connections` of them. security: TLS (tls.py); None: plaintext. clock: seconds since any time; agents'
-    clocks need not agree.
+    coordinator: (host, port). node: the agent's name, a worker of the job. listen: where other agents reach this one;
+    port 0: any free one; host 0.0.0.0: all addresses, and others are told the address that the coordinator sees.
+    advertise: where others are told to reach it instead (behind address translation); port 0: the one of `listen`.
+    connections: TCP connections to each neighbour; where packets are lost, up to `most_connections`. backups:
+    coordinators that may take the coordinator's place, tried in turn. security: TLS (tls.py); None: plaintext. clock:
+    seconds since any time; the clocks of agents need not agree. log: gets each line; None: the module's logger.
     """
 
     def __init__(
@@ -90,15 +91,15 @@ class Agent:
         self._thread.start()
 
     def _compose(self, coordinators: Sequence[tuple[str, int]], clock: Callable[[], float]) -> None:
-        """What an agent is made of. Each part is given those that it uses; they stand above it."""
+        """Makes the agent's parts. Each part is given those above it that it uses."""
         node, counters = self.node, self.counters
-        pending_messages = self._pending_messages = PendingMessages(counters)
+        self._pending_messages = PendingMessages(counters)
 
         def log(line: str) -> None:
             self._log(f"{node}: {line}")
 
         self._membership = Membership(
-            coordinators, hello=self._hello, told=self._told, left=self._left,
+            coordinators, hello=self._hello, on_message=self._on_message, on_disconnected=self._on_disconnected,
             clock=clock, security=self._security, log=log,
         )  # fmt: skip
         self._neighbours = Neighbours(
@@ -106,27 +107,28 @@ class Agent:
             security=self._security, clock=self._membership.now, lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
-            node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.copied(packet),
+            node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.packet_received(packet),
             control=self._neighbours.control, counters=counters, log=log,
         )  # fmt: skip
         self._eager_scatter = EagerScatter(node, self._neighbours, counters)
         self._submissions = Submissions(
             node, self._loop, membership=self._membership, eager_scatter=self._eager_scatter, counters=counters,
         )  # fmt: skip
+        parts = AgentParts(
+            self._membership, self._neighbours, self._multicast, self._submissions, self._eager_scatter,
+            self._pending_messages,
+        )  # fmt: skip
         self._tasks = Tasks(
-            node, self._loop, membership=self._membership, neighbours=self._neighbours, multicast=self._multicast,
-            submissions=self._submissions, eager_scatter=self._eager_scatter, pending_messages=pending_messages,
-            counters=counters, copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
+            node, self._loop, parts, counters=counters,
+            copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
-        self._dispatcher = Dispatcher(
-            membership=self._membership, neighbours=self._neighbours, multicast=self._multicast, tasks=self._tasks,
-            eager_scatter=self._eager_scatter, pending_messages=pending_messages, counters=counters, log=log,
-        )  # fmt: skip
+        self._dispatcher = Dispatcher(parts, self._tasks, counters=counters, log=log)
 
     # --- for trainers ---
 
     def wait_joined(self, timeout: float = JOIN_SECONDS) -> None:
-        """Returns when the coordinator has taken this agent in. Raises OverlayError."""
+        """Returns when the coordinator has accepted this agent. timeout: seconds. Raises OverlayError when the
+        coordinator refuses the agent or does not answer in time."""
         if not self._joined.wait(timeout):
             host, port = self.coordinator
             raise OverlayError(f"{self.node}: the coordinator at {host}:{port} did not answer within {timeout:.0f} s")
@@ -134,10 +136,10 @@ class Agent:
             raise OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}")
 
     def synchronise_async(self, tensor: Values) -> concurrent.futures.Future[Done]:
-        """Brings these values; the future ends when they have been replaced by the result.
+        """Submits these values; the future ends when the result has replaced them.
 
-        tensor: float32, one dimension, contiguous; not to be touched meanwhile. The future raises PeerLost or
-        OverlayError; the values are then again what was brought.
+        tensor: float32, one dimension, contiguous; not to be touched before the future ends. The future raises PeerLost
+        or OverlayError; the tensor then has the submitted values again. Raises ValueError for another kind of tensor.
         """
         return self._submit(tensor).future
 
@@ -152,8 +154,11 @@ class Agent:
         return submission
 
     def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
-        """The same, and waits. timeout: seconds after which the round is given up, for all who take part; then raises
-        Late, a TimeoutError that says who is missing."""
+        """Submits these values and waits until the result has replaced them (`synchronise_async`).
+
+        timeout: seconds after which the round is given up for all agents in it; then raises Late, a TimeoutError that
+        names the agents that are missing.
+        """
         submission = self._submit(tensor)
         try:
             return submission.future.result(timeout)
@@ -167,24 +172,25 @@ class Agent:
             raise Late(str(error)) from None
 
     def copies(self) -> list[Copy]:
-        """What others have sent since the last call, in the order in which it was complete."""
+        """The copies that other agents have sent since the last call, in the order in which they were complete."""
         found = []
         while self._inbox:
             found.append(self._inbox.popleft())
         return found
 
     def statistics(self) -> dict[str, Any]:
-        """Bytes sent per neighbour, those that switches copied by link of the network, and what was counted."""
+        """Bytes sent to each neighbour, bytes of multicasts on each link of the network, and the agent's counters."""
         sent, copied = self._neighbours.bytes_sent(), dict(self._multicast.copied)
         return {"node": self.node, "bytes_sent": sent, "bytes_copied": copied, **self.counters}
 
     def leave(self, timeout: float = 30.0) -> None:
-        """Closes when nobody needs this agent for a task any more: it may pass on what others still wait for."""
+        """Closes the agent when no task needs it any more (it may pass on chunks for others), or after `timeout`
+        seconds."""
         self._tasks.idle.wait(timeout)
         self.close()
 
     def close(self) -> None:
-        """Leaves at once. What is under way fails with OverlayError."""
+        """Closes the agent at once. Synchronisations that have not ended raise OverlayError."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end)
             self._thread.join(10)
@@ -230,18 +236,19 @@ class Agent:
         self._submissions.submit(submission)
 
     def _give_up(self, submission: Submission, reason: str) -> None:
-        """The trainer waits no longer. The coordinator says who is missing, where one answers."""
+        """The trainer waits no longer. The coordinator, where one answers, names the agents that are missing."""
         if submission.future.done():
             return
         number = self._submissions.task_of(submission)
-        if self._membership.there and (number is not None or submission.announced):
+        if self._membership.connected and (number is not None or submission.announced):
             self._membership.tell(type="withdraw", turn=submission.turn, task=number, reason=reason)
-            alone = f"{reason}, and no coordinator answers"
-            self._loop.call_later(ANSWER_SECONDS, self._give_up_alone, submission, alone)
+            unanswered = f"{reason}, and no coordinator answers"
+            self._loop.call_later(ANSWER_SECONDS, self._give_up_alone, submission, unanswered)
         else:
             self._give_up_alone(submission, f"{reason}: there is no coordinator at {self._membership.known}")
 
     def _give_up_alone(self, submission: Submission, reason: str) -> None:
+        """The trainer waits no longer, and no coordinator has answered that."""
         number = self._submissions.task_of(submission)
         if submission.future.done():
             return
@@ -250,12 +257,12 @@ class Agent:
         else:
             self._submissions.withdraw(submission, OverlayError(f"{self.node}: {reason}"))
 
-    def _unmet(self, turn: int | None, reason: str) -> None:
-        """No task comes for what was brought. turn: which; None: what waits longest."""
+    def _reject(self, turn: int | None, reason: str) -> None:
+        """No task can contain the submission of this turn (None: the oldest one)."""
         error = OverlayError(f"{self.node}: {reason}")
-        if not self._submissions.unmet(turn, error) and turn is not None:
+        if not self._submissions.reject(turn, error) and turn is not None:
             number = self._submissions.task_by_turn(turn)
-            if number is not None:  # it has begun since the trainer gave up
+            if number is not None:  # its task has begun since the trainer gave up
                 self._membership.tell(type="withdraw", turn=turn, task=number, reason=reason)
 
     def _lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
@@ -265,7 +272,7 @@ class Agent:
     # --- the coordinator ---
 
     def _hello(self) -> dict[str, Any]:
-        """Who joins, and what a coordinator needs that takes over from another one."""
+        """What the agent says when it joins: its address, and what a coordinator that takes over needs (AgentState)."""
         self._submissions.forget_announcements()
         host, port = self.listen
         if self.advertise is not None:
@@ -274,18 +281,19 @@ class Agent:
             "node": self.node, "host": host, "port": port, "epoch": self._neighbours.epoch, **self._tasks.report(),
         }  # fmt: skip
 
-    def _left(self) -> None:
+    def _on_disconnected(self) -> None:
         """There is no coordinator any more, or none yet."""
         self._submissions.coordinator_left()
         self._tasks.coordinator_left()
 
-    def _told(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
+        """The coordinator has said this."""
         kind = message["type"]
         if kind == "members":
-            self._meet(message)
+            self._set_members(message)
         elif kind == "default":
             blocks = tuple((str(owner), int(first), int(size)) for owner, first, size in message["blocks"])
-            self._eager_scatter.default(message["values"], message["chunk_values"], blocks)
+            self._eager_scatter.set_default_split(message["values"], message["chunk_values"], blocks)
         elif kind == "task":
             self._begun(self._tasks.begin(Task.from_json(message["task"])))
         elif kind == "alike":
@@ -303,11 +311,11 @@ class Agent:
         elif kind == "pace":
             self._tasks.pace(message["task"], message["mbps"])
         elif kind == "go":
-            self._submissions.go(message["task"])
+            self._submissions.release(message["task"])
         elif kind == "alone":
             self._submissions.first_alone()
         elif kind == "unmet":
-            self._unmet(message["turn"], message["reason"])
+            self._reject(message["turn"], message["reason"])
         elif kind == "waits":
             self._log(f"{self.node}: waits for others: {message['reason']}")
         elif kind == "gathering":
@@ -323,20 +331,21 @@ class Agent:
         if execution is not None:
             self._dispatcher.begun(execution)
 
-    def _meet(self, message: dict[str, Any]) -> None:
-        if message["epoch"] != self._neighbours.epoch:  # another coordinator, or the first
-            self._tasks.begin_anew()
+    def _set_members(self, message: dict[str, Any]) -> None:
+        """The coordinator acts, and says who the members are and how messages are to be sent."""
+        if message["epoch"] != self._neighbours.epoch:  # another coordinator, or the first one
+            self._tasks.new_epoch()
             self._pending_messages.forget_before(message["epoch"])
         self._dispatcher.probe_values, self._submissions.may_go_alone = message["probe_values"], message["alone"]
         copying = message.get("multicast")
         if copying is None:
-            self._multicast.carry(None)
+            self._multicast.configure(None)
         else:
             key = bytes.fromhex(copying["key"])
-            self._multicast.carry(Carrier(copying["job"], copying["program_values"], bool(key)), key)
+            self._multicast.configure(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
-        self._neighbours.meet(message["epoch"], members, message["everyone"])
-        self._eager_scatter.met(self._tasks.running)
+        self._neighbours.set_members(message["epoch"], members, message["everyone"])
+        self._eager_scatter.introduced(self._tasks.running)
         self._joined.set()
-        self._tasks.led()
+        self._tasks.coordinator_acts()
         self._submissions.announce()

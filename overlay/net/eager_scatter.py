@@ -1,4 +1,4 @@
-"""Chunks that leave before the task is known that they are for, over the wire: overlay/core/scatter.py says which."""
+"""Sends and receives chunks whose task is not known yet, over agents' connections; core/scatter.py says which."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Mapping
 from functools import partial
 
 from controlplane.planner.plan.task import Task
-from overlay.core.execution import Execution, Values
-from overlay.core.message import Header, Kind
+from overlay.core.execution import Execution
+from overlay.core.message import Header, Kind, Values
 from overlay.core.scatter import EAGER_PRIORITY, Blocks, Scatter
 from overlay.net.neighbours import Neighbours
 
-AHEAD = 4096
-"""Chunks that are kept at most until the coordinator is heard whose agents sent them."""
+FUTURE_CHUNKS = 4096
+"""How many chunks are kept at most whose sender has heard of a coordinator that this agent has not heard of yet."""
 
 
 class EagerScatter:
-    """Of one agent."""
+    """The eager scatter of one agent (CREW paper, IV-A2)."""
 
     def __init__(self, node: str, neighbours: Neighbours, counters: Counter[str]) -> None:
         self._node, self._neighbours, self._counters = node, neighbours, counters
         self._scatter: Scatter[Values] = Scatter(node)
-        self._defaults: dict[int, tuple[int, Blocks]] = {}  # values -> values of a chunk, who adds what
-        self._ahead: deque[tuple[Header, Values]] = deque(maxlen=AHEAD)
+        self._splits: dict[int, tuple[int, Blocks]] = {}  # size of the tensor -> values of a chunk, who adds which
+        self._future: deque[tuple[Header, Values]] = deque(maxlen=FUTURE_CHUNKS)
 
-    def default(self, values: int, chunk_values: int, blocks: Blocks) -> None:
-        """The splitting of so many values that is told beforehand."""
-        self._defaults[values] = chunk_values, blocks
+    def set_default_split(self, values: int, chunk_values: int, blocks: Blocks) -> None:
+        """The coordinator tells how tensors of this many values are split before their task is known."""
+        self._splits[values] = chunk_values, blocks
 
     # --- as a sender ---
 
     def send(self, turn: int, tensor: Values) -> None:
-        """By the default splitting, where there is one for so many values."""
-        chunk_values, blocks = self._defaults.get(tensor.size, (1, ()))
+        """Sends the submission's chunks by the default split; nothing where there is none for tensors of its size."""
+        chunk_values, blocks = self._splits.get(tensor.size, (1, ()))
         for owner, chunk in self._scatter.begin(turn, blocks, chunk_values):
             if owner in self._neighbours.members:
                 values = tensor[chunk * chunk_values : (chunk + 1) * chunk_values]
@@ -47,22 +47,22 @@ class EagerScatter:
                 )
 
     def settle(self, task: Task) -> frozenset[tuple[int, int]]:
-        """(tree, chunk) of what is with the right one already: the task has come."""
+        """The task has been announced: the (tree, chunk) that the right aggregators have already."""
         return self._scatter.settle(task, self._neighbours.peers)
 
     def _sent(self, turn: int, owner: str, chunk: int) -> None:
         self._scatter.sent(turn, owner, chunk, self._neighbours.peers.get(owner))
 
     def stop(self) -> None:
-        """No task comes: what has not left stays."""
+        """No task will contain the submission: chunks that have not left are not sent."""
         self._scatter.stop()
 
     # --- as a receiver ---
 
-    def came(self, header: Header, values: Values, running: Mapping[int, Execution]) -> None:
-        """It is added where its task runs, and else kept until that begins."""
-        if header.epoch > self._neighbours.epoch:  # its sender has heard of a coordinator that is still to come here
-            self._ahead.append((header, values))
+    def received(self, header: Header, values: Values, running: Mapping[int, Execution]) -> None:
+        """An eager chunk has arrived: its task adds it if it is running, else the chunk is kept until it begins."""
+        if header.epoch > self._neighbours.epoch:  # its sender has heard of a coordinator that this agent has not
+            self._future.append((header, values))
             return
         sender = self._neighbours.name(header.path[0])
         if header.epoch != self._neighbours.epoch or sender is None:
@@ -73,19 +73,19 @@ class EagerScatter:
         if found is not None:
             task, tree, chunk = found
             execution = running[task.number]
-            if execution.takes(tree, chunk, header.values):
+            if execution.has_chunk(tree, chunk, header.values):
                 self._counters["early"] += 1
                 execution.partial(tree, chunk, 1 << task.trees[tree].contributors.index(sender), values)
 
-    def met(self, running: Mapping[int, Execution]) -> None:
-        """The coordinator has said who is there: chunks that came before that can be understood."""
-        ahead = list(self._ahead)
-        self._ahead.clear()
-        for header, values in ahead:
-            self.came(header, values, running)
+    def introduced(self, running: Mapping[int, Execution]) -> None:
+        """The coordinator has said who the members are: chunks of its epoch that arrived before can be assigned."""
+        future = list(self._future)
+        self._future.clear()
+        for header, values in future:
+            self.received(header, values, running)
 
     def collect(self, execution: Execution) -> None:
-        """The task begins: what has been kept for it is added."""
+        """A task begins: the chunks that have arrived for it are added."""
         for tree, chunk, bit, values in self._scatter.collect(execution.task):
             self._counters["early"] += 1
             execution.partial(tree, chunk, bit, values)

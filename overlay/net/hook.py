@@ -3,7 +3,7 @@
     agent = overlay.Agent(("10.0.0.1", 9700), "h3", listen=("10.0.0.3", 0))
     model.register_comm_hook(hook.HookState(agent), hook.overlay_hook)     # every rank, every step
 
-or, where not everybody takes part each time (CREW, SelMcast), between local steps:
+or between local steps, where not all agents take part each time (CREW, SelMcast):
 
     average(model, agent)
 """
@@ -19,14 +19,15 @@ from overlay.net.agent import Agent, Done
 
 
 class HookState:
-    """What DDP hands to the hook: the node's agent."""
+    """The state that DDP passes to the hook: the node's agent."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
 
 
 def overlay_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The bucket's mean over all ranks, in place; completed from the agent's thread. float32 on the CPU only."""
+    """Replaces the bucket by its mean over all ranks; the future ends in the agent's thread. Raises TypeError for a
+    tensor that is not float32 on the CPU."""
     tensor = bucket.buffer()
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
         raise TypeError(f"the overlay's hook takes float32 gradients on the CPU, got {tensor.dtype} on {tensor.device}")
@@ -45,7 +46,8 @@ def overlay_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[t
 
 @torch.no_grad()
 def average(model: nn.Module, agent: Agent, timeout: float | None = None) -> Done:
-    """Brings the model's parameters (float32, CPU), waits, and takes the result. Raises OverlayError, TimeoutError."""
+    """Submits the model's parameters (float32, CPU), waits, and copies the result into them. timeout: seconds. Raises
+    OverlayError, and Late (a TimeoutError) when the timeout passes."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     done = agent.synchronise(flat.numpy(), timeout)

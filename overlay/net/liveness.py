@@ -1,9 +1,9 @@
-"""Who is there: judged by the socket first, and by silence only when that has lasted.
+"""Detects agents and coordinators that are gone: by the socket first, and by their silence only when that lasts.
 
-An agent lives in its trainer's process. While that holds Python's interpreter lock (imports, compilers, a busy machine)
-its agent says nothing for seconds, and is as well as before. Its kernel still acknowledges what comes, though, and
-resets the connection when the process ends. So a host that is dead or cut off is noticed by its kernel's silence, a
-process that has ended by the reset, and one that lives and says nothing is given a minute.
+An agent lives in its trainer's process. While that process holds Python's interpreter lock (imports, compilers, a busy
+machine), the agent says nothing for seconds although nothing is wrong. But its kernel still acknowledges what arrives,
+and resets the connection when the process ends. So a host that is dead or cut off is detected by its kernel's silence,
+a process that has ended by the reset, and a process that lives and says nothing has a minute.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import contextlib
 import socket
 
 ALIVE_SECONDS = 1.0
-"""Agents and coordinators say so often that they are there."""
+"""Agents and coordinators say this often that they live."""
 
 UNREACHED_SECONDS = 5.0
-"""A connection between an agent and its coordinator on which nothing is acknowledged for so long has ended."""
+"""A connection between agent and coordinator ends when nothing is acknowledged for this long."""
 
 FROZEN_SECONDS = 60.0
-"""An agent whose host answers and that says nothing for so long is taken for lost."""
+"""An agent whose host answers and that says nothing for this long counts as lost."""
 
 
-def watch(transport: asyncio.BaseTransport, seconds: float) -> None:
-    """The connection ends with an OSError when the other end's kernel answers nothing for so long, also when nothing is
-    sent."""
+def end_when_unreached(transport: asyncio.BaseTransport, seconds: float) -> None:
+    """Has the kernel end the connection, with an OSError, when the other end's kernel answers nothing for this long,
+    also while nothing is sent (TCP keepalive and TCP_USER_TIMEOUT)."""
     own: socket.socket | None = transport.get_extra_info("socket")
     if own is None:
         return
     probes = max(1, round(seconds))
-    with contextlib.suppress(OSError):  # it has ended already
+    with contextlib.suppress(OSError):  # the connection has ended already
         for level, name, value in (
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
             (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
@@ -41,15 +41,16 @@ def watch(transport: asyncio.BaseTransport, seconds: float) -> None:
 
 
 class Silence:
-    """How long somebody has said nothing, in seconds in which this process could have heard it: while this one stands
-    still, what others say waits in its sockets and does not make them silent."""
+    """How long the other end has said nothing, in seconds in which this process could have heard it. While this process
+    stands still, messages wait in its sockets, and their senders do not count as silent."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def heard(self) -> None:
+        """The other end has said something."""
         self.seconds = 0.0
 
     def tick(self) -> None:
-        """ALIVE_SECONDS of this process's own loop have gone, however long that took."""
+        """ALIVE_SECONDS of this process's own loop have passed, however long that took."""
         self.seconds += ALIVE_SECONDS

@@ -6,10 +6,10 @@ import asyncio
 
 try:
     import uvloop
-except ImportError:  # an option: pip install 'inart[overlay]'
+except ImportError:  # it is optional: pip install 'inart[overlay]'
     uvloop = None
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Not running, of the calling thread's to be."""
+    """A new loop that does not run yet, for a thread of the caller's."""
     return asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()

@@ -1,12 +1,12 @@
-"""Blocks that leave an agent once and that switches copy (L3): packets of docs/protocol.md, labelled for the task.
+"""Packets that leave an agent once and that switches copy (L3), in the format of docs/protocol.md.
 
-A packet has one of the program's sizes. Its label says to switches where it goes, and to receivers of which tree it is;
-the epoch is the task's number, the sequence the packet's in the tree, the bitmap the overlay's epoch. Values are in the
-hosts' byte order. Packets may be lost: overlay/net/reliable_multicast.py.
+A packet has one of the sizes of the switches' program. Its label tells switches where to copy it, and receivers to
+which tree it belongs. The field epoch has the task's number, the sequence the packet's number in the tree, and the
+bitmap the coordinator's epoch. Values are in the hosts' byte order. Packets may be lost (reliable_multicast.py).
 
-Sealed, where agents have certificates: a packet's values are encrypted, and they and its header authenticated, by
-AES-GCM with a key that the coordinator drew and gave to its members over TLS. Switches change nothing of what they
-forward and replicate. Who has the key could speak for another member.
+Where agents have certificates, packets are sealed with AES-GCM: values are encrypted, values and header authenticated,
+with a key that the coordinator draws and sends to its members over TLS. Switches change nothing in packets that they
+forward and copy. A member that has the key could send packets in another member's name.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _HEADER = struct.Struct(">BBHIIIQ")
 assert _HEADER.size == HEADER_BYTES
 
 AT_ONCE_SECONDS = 0.001
-"""Packets of so much time at a tree's rate leave together: timers are no finer."""
+"""Packets that a tree's rate allows within this time leave together: timers are no finer."""
 
 BUFFER_BYTES = 4 << 20
 MOST_READ = 64
-"""Packets between two looks at other sockets."""
+"""At most this many packets are read before other sockets have their turn."""
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # <linux/in.h>: packets are never fragments
 
@@ -44,8 +44,8 @@ _NONCE = struct.Struct(">III")
 
 
 class Seal:
-    """A key. The same nonce never comes twice: labels are of one sender in a task, tasks have numbers of their own in
-    an epoch, and each coordinator draws another key."""
+    """Seals packets with a key. No nonce is used twice: it has the label, which belongs to one sender in a task, and
+    the task's number, which is unique in an epoch; and each coordinator draws another key."""
 
     def __init__(self, key: bytes) -> None:
         """key: 16 bytes."""
@@ -56,12 +56,12 @@ class Seal:
         """A new key."""
         return AESGCM.generate_key(128)
 
-    def close(self, header: bytes, values: bytes) -> bytes:
-        """What takes the place of the values, TAG_BYTES longer."""
+    def seal(self, header: bytes, values: bytes) -> bytes:
+        """The sealed values, TAG_BYTES longer than the values."""
         return self._cipher.encrypt(_nonce(header), values, header)
 
     def open(self, header: bytes, sealed: bytes) -> bytes | None:
-        """The values; None: they, the header or the key are other ones."""
+        """The values; None: they or the header have been changed, or were sealed with another key."""
         try:
             return self._cipher.decrypt(_nonce(header), sealed, header)
         except InvalidTag:
@@ -75,7 +75,7 @@ def _nonce(header: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Carrier:
-    """What agents have to know to send and receive: the job's number on the wire, float32 values that the switches'
+    """The packets of a coordinator's multicasts: the job's number on the wire, how many float32 values the switches'
     program has in a packet, and whether packets are sealed."""
 
     job: int
@@ -84,25 +84,27 @@ class Carrier:
 
     @property
     def packet_values(self) -> int:
-        """Values of a tree in a packet."""
+        """Values of a tree in a packet: a seal takes the room of four."""
         return self.program_values - (TAG_BYTES // 4 if self.sealed else 0)
 
     @property
     def port(self) -> int:
+        """The UDP port of the packets."""
         return udp_port(self.job, 0)
 
     def packets(self, values: int) -> int:
-        """Of a chunk of so many values."""
+        """The number of packets of a chunk with this many values."""
         return -(-values // self.packet_values)
 
     def bytes(self, values: int) -> int:
-        """Of the frames of a chunk of so many values."""
+        """The bytes of all frames of a chunk with this many values."""
         return self.packets(values) * frame_bytes(self.program_values)
 
 
 @dataclass(frozen=True)
 class Packet:
-    """One that has come. values: the carrier's packet_values; those past the chunk's end count for nothing."""
+    """A packet that has arrived. values: `packet_values` of them; those past the chunk's end are padding. As an
+    argument of `Multicast.send`: a whole chunk, with the sequence of its first packet."""
 
     label: int
     epoch: int
@@ -111,20 +113,21 @@ class Packet:
     values: Values
 
 
-class _Line:
-    """What an agent has to send under one label."""
+class _Queue:
+    """The chunks that an agent has to send under one label. next_at: when the next packet may leave, in seconds of the
+    loop."""
 
     def __init__(self, mbps: float) -> None:
         self.mbps = mbps
         self.waiting: deque[tuple[deque[tuple[bytes, memoryview]], Callable[[], None]]] = deque()
-        self.next = 0.0
+        self.next_at = 0.0
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Multicast:
-    """An agent's socket for what switches copy. In the agent's loop.
+    """An agent's socket for packets that switches copy, in the agent's loop.
 
-    address: of the interface. received(packet): one has come; its values are its receiver's.
+    address: of the interface. received(packet): a packet has arrived; its values belong to the callee.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class Multicast:
         self.carrier, self._loop, self._received = carrier, loop, received
         self._seal: Seal | None = None
         self._bytes = HEADER_BYTES + 4 * carrier.program_values
-        self._lines: dict[int, _Line] = {}
+        self._queues: dict[int, _Queue] = {}
         self._padding = memoryview(bytes(4 * carrier.packet_values))
         self.malformed = 0
         self.forged = 0  # packets that are not sealed with our key
@@ -156,73 +159,77 @@ class Multicast:
         loop.add_reader(own.fileno(), self._read)
 
     def sealed(self, seal: Seal) -> None:
-        """With this one from now on, also what waits. What comes with another is lost, and comes again over TCP."""
+        """Packets are sealed in this way from now on, also those that wait. A packet with another seal counts as
+        lost, and is replaced over TCP."""
         self._seal = seal
 
     def send(self, chunk: Packet, mbps: float, sent: Callable[[], None]) -> None:
-        """A chunk, as one packet that is too large (sequence: its first one's), with what else has its label at this
-        rate; `sent`: it has left. Its values may not change until then. mbps: of values, without headers."""
+        """Sends a chunk, given as one packet that is too large, whose sequence is that of its first packet.
+
+        mbps: the rate of all chunks with its label, of values without headers. sent(): the chunk has left; its values
+        may not change before.
+        """
         size, label = self.carrier.packet_values, chunk.label
         data = memoryview(chunk.values.data).cast("B")
         packets = []
         for k in range(self.carrier.packets(len(chunk.values))):
             fields = VERSION, Flag.RESULT, self.carrier.job, label, chunk.task, chunk.sequence + k, chunk.epoch
             packets.append((_HEADER.pack(*fields), data[4 * k * size : 4 * (k + 1) * size]))
-        line = self._lines.get(label)
-        if line is None:
-            line = self._lines[label] = _Line(mbps)
-        line.waiting.append((deque(packets), sent))
-        if line.timer is None:
-            self._pump(label, line)
+        queue = self._queues.get(label)
+        if queue is None:
+            queue = self._queues[label] = _Queue(mbps)
+        queue.waiting.append((deque(packets), sent))
+        if queue.timer is None:
+            self._pump(label, queue)
 
     def pace(self, label: int, mbps: float) -> None:
-        """What has this label goes at this rate from now on."""
-        line = self._lines.get(label)
-        if line is not None:
-            line.mbps = mbps
+        """Chunks with this label are sent at this rate from now on."""
+        queue = self._queues.get(label)
+        if queue is not None:
+            queue.mbps = mbps
 
     def forget(self, label: int) -> None:
-        """Nothing more is to be sent under this label."""
-        line = self._lines.pop(label, None)
-        if line is not None and line.timer is not None:
-            line.timer.cancel()
+        """Chunks with this label that wait are not sent."""
+        queue = self._queues.pop(label, None)
+        if queue is not None and queue.timer is not None:
+            queue.timer.cancel()
 
     def close(self) -> None:
-        for label in list(self._lines):
+        for label in list(self._queues):
             self.forget(label)
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 
-    def _pump(self, label: int, line: _Line) -> None:
-        line.timer = None
-        seconds = 32e-6 * self.carrier.packet_values / line.mbps
-        while line.waiting and self._lines.get(label) is line:
-            packets, sent = line.waiting[0]
+    def _pump(self, label: int, queue: _Queue) -> None:
+        queue.timer = None
+        seconds = 32e-6 * self.carrier.packet_values / queue.mbps
+        while queue.waiting and self._queues.get(label) is queue:
+            packets, sent = queue.waiting[0]
             while packets:
                 now = self._loop.time()
-                if line.next > now + AT_ONCE_SECONDS or not self._put(*packets[0]):
-                    wait = max(line.next - now, AT_ONCE_SECONDS)
-                    line.timer = self._loop.call_later(wait, self._pump, label, line)
+                if queue.next_at > now + AT_ONCE_SECONDS or not self._put(*packets[0]):
+                    wait = max(queue.next_at - now, AT_ONCE_SECONDS)
+                    queue.timer = self._loop.call_later(wait, self._pump, label, queue)
                     return
                 packets.popleft()
-                # What was not used is lost: a timer that comes late must not make a burst.
-                line.next = max(line.next, now - AT_ONCE_SECONDS) + seconds
-            line.waiting.popleft()
+                # Unused time is lost: a late timer must not cause a burst.
+                queue.next_at = max(queue.next_at, now - AT_ONCE_SECONDS) + seconds
+            queue.waiting.popleft()
             sent()
 
     def _put(self, head: bytes, data: memoryview) -> bool:
-        """Whether the interface takes it."""
+        """Sends a packet; returns whether the interface took it."""
         parts: list[bytes | memoryview] = [head, data, self._padding[len(data) :]]
         if self.carrier.sealed:
             if self._seal is None:
-                return True  # as below
-            parts = [head, self._seal.close(head, b"".join(parts[1:]))]
+                return True  # it counts as lost on the way
+            parts = [head, self._seal.seal(head, b"".join(parts[1:]))]
         try:
             self._socket.sendmsg(parts, (), 0, (str(GROUP), self.carrier.port))
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            return True  # as if it had been lost on the way
+            return True  # it counts as lost on the way
         return True
 
     def _read(self) -> None:
@@ -252,21 +259,21 @@ class Multicast:
 
 
 class Assembly:
-    """Chunks of what switches copy that are not complete, of one tree of a task."""
+    """The incomplete chunks of one tree that switches copy. heard: when its last packet arrived, in seconds."""
 
     def __init__(self, carrier: Carrier, chunk_values: int) -> None:
-        self._carrier, self.each = carrier, carrier.packets(chunk_values)
+        self._carrier, self._packets_per_chunk = carrier, carrier.packets(chunk_values)
         self._chunks: dict[int, tuple[Values, set[int]]] = {}
-        self.heard = 0.0  # when the last packet came
+        self.heard = 0.0
 
     def place(self, sequence: int) -> tuple[int, int]:
-        """(chunk, packet in it) of a packet."""
-        return divmod(sequence, self.each)
+        """(chunk, packet within it) of the packet with this sequence."""
+        return divmod(sequence, self._packets_per_chunk)
 
-    def add(self, chunk: int, part: int, values: Values, place: Callable[[], Values]) -> Values | None:
-        """The chunk's values where they are all there now. place(): memory for them."""
+    def add(self, chunk: int, part: int, values: Values, buffer: Callable[[], Values]) -> Values | None:
+        """Adds a packet to its chunk. Returns the chunk's values when they are complete. buffer(): memory for them."""
         if chunk not in self._chunks:
-            whole = place()
+            whole = buffer()
             self._chunks[chunk] = whole, set(range(self._carrier.packets(len(whole))))
         whole, missing = self._chunks[chunk]
         if part not in missing:
@@ -281,5 +288,5 @@ class Assembly:
         return whole
 
     def forget(self, chunk: int) -> None:
-        """It has come another way."""
+        """The chunk has arrived over TCP."""
         self._chunks.pop(chunk, None)

@@ -1,4 +1,4 @@
-"""Who is in the overlay, by what number, and one agent's connections to and from them: opened, kept, opened again."""
+"""The members of the overlay, their numbers, and one agent's connections to and from them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from weakref import WeakSet
 
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import MessageError, OverlayError, PeerLost
-from overlay.core.execution import Values
-from overlay.core.message import Header, Kind
+from overlay.core.message import Header, Kind, Values
 from overlay.net.tls import Security
 from overlay.net.transport import Inbound, Peer, Receiver, kept_open
 
 REOPEN_SECONDS = 1.0
-"""After which a connection that broke is opened again, before a task needs it."""
+"""A connection that broke is opened again after this time, before a task needs it."""
 
 
 class Neighbours:
-    """Of one agent, in its loop.
+    """The neighbours of one agent, in its loop.
 
-    connections: to each neighbour; where packets are lost, up to `most_connections`. security: None: plaintext.
-    clock(): what messages are stamped with. lost(name, address, reason): somebody who has been counted on cannot be
-    reached where he listened (None: nobody knows where).
+    connections: how many to each neighbour; where packets are lost, up to `most_connections`. security: TLS; None:
+    plaintext. clock(): the time with which messages are stamped. lost(name, address, reason): an agent that a task
+    needed cannot be reached at this address (None: its address is not known).
+
+    epoch: of the coordinator and its numbers; 0: none has been joined. members: where each member listens.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Neighbours:
         self._connections, self._most_connections = connections, most_connections
         self.security = security
         self._clock, self._on_lost = clock, lost
-        self.epoch = 0  # of the coordinator, and of its numbers
+        self.epoch = 0
         self.members: dict[str, tuple[str, int]] = {}
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -49,11 +50,11 @@ class Neighbours:
         self._reopening: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
-    # --- who is there ---
+    # --- members ---
 
-    def meet(self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str]) -> None:
-        """What the coordinator says. members: where they listen now. everyone: of the job, there or not; they have
-        numbers."""
+    def set_members(self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str]) -> None:
+        """The coordinator has said who the members are. members: where each listens. everyone: all agents of the job,
+        members or not; their numbers are their positions in the sorted list."""
         for name, peer in list(self.peers.items()):
             if members.get(name) != peer.address:
                 peer.close()
@@ -65,25 +66,26 @@ class Neighbours:
         self._keep_open()
 
     def name(self, number: int) -> str | None:
-        """None: nobody has this number."""
+        """The agent with this number; None: there is none."""
         return self._names[number] if number < len(self._names) else None
 
     def path(self, *names: str) -> tuple[int, ...]:
-        """Their numbers."""
+        """The numbers of these agents."""
         return tuple(self._numbers[name] for name in names)
 
     # --- connections that others open ---
 
     def accept(self, receiver: Receiver) -> Inbound:
-        """For a connection that comes; secure: of who shows a certificate."""
+        """The protocol of a connection that another agent opens."""
         self.inbound.add(each := Inbound(receiver, secure=self.security is not None))
         return each
 
     def check(self, hello: Header, transport: asyncio.BaseTransport) -> None:
-        """Whether it is the one who says so who speaks over this connection. Raises MessageError."""
+        """Raises MessageError when the certificate of a connection is not that of the agent that its first message
+        names."""
         if self.security is None:
             return
-        # By another coordinator's numbers it is a member at any rate.
+        # The numbers of another epoch are not known: the certificate must be some member's.
         speaker = self.name(hello.path[0]) if hello.epoch == self.epoch else None
         try:
             self.security.check(transport, "node", speaker)
@@ -91,7 +93,7 @@ class Neighbours:
             raise MessageError(str(error)) from None
 
     def divert(self, task: int) -> None:
-        """The trainer gets its tensor back: nothing that comes late may be received into it."""
+        """The trainer of a task gets its tensor back: no message that is still arriving may be received into it."""
         for each in list(self.inbound):
             each.divert(task)
 
@@ -107,7 +109,7 @@ class Neighbours:
         *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """To whom the header is for now (`Peer.send`)."""
+        """Sends a message to the agent that its header addresses now (`Peer.send`)."""
         name = self._names[header.path[header.hop]]
         try:
             peer = self._peer(name)
@@ -118,32 +120,32 @@ class Neighbours:
             peer.send(priority, header, values, sent, wanted, dropped=dropped)
 
     def control(self, kind: Kind, task: Task, receiver: str, tree: int, values: Values) -> None:
-        """What agents say to each other about a task, directly."""
+        """Sends a message about a task, without a chunk, directly to another agent."""
         path = self.path(self._node, receiver)
         self.send(task.priority, Header(kind, self.epoch, task.number, path, 1, tree, 0, len(values)), values)
 
-    def expect(self, task: Task) -> None:
-        """Opens what the task will need: later, it would be opened behind queues of what the task sends."""
-        for name in self._after(task):
+    def connect_for(self, task: Task) -> None:
+        """Opens the connections that the task will need: later they would have to wait behind the task's own chunks."""
+        for name in self._receivers(task):
             if name in self.members:
                 self._peer(name).expect()
 
     def adapt(self, task: Task) -> None:
-        """Opens more to whom this task has lost packets (`Peer.adapt`)."""
-        for name in self._after(task) if self._most_connections > self._connections else ():
+        """Opens more connections to neighbours on whose links this task has lost packets (`Peer.adapt`)."""
+        for name in self._receivers(task) if self._most_connections > self._connections else ():
             if name in self.peers:
                 self.peers[name].adapt(self._most_connections)
 
-    def _after(self, task: Task) -> dict[str, None]:
-        """To whom this agent sends something of it, each once: a task of many trees says so many times."""
+    def _receivers(self, task: Task) -> dict[str, None]:
+        """The neighbours to which this agent sends chunks of the task, each once (the keys, in order)."""
         return dict.fromkeys(receiver for sender, receiver in task.hops() if sender == self._node)
 
     def bytes_sent(self) -> dict[str, int]:
-        """By neighbour."""
+        """Bytes sent to each neighbour."""
         return {name: peer.bytes_sent for name, peer in list(self.peers.items()) if peer.bytes_sent}
 
     def close(self) -> None:
-        """All of them, both ways; none is opened again, and nobody is lost any more."""
+        """Ends all connections, in both directions; none is opened again, and `lost` is not called any more."""
         self._closed = True
         self._reopen_nothing()
         for each in list(self.inbound):
@@ -155,7 +157,7 @@ class Neighbours:
         peer = self.peers.get(name)
         if peer is None:
             if name not in self.members:
-                raise PeerLost(f"{name} is no member of the overlay")
+                raise PeerLost(f"{name} is not a member of the overlay now")
             peer = self.peers[name] = Peer(
                 name,
                 self.members[name],
@@ -174,12 +176,12 @@ class Neighbours:
             return
         if name not in self._reopening:
             self._reopening[name] = self._loop.call_later(REOPEN_SECONDS, self._reopen, name)
-        if peer is None or peer.used:  # else nobody misses it
+        if peer is None or peer.used:  # else no task needs it
             self._on_lost(name, address, reason)
 
     def _keep_open(self) -> None:
-        """To everybody, where they are few: with which of them the next task has to do is not known, and a connection
-        over several links, or with TLS, takes as long to open as a small task."""
+        """Opens the connections to all members, in a job with few agents: which of them the next task needs is not
+        known, and a connection over several links or with TLS takes as long to open as a small task."""
         if self._closed or not kept_open(len(self._names), self._connections):
             return
         for name in self.members:

@@ -1,19 +1,18 @@
-"""What comes for tasks that have not been announced here yet: another agent may have heard of them before."""
+"""Messages for tasks that this agent has not been told of yet: another agent may have heard of the task before."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from overlay.core.execution import Values
-from overlay.core.message import Header
+from overlay.core.message import Header, Values
 from overlay.net.multicast import Packet
 
 HELD_BYTES = 1 << 30
-"""Of one agent; what is beyond is dropped."""
+"""An agent holds at most this many bytes of such messages, and drops what is beyond."""
 
 
 class PendingMessages:
-    """Of one agent. Tasks are known by (epoch, number); what is taken is held no more."""
+    """The messages that one agent holds. Tasks are known by (epoch, number); what is taken is no longer held."""
 
     def __init__(self, counters: Counter[str]) -> None:
         self._counters = counters
@@ -22,6 +21,7 @@ class PendingMessages:
         self._bytes = 0
 
     def hold(self, header: Header, values: Values) -> None:
+        """Keeps a message until its task begins."""
         if self._bytes + values.nbytes > HELD_BYTES:
             self._counters["held too much"] += 1
             return
@@ -29,26 +29,26 @@ class PendingMessages:
         self._bytes += values.nbytes
 
     def hold_packet(self, packet: Packet) -> None:
-        """One that switches have copied: where it is dropped, it is asked for as a lost one is."""
+        """Keeps a packet that switches have copied. Where it is dropped, its receiver asks for it like a lost one."""
         if self._bytes + packet.values.nbytes <= HELD_BYTES:
             self._packets.setdefault((packet.epoch, packet.task), []).append(packet)
             self._bytes += packet.values.nbytes
 
     def forget_before(self, epoch: int) -> None:
-        """What is held of earlier coordinators' tasks: nobody will announce them any more."""
+        """Drops the messages for tasks of earlier epochs: no coordinator will announce those tasks any more."""
         for key in {*self._messages, *self._packets}:
             if key[0] < epoch:
                 self.take(*key)
                 self.take_packets(*key)
 
     def take(self, epoch: int, task: int) -> list[tuple[Header, Values]]:
-        """In the order in which they came."""
+        """The task's messages, in the order in which they arrived."""
         found = self._messages.pop((epoch, task), [])
         self._bytes -= sum(values.nbytes for _, values in found)
         return found
 
     def take_packets(self, epoch: int, task: int) -> list[Packet]:
-        """In the order in which they came."""
+        """The task's packets, in the order in which they arrived."""
         found = self._packets.pop((epoch, task), [])
         self._bytes -= sum(packet.values.nbytes for packet in found)
         return found

@@ -1,7 +1,7 @@
-"""Trees that switches copy, as one agent has them: chunks leave once, and what is lost is sent again over TCP.
+"""Trees that switches copy, at one agent: each chunk leaves the root once, and lost packets are replaced over TCP.
 
-Packets may be lost. When all of a tree has left, its root says so to each receiver (`Kind.SENT`); who has not got a
-chunk answers which (`Kind.MISSING`), and gets it over TCP.
+When a root has sent all of a tree, it tells each receiver (`Kind.SENT`). A receiver answers with the chunks that it
+lacks (`Kind.MISSING`), and the root sends those to it over TCP.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import numpy as np
 
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import OverlayError
-from overlay.core.execution import Execution, SendRequest, Values
-from overlay.core.message import Kind
+from overlay.core.execution import Execution, SendRequest
+from overlay.core.message import Kind, Values
 from overlay.net.multicast import Assembly, Carrier, Multicast, Packet, Seal
 
 NOTHING = np.empty(0, np.float32)
 QUIET_SECONDS = 0.1
-"""Without a packet of a tree that switches copy, nothing of it is on its way any more."""
+"""When no packet of a tree has arrived for this long, no packet of it is on its way any more."""
 
 Control = Callable[[Kind, Task, str, int, Values], None]
-"""Sends over TCP: what, of which task, to which agent, of which tree, with what in it."""
+"""Sends a message without a chunk over TCP: its kind, task, receiver, tree and content."""
 
 
 class ReliableMulticast:
-    """Of one agent, in its loop.
+    """The multicasts of one agent, in its loop.
 
-    node: who it is. address: of its interface. received(packet): one has come of some task. copied: bytes of frames by
-    link of the network ("u->v"). counters: the agent's.
+    node: the agent's name. address: of its interface. received(packet): a packet of some task has arrived. copied: the
+    bytes of all frames that this agent's multicasts have caused, by link of the network ("u->v"). counters: the
+    agent's.
     """
 
     def __init__(
@@ -48,12 +49,13 @@ class ReliableMulticast:
     ) -> None:
         self._node, self._address, self._loop = node, address, loop
         self._received, self._control, self._counters, self._log = received, control, counters, log
-        self._socket: Multicast | None = None  # where switches copy
+        self._socket: Multicast | None = None  # None: no switch copies
         self._assembling: dict[tuple[int, int], Assembly] = {}  # by task and tree
         self.copied: Counter[str] = Counter()
 
-    def carry(self, carrier: Carrier | None, key: bytes = b"") -> None:
-        """What the coordinator says of the network. None: no switch copies. key: of sealed packets."""
+    def configure(self, carrier: Carrier | None, key: bytes = b"") -> None:
+        """What the coordinator says of the network: how packets are made (None: no switch copies), and the key with
+        which they are sealed."""
         if self._socket is not None and self._socket.carrier != carrier:
             self.close()
         if carrier is not None and self._socket is None:
@@ -65,48 +67,49 @@ class ReliableMulticast:
             self._socket.sealed(Seal(key))
 
     def close(self) -> None:
-        """Nothing more is sent or received."""
+        """From now on nothing is sent or received."""
         if self._socket is not None:
             self._counters.update({"forged": self._socket.forged} if self._socket.forged else {})
             self._socket.close()
             self._socket = None
 
-    # --- a root's part ---
+    # --- as a root ---
 
-    def send(self, execution: Execution, post: SendRequest, epoch: int) -> None:
-        """A chunk for all receivers of its tree. epoch: the overlay's. Raises OverlayError: there is no socket."""
-        task, tree = execution.task, execution.task.trees[post.tree]
+    def send(self, execution: Execution, request: SendRequest, epoch: int) -> None:
+        """Sends a chunk to all receivers of its tree. epoch: the coordinator's. Raises OverlayError when this agent has
+        no socket for multicasts."""
+        task, tree = execution.task, execution.task.trees[request.tree]
 
         def sent() -> None:
-            execution.sent(post)
-            if post.chunk == task.chunks(post.tree) - 1 and not execution.closed:
-                for edge in execution.parts[post.tree].down:
-                    self._control(Kind.SENT, task, edge.receiver, post.tree, NOTHING)
+            execution.sent(request)
+            if request.chunk == task.chunks(request.tree) - 1 and not execution.closed:
+                for edge in execution.trees[request.tree].down:
+                    self._control(Kind.SENT, task, edge.receiver, request.tree, NOTHING)
 
         if self._socket is None:
-            raise OverlayError(f"{self._node} cannot send multicasts")
+            raise OverlayError(f"{self._node} has no socket for multicasts: see its log for the reason")
         carrier = self._socket.carrier
-        first = post.chunk * carrier.packets(task.chunk_values)
-        self._socket.send(Packet(tree.label, epoch, task.number, first, post.values), tree.rate_mbps, sent)
-        size = carrier.bytes(len(post.values))
+        first = request.chunk * carrier.packets(task.chunk_values)
+        self._socket.send(Packet(tree.label, epoch, task.number, first, request.values), tree.rate_mbps, sent)
+        size = carrier.bytes(len(request.values))
         for u, v in {pair for route in tree.routes for pair in pairwise(route)}:
             self.copied[f"{u}->{v}"] += size
 
     def pace(self, execution: Execution, mbps: float) -> None:
-        """All of its trees go at this rate from now on."""
+        """All trees of the task are sent at this rate from now on, in Mbit/s of values."""
         execution.pace(mbps)
         for tree in execution.task.trees:
             if self._socket is not None:
                 self._socket.pace(tree.label, mbps)
 
-    def again(self, execution: Execution, tree: int, chunks: Values, receiver: str) -> None:
-        """`Kind.MISSING` has come from a receiver."""
-        execution.again(tree, chunks.view(np.uint32).tolist(), receiver)
+    def resend(self, execution: Execution, tree: int, chunks: Values, receiver: str) -> None:
+        """`Kind.MISSING` has arrived: the receiver lacks these chunks (numbers of 32 bits in memory for values)."""
+        execution.resend(tree, chunks.view(np.uint32).tolist(), receiver)
 
-    # --- a receiver's part ---
+    # --- as a receiver ---
 
-    def arrived(self, execution: Execution, packet: Packet) -> None:
-        """A packet of the execution's task has come."""
+    def packet_arrived(self, execution: Execution, packet: Packet) -> None:
+        """A packet of the execution's task has arrived."""
         labels = [tree.label for tree in execution.task.trees]
         if execution.closed or packet.label not in labels or self._socket is None:
             return
@@ -115,35 +118,35 @@ class ReliableMulticast:
         if assembly is None:
             assembly = self._assembling[packet.task, tree] = Assembly(carrier, execution.task.chunk_values)
         assembly.heard = self._loop.time()
-        part = execution.parts[tree]
+        state = execution.trees[tree]
         chunk, number = assembly.place(packet.sequence)
-        if not part.receiver or chunk >= part.chunks or chunk in part.answered:
+        if not state.is_receiver or chunk >= state.chunks or chunk in state.results:
             return
-        whole = assembly.add(chunk, number, packet.values, lambda: execution.place(Kind.DOWN, tree, chunk))
+        whole = assembly.add(chunk, number, packet.values, lambda: execution.buffer_for(Kind.DOWN, tree, chunk))
         if whole is not None:
             execution.result(tree, chunk, whole)
 
-    def ask(self, execution: Execution, tree: int, root: str) -> None:
-        """`Kind.SENT` has come: what is missing is asked for, when nothing is on its way any more."""
+    def request_missing(self, execution: Execution, tree: int, root: str) -> None:
+        """`Kind.SENT` has arrived from the root: asks for the chunks that are missing when no packet is on its way."""
         if execution.closed:
             return
         assembly = self._assembling.get((execution.task.number, tree))
         quiet = self._loop.time() - assembly.heard if assembly is not None else math.inf
-        missing = execution.missing(tree)
+        missing = execution.trees[tree].missing()
         if missing and quiet < QUIET_SECONDS:
-            self._loop.call_later(QUIET_SECONDS - quiet, self.ask, execution, tree, root)
+            self._loop.call_later(QUIET_SECONDS - quiet, self.request_missing, execution, tree, root)
         elif missing:
             self._counters["missing"] += len(missing)
             self._control(Kind.MISSING, execution.task, root, tree, np.array(missing, np.uint32).view(np.float32))
 
-    def unicast(self, task: int, tree: int, chunk: int) -> None:
-        """A chunk has come over TCP: packets of it count no more."""
+    def arrived_over_tcp(self, task: int, tree: int, chunk: int) -> None:
+        """A chunk has arrived over TCP: packets of it are ignored from now on."""
         assembly = self._assembling.get((task, tree))
         if assembly is not None:
             assembly.forget(chunk)
 
     def forget(self, task: Task) -> None:
-        """The task is over."""
+        """The task is over: nothing of it is sent or assembled any more."""
         for index, tree in enumerate(task.trees):
             self._assembling.pop((task.number, index), None)
             if self._socket is not None and tree.label:

@@ -1,4 +1,4 @@
-"""The switches' part of multicasts (L3): labels and groups for each task, by the runtime that keeps switches filled."""
+"""Installs tasks' multicasts (L3) on switches: labels, groups and ports, beside the entries of other jobs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from overlay.net.multicast import Carrier
 
 CONNECT_SECONDS = 15.0
 JOB_ID = 0xFFFE
-"""On the wire, unless told otherwise: jobs whose gradients switches add are numbered from 1."""
+"""The default number of the overlay's job on the wire: jobs whose gradients switches add are numbered from 1."""
 
 
 class Replication:
-    """Puts what tasks want copied on the switches of a topology, and takes it off. From one thread.
+    """Installs the multicasts of tasks on the switches of a topology, and removes them. For use by one thread.
 
-    connect(): the connected targets of all its switches; asked for by the first task that wants anything. From then on
-    they are kept filled with the topology's IPv4 routes and what the tasks want; other jobs' entries stay. limits: of
-    the switches' program.
+    connect(): the connected targets of all switches; called for the first task with a multicast. From then on switches
+    are kept filled with the topology's IPv4 routes and the tasks' entries; entries of other jobs stay. limits: of the
+    switches' program.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class Replication:
         self._connect, self._log = connect, log
         self._switches: Switches | None = None
         self._next = first_label(job_id)
-        self._there: dict[int, Mapping[str, RuleSet]] = {}  # by task
-        self._over: set[int] = set()  # tasks whose entries go with the next write
-        self._pruned: dict[int, Task] = {}  # tasks whose trees lose branches with it
+        self._installed: dict[int, Mapping[str, RuleSet]] = {}  # task -> switch -> entries
+        self._over: set[int] = set()  # tasks whose entries the next write removes
+        self._pruned: dict[int, Task] = {}  # tasks whose trees lose branches with the next write
 
     @property
     def switches(self) -> Switches:
-        """Connected. Raises FabricError."""
+        """The switches, connected and filled. Raises FabricError."""
         if self._switches is None:
             targets = self._connect()
             base = {name: RuleSet(name, (), (), entries) for name, entries in routes(self.topology).items()}
             jobs = found(targets)
-            jobs.pop(self.job_id, None)  # what a coordinator before this one left
+            jobs.pop(self.job_id, None)  # entries that an earlier coordinator left
             self._switches = Switches(targets, base, jobs, self._log)
             self._switches.fill()
             self._switches.watch()
         return self._switches
 
     def install(self, task: Task) -> Task:
-        """The task with the labels under which switches copy what it wants copied. They are on the switches when this
-        returns. Raises FabricError, DoesNotFit, PlanError; nothing is changed then."""
+        """Installs the task's multicasts; returns the task with their labels when they are on all switches. Raises
+        FabricError, DoesNotFit or PlanError, and nothing has been changed then."""
         copied = _copied(task)
         if not copied:
             return task
@@ -72,48 +72,50 @@ class Replication:
             kept = self._kept()
             if self._next + len(copied) > last_label(self.job_id):
                 self._next = first_label(self.job_id)
-            made = self._made(copied, self._next, kept)
+            made = self._entries(copied, self._next, kept)
             self._write({**kept, task.number: made.rulesets})
             self._next = made.next_label
         labels = made.multicasts
         return replace(task, trees=tuple(replace(tree, label=labels.get(tree.root, 0)) for tree in task.trees))
 
     def prune(self, task: Task) -> None:
-        """A copy (`op`) has lost receivers: its tree loses their branches with the next write. The label stays, and
-        each switch's ports are some of those before, so in whatever order switches are written, all others get every
-        packet."""
-        if task.number in self._there:
+        """A task with the op "copy" has lost receivers: the next write removes their branches. The label stays, and
+        each switch keeps some of its ports, so the other receivers get every packet in whatever order switches are
+        written."""
+        if task.number in self._installed:
             self._pruned[task.number] = task
 
     def settle(self) -> None:
-        """Writes what `prune` has left for the next write. Raises FabricError."""
+        """Writes the removals that `prune` has left for the next write. Raises FabricError."""
         if self._pruned.keys() - self._over:
             with self.switches.placing:
                 self._write(self._kept())
 
     def remove(self, number: int) -> None:
-        """The task is over: its entries go with the next write."""
-        if number in self._there:
+        """The task is over: the next write removes its entries."""
+        if number in self._installed:
             self._over.add(number)
 
     def close(self) -> None:
-        """The entries stay until another coordinator comes; nobody sends under them any more."""
+        """Disconnects from the switches. Entries stay until another coordinator replaces them; no agent uses their
+        labels."""
         if self._switches is not None:
             self._switches.close()
             self._switches = None
 
     def _kept(self) -> dict[int, Mapping[str, RuleSet]]:
-        """Of each task that is not over; trees without what has been pruned."""
-        kept = {number: rules for number, rules in self._there.items() if number not in self._over}
+        """The entries of each task that is not over, without the branches that have been pruned."""
+        kept = {number: rules for number, rules in self._installed.items() if number not in self._over}
         for number in self._pruned.keys() & kept.keys():
             task = self._pruned[number]
-            kept[number] = self._made(_copied(task), task.trees[0].label, kept).rulesets
+            kept[number] = self._entries(_copied(task), task.trees[0].label, kept).rulesets
         return kept
 
-    def _made(
+    def _entries(
         self, copied: tuple[Multicast, ...], label: int, beside: Mapping[int, Mapping[str, RuleSet]]
     ) -> Deployment:
-        """From this label on, beside what is there and what is to come: what is over goes only when this has come."""
+        """Entries for these multicasts, with labels from this one on, beside all that is installed and `beside`:
+        entries of tasks that are over are removed only when the new ones are there."""
         others = self.switches.taken(without=self.job_id)
         taken = {}
         for name, own in self.switches.rules(self.job_id).items():
@@ -125,7 +127,7 @@ class Replication:
         names = list(self.topology.switches)
         whole = {name: union(empty(name), [rules[name] for rules in there.values() if name in rules]) for name in names}
         self.switches.install(self.job_id, whole)
-        self._there = there
+        self._installed = there
         self._over &= there.keys()
         self._pruned.clear()
 
@@ -133,7 +135,8 @@ class Replication:
 def p4runtime(
     topology: Topology, switches: Sequence[SwitchAddress], log: Callable[[str], None] = lambda line: None
 ) -> Replication:
-    """For switches that speak P4Runtime; they are taken from the controller that has them. Raises ArtifactError."""
+    """Replication by switches that speak P4Runtime; the coordinator becomes their primary controller. Raises
+    ArtifactError."""
     bmv2 = target("bmv2")
     kind = bmv2.kind(artifact(bmv2, None), connect=True)
 

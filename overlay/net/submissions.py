@@ -1,4 +1,4 @@
-"""What a trainer brings: values that wait for a task, are in one, and end with a result, as they were, or an error."""
+"""What a trainer submits: values that wait for a task, are in one, and end as a result, unchanged, or with an error."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from overlay.core.errors import OverlayError
-from overlay.core.execution import Values
+from overlay.core.message import Values
 from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
 
 ALONE_SECONDS = 1.0
-"""Without a coordinator for so long, an agent that may goes on by itself."""
+"""An agent whose policy allows it continues alone when it has had no coordinator for this long."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a synchronisation was: the task's number, whose values are in the result, seconds from its announcement."""
+    """The end of a synchronisation: the number of its task (0: the agent continued alone), the agents whose values are
+    in the result, and the seconds since the task was announced."""
 
     task: int
     participants: tuple[str, ...]
@@ -29,7 +30,11 @@ class Done:
 
 @dataclass(eq=False)
 class Submission:
-    """Values, and who waits for them. turn: its number, this agent's own, once the coordinator has heard of it."""
+    """Values, and the future of the trainer that waits for their result.
+
+    began: seconds of the monotonic clock. announced: the coordinator has been told. turn: this agent's own number for
+    the submission, given when the coordinator is told.
+    """
 
     tensor: Values
     future: concurrent.futures.Future[Done] = field(default_factory=concurrent.futures.Future)
@@ -39,7 +44,12 @@ class Submission:
 
 
 class Submissions:
-    """Of one agent, in its loop. may_go_alone: whether the policy lets values go on without a coordinator."""
+    """All submissions of one agent that have not ended, in the agent's loop.
+
+    waiting: those that no task contains yet, oldest first. may_go_alone: whether the policy lets trainers continue
+    with their own values while there is no coordinator (CREW). left_at: when the last coordinator was lost, in seconds
+    of the loop; None: one is connected.
+    """
 
     def __init__(
         self,
@@ -52,43 +62,45 @@ class Submissions:
     ) -> None:
         self._node, self._loop = node, loop
         self._membership, self._eager_scatter, self._counters = membership, eager_scatter, counters
-        self.waiting: deque[Submission] = deque()  # in the order in which they were brought; not yet in a task
+        self.waiting: deque[Submission] = deque()
         self._in_task: dict[int, Submission] = {}
-        # Others must not take them for those before a restart.
+        # Turns of this process must differ from those before a restart.
         self._turns = count(int(time.time() * 1000) & 0x3FFFFFFF)
         self.may_go_alone = False
-        self._met = False  # a coordinator that has ever said who is there
-        self.left_at: float | None = None  # when the last coordinator was lost
+        self._introduced = False  # whether a coordinator has ever said who the members are
+        self.left_at: float | None = None
 
     # --- before a task ---
 
     def submit(self, submission: Submission) -> None:
+        """The trainer has values to synchronise."""
         self.waiting.append(submission)
         if self.left_at is not None and self.may_go_alone and self._loop.time() > self.left_at + ALONE_SECONDS:
             self._all_alone()
-        elif self._met:
+        elif self._introduced:
             self._announce(submission)
 
     def forget_announcements(self) -> None:
-        """Another coordinator has heard of nothing."""
+        """Another coordinator is joined: it has heard of no submission."""
         for submission in self.waiting:
             submission.announced = False
 
     def announce(self) -> None:
-        """A coordinator is there that says who else is."""
-        self._met, self.left_at = True, None
+        """A coordinator has said who the members are: it is told of all submissions that wait."""
+        self._introduced, self.left_at = True, None
         for submission in self.waiting:
             self._announce(submission)
 
     def _announce(self, submission: Submission) -> None:
-        if not submission.announced and self._membership.there:
+        if not submission.announced and self._membership.connected:
             submission.announced = True
             submission.turn = next(self._turns)
             self._membership.tell(type="ready", values=submission.tensor.size, turn=submission.turn)
             self._eager_scatter.send(submission.turn, submission.tensor)
 
-    def unmet(self, turn: int | None, error: OverlayError) -> bool:
-        """No task comes for these values (None: those that wait longest); whether they waited."""
+    def reject(self, turn: int | None, error: OverlayError) -> bool:
+        """No task can contain the submission of this turn (None: the oldest): its future raises the error. Returns
+        whether the submission was waiting."""
         for submission in self.waiting:
             if turn is None or submission.turn == turn:
                 self.withdraw(submission, error)
@@ -96,42 +108,41 @@ class Submissions:
         return False
 
     def withdraw(self, submission: Submission, error: OverlayError) -> None:
-        """These values wait for no task any more."""
+        """The submission waits for a task no more; its future raises the error. Nothing when it is not waiting."""
         if submission in self.waiting:
             self.waiting.remove(submission)
             self._eager_scatter.stop()
             submission.future.set_exception(error)
 
     def task_of(self, submission: Submission) -> int | None:
-        """The number of the task that it is in; None: of none."""
+        """The number of the task that contains the submission; None: there is none."""
         return next((number for number, each in self._in_task.items() if each is submission), None)
 
     def task_by_turn(self, turn: int) -> int | None:
-        """The same, of the values of this turn."""
+        """The number of the task that contains the submission of this turn; None: there is none."""
         return next((number for number, each in self._in_task.items() if each.turn == turn), None)
 
-    # --- without a task ---
+    # --- without a coordinator ---
 
     def coordinator_left(self) -> None:
-        """Or did not answer; it may be said again and again."""
+        """The coordinator is gone, or none answered; this may be called again and again."""
         if self.left_at is None:
             self.left_at = self._loop.time()
         self._loop.call_later(max(0.0, self.left_at + ALONE_SECONDS - self._loop.time()), self._all_alone)
 
     def _all_alone(self) -> None:
-        """Whoever has brought values keeps them (CREW, IV-B): no coordinator can find others for them."""
-        if self._membership.there or not self.may_go_alone or self.left_at is None:
+        """Trainers whose values wait continue with them (CREW paper, IV-B): nobody can form a group for them."""
+        if self._membership.connected or not self.may_go_alone or self.left_at is None:
             return
         while self.waiting:
             self.first_alone()
 
     def first_alone(self) -> None:
-        """What waits longest goes on as it is."""
+        """The trainer continues with the values of its oldest submission as they are."""
         if self.waiting:
-            self._go_on(self.waiting.popleft())
+            self._continue_alone(self.waiting.popleft())
 
-    def _go_on(self, submission: Submission) -> None:
-        """Its values stay what they are."""
+    def _continue_alone(self, submission: Submission) -> None:
         self._eager_scatter.stop()
         self._counters["alone"] += 1
         submission.future.set_result(Done(0, (self._node,), time.monotonic() - submission.began))
@@ -139,26 +150,27 @@ class Submissions:
     # --- in a task ---
 
     def take(self, task: int, values: int) -> Values | None:
-        """What waits longest is for this task from now on; None: it is not of so many values, or nothing waits."""
+        """The task contains the oldest submission from now on; returns its tensor. None: nothing waits, or the oldest
+        submission has another number of values than this."""
         if not self.waiting or self.waiting[0].tensor.size != values:
             return None
         submission = self._in_task[task] = self.waiting.popleft()
         return submission.tensor
 
     def done(self, task: int, participants: tuple[str, ...], seconds: float) -> None:
-        """The result is in its place."""
+        """The task's result is in the submission's tensor."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.future.set_result(Done(task, participants, seconds))
 
-    def go(self, task: int) -> None:
-        """The policy lets the sender of a copy go on."""
+    def release(self, task: int) -> None:
+        """The policy lets the trainer that sends a copy continue."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.future.set_result(Done(task, (self._node,), time.monotonic() - submission.began))
 
-    def again(self, task: int) -> None:
-        """The task is given up, and its values wait for another one, before all others."""
+    def requeue(self, task: int) -> None:
+        """The task is given up, and its submission waits for another task, before all others."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.announced = False
@@ -166,18 +178,19 @@ class Submissions:
             self._announce(submission)
 
     def alone(self, task: int) -> None:
-        """The task is given up, and its values go on as they are."""
+        """The task is given up, and the trainer continues with its own values."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
-            self._go_on(submission)
+            self._continue_alone(submission)
 
     def fail(self, task: int, error: OverlayError) -> None:
-        """The task is given up, and nothing is done with its values."""
+        """The task is given up; the submission's future raises the error."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.future.set_exception(error)
 
     def fail_all(self, error: OverlayError) -> None:
+        """The agent ends: every future that is not done raises the error."""
         for submission in (*self._in_task.values(), *self.waiting):
             if not submission.future.done():
                 submission.future.set_exception(error)

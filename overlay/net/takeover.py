@@ -1,6 +1,6 @@
-"""A coordinator in another one's place: who watches whom, and what agents tell of what they are in the middle of.
+"""How a coordinator takes over from another one: it watches that one, and learns from agents what they are doing.
 
-Nothing is kept by coordinators for that (CREW paper, IV-B: the controller is stateless): what runs is with the agents.
+Coordinators store nothing for that (CREW paper, IV-B: the controller is stateless); the agents have the running tasks.
 """
 
 from __future__ import annotations
@@ -19,55 +19,60 @@ from overlay.net.membership import CONNECT_SECONDS, Address
 from overlay.net.tls import Security
 
 GONE_SECONDS = 3.0
-"""Without a word from the coordinator that it backs up, a backup lets agents in."""
+"""A backup lets agents in when the coordinator that it backs up has said nothing for this long."""
 
 IDLE_SECONDS = 6.0
-"""And after so long, where the other one answers and does not act: it may be out of the agents' reach."""
+"""It also does so when the other coordinator answers and has not acted for this long: agents may not reach that one."""
 
 NUMBERS_PER_COORDINATOR = 1 << 16
-"""Numbers of tasks of one coordinator: another one begins above the next multiple, so that none means two things."""
+"""A coordinator that takes over numbers its tasks from the next multiple of this on, so that no number is used
+twice."""
 
 
 def alive(message: Mapping[str, Any], **more: object) -> bytes:
-    """The answer to who says that he is there."""
+    """The answer to a message that says that its sender lives; `now` is this process's clock, in seconds."""
     return json.dumps({"type": "alive", "at": message.get("at", 0.0), "now": time.monotonic(), **more}).encode() + b"\n"
 
 
 class Standby:
-    """Watches another coordinator. `over`: it does not coordinate (any more), as far as can be seen from here, so that
-    agents may gather. back(): it does again; whether this one makes way for it."""
+    """Watches the coordinator that this one backs up.
+
+    over: that coordinator does not act, as far as can be seen from here, so agents may gather at this one.
+    make_way(): the other coordinator acts again; returns whether this one lets its agents go.
+    """
 
     def __init__(
-        self, other: Address, security: Security | None, log: Callable[[str], None], back: Callable[[], bool]
+        self, other: Address, security: Security | None, log: Callable[[str], None], make_way: Callable[[], bool]
     ) -> None:
-        self._other, self._security, self._log, self._back = other, security, log, back
+        self._other, self._security, self._log, self._make_way = other, security, log, make_way
         self.over = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self, own: Address) -> None:
+        """Begins to watch, in the running loop. own: where this coordinator listens."""
         self._task = asyncio.ensure_future(self._watch(own))
 
     @property
     def other(self) -> str:
-        """Where the other one listens."""
+        """The other coordinator's address, in words."""
         return f"{self._other[0]}:{self._other[1]}"
 
     async def _watch(self, own: Address) -> None:
         while True:
             await self._gone(own)
             self.over = True
-            self._log(f"lets agents in, in the place of {self.other}")
+            self._log(f"lets agents join, in the place of the coordinator at {self.other}")
             await self._returned()
             self.over = False
-            self._log(f"makes way for {self.other}, which coordinates")
+            self._log(f"makes way for the coordinator at {self.other}, which acts")
 
     async def _gone(self, own: Address) -> None:
-        """Returns when the other one has not been heard of, or has not acted, for a while. Of two that do not act, each
-        of which backs up the other one, the one with the lower address goes first."""
+        """Returns when the other coordinator has not answered, or has not acted, for a while. Of two that back each
+        other up and do not act, the one with the lower address goes first."""
         loop = asyncio.get_running_loop()
         silent = idle = loop.time()
         while loop.time() < silent + GONE_SECONDS:
-            async for active in self._words():
+            async for active in self._answers():
                 silent = loop.time()
                 idle = silent if active else idle
                 if not active and (own < self._other or silent > idle + IDLE_SECONDS):
@@ -75,22 +80,22 @@ class Standby:
             await asyncio.sleep(ALIVE_SECONDS / 4)
 
     async def _returned(self) -> None:
-        """Returns when the other one acts and this one has made way."""
+        """Returns when the other coordinator acts and this one has made way."""
         while True:
-            async for active in self._words():
-                if active and self._back():
+            async for active in self._answers():
+                if active and self._make_way():
                     return
             await asyncio.sleep(ALIVE_SECONDS / 4)
 
-    async def _words(self) -> AsyncIterator[bool]:
-        """Whether it acts, again and again, until it is not heard any more."""
+    async def _answers(self) -> AsyncIterator[bool]:
+        """Whether the other coordinator acts, again and again, until it cannot be heard any more."""
         try:
-            async for active in self._said():
+            async for active in self._ask():
                 yield active
         except (OSError, ValueError, KeyError, OverlayError, TimeoutError):
             return
 
-    async def _said(self) -> AsyncIterator[bool]:
+    async def _ask(self) -> AsyncIterator[bool]:
         context = self._security.connect if self._security else None
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(*self._other, ssl=context)
@@ -111,8 +116,12 @@ class Standby:
 
 @dataclass(frozen=True)
 class AgentState:
-    """What an agent says of itself when it joins. epoch 0: it was never told what to do. running: tasks, and whether
-    the agent has got all that it gets; ended: whether they were done, or else given up."""
+    """What an agent says of itself when it joins.
+
+    epoch: of the coordinator that it followed last; 0: none has told it anything yet. newest: the highest number of a
+    task that it was told of. running: the task of each number, and whether the agent has everything that it gets of
+    it. ended: of each task that is over, whether it was done (else it was given up).
+    """
 
     epoch: int
     newest: int
@@ -121,7 +130,7 @@ class AgentState:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> AgentState:
-        """Raises ValueError, KeyError, TypeError."""
+        """From the message "join". Raises ValueError, KeyError or TypeError for one that is not well formed."""
         tasks = [(Task.from_json(each["task"]), bool(each["finished"])) for each in message.get("running", ())]
         return cls(
             int(message.get("epoch", 0)),
@@ -133,8 +142,11 @@ class AgentState:
 
 @dataclass(frozen=True)
 class RecoveredTasks:
-    """number: new tasks are above it. tasks: under way, and who waits for the end. done, given_up: over for some; the
-    others have not heard of it."""
+    """The tasks of another coordinator, as its agents report them.
+
+    number: new tasks are numbered above it. tasks: the tasks under way, and the agents that wait for the end of each.
+    done, given_up: tasks that are over at some agents; the others have not heard of that.
+    """
 
     epoch: int
     number: int
@@ -144,12 +156,12 @@ class RecoveredTasks:
 
 
 def first_number(newest: int) -> int:
-    """A multiple of NUMBERS_PER_COORDINATOR above the number of the newest task."""
+    """The multiple of NUMBERS_PER_COORDINATOR above the number of the newest task."""
     return (newest // NUMBERS_PER_COORDINATOR + 1) * NUMBERS_PER_COORDINATOR
 
 
 def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
-    """From what all say; None: they have worked for different coordinators, or for none."""
+    """The tasks of the coordinator that these agents followed. None: they followed different ones, or none."""
     epochs = {state.epoch for state in states.values() if state.epoch}
     if len(epochs) != 1:
         return None
@@ -160,7 +172,7 @@ def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
     for state in states.values():
         for number, (task, _) in state.running.items():
             if number not in known or len(task.trees) > len(known[number].trees):
-                known[number] = task  # as it was mended last
+                known[number] = task  # the version that was mended last has the most trees
     for number, task in sorted(known.items()):
         ends = [state.ended[number] for state in states.values() if number in state.ended]
         if not all(ends):
@@ -176,6 +188,7 @@ def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
 
 
 def _waits(state: AgentState | None, number: int) -> bool:
+    """Whether the agent with this state still waits for the end of a task. None: the agent has not joined (yet)."""
     if state is None:
-        return True  # it has not come (yet)
+        return True
     return not state.running[number][1] if number in state.running else number > state.newest

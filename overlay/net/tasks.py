@@ -1,4 +1,4 @@
-"""An agent's tasks, from when the coordinator tells them until they are over; what they send goes out from here."""
+"""One agent's tasks, from the coordinator's announcement until they are over, and how their chunks are sent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from controlplane.planner.plan.task import Edge, Task, TaskError
 from overlay.core.errors import OverlayError, PeerLost
-from overlay.core.execution import Execution, SendRequest, Values
-from overlay.core.message import Header, Kind
+from overlay.core.execution import Environment, Execution, SendRequest
+from overlay.core.message import Header, Kind, Values
 from overlay.core.path_selector import PathSelector
 from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
@@ -23,59 +23,68 @@ from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import NOTHING, ReliableMulticast
 from overlay.net.submissions import Submissions
 
-ENDED = 256
-"""Tasks that are over, of which an agent knows how they ended."""
+ENDED_TASKS = 256
+"""An agent remembers of this many tasks how they ended, for a coordinator that takes over."""
+
+
+@dataclass(frozen=True)
+class AgentParts:
+    """The parts of an agent that its tasks use."""
+
+    membership: Membership
+    neighbours: Neighbours
+    multicast: ReliableMulticast
+    submissions: Submissions
+    eager_scatter: EagerScatter
+    pending_messages: PendingMessages
 
 
 class Tasks:
-    """Of one agent, in its loop. copied(sender, task, values): a copy is complete that another agent sent.
+    """The tasks of one agent, in its loop.
 
-    running: executions by the task's number; one that has all that it gets is there until the coordinator has heard so
-    of everybody. idle: none is. state: what the agent keeps as a root of tasks with momentum.
+    copied(sender, task, values): a copy that another agent sends is complete. running: the executions, by the task's
+    number; a complete one stays until the coordinator has heard the same of all agents. idle: set while none runs.
+    velocity: what the agent keeps as a root of tasks with momentum.
     """
 
     def __init__(
         self,
         node: str,
         loop: asyncio.AbstractEventLoop,
+        parts: AgentParts,
         *,
-        membership: Membership,
-        neighbours: Neighbours,
-        multicast: ReliableMulticast,
-        submissions: Submissions,
-        eager_scatter: EagerScatter,
-        pending_messages: PendingMessages,
         counters: Counter[str],
         copied: Callable[[str, int, Values], None],
         log: Callable[[str], None],
     ) -> None:
         self._node, self._loop = node, loop
-        self._membership, self._tell = membership, membership.tell
-        self._neighbours, self._multicast, self._paths = neighbours, multicast, PathSelector(node)
-        self._submissions, self._eager_scatter, self._pending_messages = submissions, eager_scatter, pending_messages
+        self._membership, self._tell = parts.membership, parts.membership.tell
+        self._neighbours, self._multicast, self._paths = parts.neighbours, parts.multicast, PathSelector(node)
+        self._submissions, self._eager_scatter = parts.submissions, parts.eager_scatter
+        self._pending_messages = parts.pending_messages
         self._counters, self._copied, self._log = counters, copied, log
         self.running: dict[int, Execution] = {}
         self.idle = threading.Event()
         self.idle.set()
-        self.state: Values | None = None
-        self._newest = 0
-        self._latest: Task | None = None  # that was told
-        self._unmended: list[tuple[str, str]] = []  # neighbours lost since a coordinator acted last, and how
+        self.velocity: Values | None = None
+        self._newest = 0  # the highest number of a task that the coordinator has told
+        self._latest: Task | None = None  # the task that it told last
+        self._losses: list[tuple[str, str]] = []  # (neighbour, reason) since a coordinator acted last
         self._ended: dict[int, bool] = {}  # task -> whether it was done; else it was given up
 
-    def to_come(self, epoch: int, number: int) -> bool:
-        """Whether a task that is not running may be announced yet."""
+    def may_come(self, epoch: int, number: int) -> bool:
+        """Whether a task that does not run may still be announced."""
         return (epoch, number) > (self._neighbours.epoch, self._newest)
 
-    # --- for a coordinator that takes over from another one ---
+    # --- for a coordinator that takes over ---
 
     def report(self) -> dict[str, Any]:
-        """What it needs to know."""
-        running = [{"task": each.task.to_json(), "finished": each.over} for each in self.running.values()]
+        """What a coordinator that takes over needs to know (`AgentState`)."""
+        running = [{"task": each.task.to_json(), "finished": each.complete} for each in self.running.values()]
         return {"newest": self._newest, "running": running, "ended": list(self._ended.items())}
 
-    def begin_anew(self) -> None:
-        """It knows nothing of these, and has numbers of its own."""
+    def new_epoch(self) -> None:
+        """The coordinator is another one that knows nothing of these tasks, and numbers its own anew."""
         self.abort_all("another coordinator has taken over")
         self._newest = 0
         self._ended.clear()
@@ -83,14 +92,17 @@ class Tasks:
     # --- what the coordinator says ---
 
     def begin_alike(self, number: int, new: int, round_: int) -> Execution | None:
-        """A task as the last one that this coordinator has told."""
+        """Begins task `new`, which is equal to task `number`, the last one told, but for its number and round. None:
+        it cannot be begun, and the coordinator has been told why."""
         if self._latest is None or self._latest.number != number:
-            self._tell(type="failed", task=new, reason=f"it is to be as task {number}, which this agent has not taken")
+            reason = f"it is to be like task {number}, and that was not the last task that this agent was told of"
+            self._tell(type="failed", task=new, reason=reason)
             return None
         return self.begin(replace(self._latest, number=new, round=round_), checked=True)
 
     def begin(self, task: Task, *, checked: bool = False) -> Execution | None:
-        """None: it cannot, and the coordinator has been told why."""
+        """Begins a task. None: it cannot be begun, and the coordinator has been told why. checked: the task is known
+        to be well formed."""
         number, self._latest = task.number, None
         try:
             if not checked:
@@ -99,27 +111,27 @@ class Tasks:
             self._tell(type="failed", task=number, reason=str(error))
             return None
         self._latest = task
-        execution = Execution(
-            task,
-            self._node,
-            skip=self._eager_scatter.settle(task),
-            post=lambda post: self._post(execution, post),
+        environment = Environment(
+            send=lambda request: self._send_request(execution, request),
             finished=lambda: self._finished(execution),
             clock=self._loop.time,
             later=self._loop.call_later,
-            state=self.state if self.state is not None and self.state.size == task.values else None,
             progress=lambda receiver, left: self._tell(type="progress", task=number, receiver=receiver, left=left),
         )
+        kept = self.velocity if self.velocity is not None and self.velocity.size == task.values else None
+        sent_eagerly = self._eager_scatter.settle(task)
+        execution = Execution(task, self._node, environment, velocity=kept, skip=sent_eagerly)
         self.running[number] = execution
         if task.budget:
-            self._loop.call_later(task.budget, self._late, execution)
+            self._loop.call_later(task.budget, self._budget_spent, execution)
         self.idle.clear()
         self._newest = max(self._newest, number)
-        self._neighbours.expect(task)
+        self._neighbours.connect_for(task)
         if self._node in task.submitters:
             tensor = self._submissions.take(number, task.values)
             if tensor is None:
-                self._tell(type="failed", task=number, reason=f"{self._node} has no {task.values} values")
+                reason = f"{self._node} has no {task.values} values"
+                self._tell(type="failed", task=number, reason=reason)
                 return None
             execution.start(tensor)
         elif self._node in task.participants:
@@ -127,7 +139,7 @@ class Tasks:
         return execution
 
     def mend(self, task: Task) -> Execution | None:
-        """Other agents have taken trees of a task over. None: it is over here, or cannot go on so."""
+        """Other agents have taken over trees of a running task. None: the task is over here, or cannot go on so."""
         number = task.number
         execution = self.running.get(number)
         if execution is None or execution.closed or len(task.trees) <= len(execution.task.trees):
@@ -137,77 +149,77 @@ class Tasks:
         except TaskError as error:
             self._tell(type="failed", task=number, reason=str(error))
             return None
-        # What is on its way of the old trees must not meet what comes of the new ones.
+        # A message of the old trees that is arriving must not be received into memory that the new ones use.
         self._neighbours.divert(number)
         self._counters["mended"] += 1
         execution.mend(task)
         return execution
 
-    def drop(self, number: int, lost: list[str]) -> None:
-        """These receivers of a copy get no more of it."""
+    def drop(self, number: int, receivers: list[str]) -> None:
+        """These receivers get no more of a copy."""
         if number in self.running:
-            self.running[number].drop(lost)
+            self.running[number].drop(receivers)
 
     def pace(self, number: int, mbps: float) -> None:
-        """What switches copy of it is sent so fast from now on."""
+        """The task's trees that switches copy are sent at this rate from now on."""
         if number in self.running:
             self._multicast.pace(self.running[number], mbps)
 
     def done(self, number: int) -> None:
-        """Everybody has what he gets."""
+        """All agents have everything that they get of the task."""
         self._forget(number, commit=True)
 
     def abort(self, number: int, reason: str, again: bool = False) -> None:
-        """It is given up. again: what was brought for it waits for another one."""
+        """The task is given up. again: its submission waits for another task."""
         self._newest = max(self._newest, number)
         execution = self.running.get(number)
         alone = execution is not None and execution.task.keep and self._submissions.may_go_alone
-        self._neighbours.divert(number)  # before the tensor is restored: what still comes must not get into it
+        self._neighbours.divert(number)  # before the tensor is restored: nothing that is arriving may get into it
         if execution is not None:
             execution.restore()
         self._forget(number)
         self._pending_messages.take_packets(self._neighbours.epoch, number)
         if again:
-            self._submissions.again(number)
+            self._submissions.requeue(number)
         elif alone:
             self._submissions.alone(number)
         else:
             self._submissions.fail(number, PeerLost(reason))
 
     def abort_all(self, reason: str) -> None:
-        """This agent gives up all that it is in: its trainer gets its values back as it brought them."""
+        """All tasks are given up at this agent: trainers get their values back as they submitted them."""
         for number in list(self.running):
             self.abort(number, reason)
 
     # --- what goes wrong here ---
 
     def lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
-        """A neighbour cannot be reached. address: where it listened; by now it may be another process."""
+        """A neighbour cannot be reached. address: where it listened; another process may have its name by now."""
         self._tell(type="lost", node=name, address=address, reason=reason)
-        if not self._membership.led:
-            self._unmended.append((name, reason))
-        if not self._membership.there:
+        if not self._membership.acting:
+            self._losses.append((name, reason))
+        if not self._membership.connected:
             self.coordinator_left()
 
     def coordinator_left(self) -> None:
-        """Nobody mends what has broken since a coordinator acted last."""
-        unmended, self._unmended = self._unmended, []
-        for name, reason in unmended:
+        """No coordinator can repair tasks that need a neighbour that was lost since one acted: they are discarded."""
+        losses, self._losses = self._losses, []
+        for name, reason in losses:
             for number, execution in list(self.running.items()):
                 if self._node in execution.task.participants and name in execution.task.nodes:
-                    self.discard(number, f"{reason}, and there is no coordinator to mend it")
+                    self.discard(number, f"{reason}, and there is no coordinator to repair the task")
 
-    def led(self) -> None:
-        """A coordinator acts, and has heard of what has broken."""
-        self._unmended.clear()
+    def coordinator_acts(self) -> None:
+        """A coordinator acts, and has been told of all losses."""
+        self._losses.clear()
 
     def discard(self, number: int, reason: str, *, pass_on: bool = True, alone: bool = False) -> None:
-        """Gives a task up: by the coordinator where there is one, else (or with `alone`, where it does not answer) by
-        telling the others and going on alone."""
+        """Gives a task up: through the coordinator where there is one, else (or with `alone`, when it does not answer)
+        by telling the other agents (`pass_on`) and giving it up here."""
         execution = self.running.get(number)
-        if execution is None or execution.over or self._node not in execution.task.participants:
+        if execution is None or execution.complete or self._node not in execution.task.participants:
             return
-        if self._membership.there and not alone:
+        if self._membership.connected and not alone:
             self._tell(type="failed", task=number, reason=reason)
             return
         self._log(f"task {number} is discarded: {reason}")
@@ -216,75 +228,80 @@ class Tasks:
         self._counters["discarded"] += 1
         self.abort(number, reason)
 
-    def _late(self, execution: Execution) -> None:
-        if not execution.closed and not execution.over:
+    def _budget_spent(self, execution: Execution) -> None:
+        if not execution.closed and not execution.complete:
             self.discard(execution.task.number, f"not done within {execution.task.budget:g} s")
 
     # --- what executions do ---
 
-    def _post(self, execution: Execution, post: SendRequest) -> None:
-        def go(way: Edge, through: Callable[[], None]) -> None:
+    def _send_request(self, execution: Execution, request: SendRequest) -> None:
+        """Sends a chunk along the path that is free for it, or to the switches that copy it."""
+
+        def send_over(path: Edge, left: Callable[[], None]) -> None:
             def taken() -> None:
-                through()
-                execution.sent(post)
+                left()
+                execution.sent(request)
 
             if execution.closed:
-                through()  # it is given up: the way is free for others
+                left()  # the task is given up: the path is free for others
             else:
-                self._send(execution, post, way, taken, through)
+                self._send(execution, request, path, taken, left)
 
-        if post.edge is not None:
-            self._paths.send(execution.task, post.edge, go)
+        if request.edge is not None:
+            self._paths.send(execution.task, request.edge, send_over)
             return
         try:
-            self._multicast.send(execution, post, self._neighbours.epoch)
+            self._multicast.send(execution, request, self._neighbours.epoch)
         except OverlayError as error:
             self._tell(type="failed", task=execution.task.number, reason=str(error))
 
     def _send(
-        self, execution: Execution, post: SendRequest, edge: Edge, sent: Callable[[], None], dropped: Callable[[], None]
-    ) -> None:
+        self, execution: Execution, request: SendRequest, edge: Edge,
+        sent: Callable[[], None], dropped: Callable[[], None],
+    ) -> None:  # fmt: skip
         task, epoch = execution.task, self._neighbours.epoch
         path = self._neighbours.path(self._node, *edge.via, edge.receiver)
-        header = Header(
-            post.kind, epoch, task.number, path, 1, post.tree, post.chunk, len(post.values), post.contributors
-        )
+        size, contributors = len(request.values), request.contributors
+        header = Header(request.kind, epoch, task.number, path, 1, request.tree, request.chunk, size, contributors)
         self._neighbours.send(
-            task.priority, header, post.values, sent, wanted=lambda: execution.sends_to(edge.receiver), dropped=dropped
-        )
+            task.priority, header, request.values, sent,
+            wanted=lambda: execution.sends_to(edge.receiver), dropped=dropped,
+        )  # fmt: skip
 
     def _finished(self, execution: Execution) -> None:
+        """The execution has every result that this agent gets."""
         task = execution.task
         seconds = self._loop.time() - execution.began
         if task.op == "copy":
             sender = task.trees[0].root
             if sender == self._node:
-                return  # until the policy lets it go on
+                return  # its trainer continues when the policy says so (`release`)
             assert execution.tensor is not None
             self._copied(sender, task.number, execution.tensor)
         self._tell(type="finished", task=task.number, seconds=seconds)
         self._submissions.done(task.number, self._mixed(task), seconds)
 
     def _mixed(self, task: Task) -> tuple[str, ...]:
-        """Whose values are in this agent's result."""
+        """The agents whose values are in this agent's result."""
         if task.op != "mix":
             return task.participants
         return (self._node, *(tree.root for tree in task.trees if self._node in tree.receivers))
 
     def _forget(self, number: int, *, commit: bool = False) -> None:
+        """The task is over. commit: it was done, so a root keeps its new velocity; else the task was given up."""
         execution = self.running.pop(number, None)
         self._pending_messages.take(self._neighbours.epoch, number)
         if execution is not None:
             self._ended[number] = commit
-            while len(self._ended) > ENDED:
+            while len(self._ended) > ENDED_TASKS:
                 del self._ended[next(iter(self._ended))]
             self._counters.update(execution.counters)
             self._neighbours.adapt(execution.task)
             self._multicast.forget(execution.task)
-            if execution.fresh is not None and commit:
-                self.state = execution.fresh
+            if execution.velocity.after is not None and commit:
+                self.velocity = execution.velocity.after
             elif commit and any(t.state is not None and t.state.sender == self._node for t in execution.task.trees):
-                self.state = None  # the next root has it
+                self.velocity = None  # the next root has it
             execution.close()
         if not self.running:
             self.idle.set()

@@ -1,4 +1,4 @@
-"""What the kernel knows of a TCP connection (Linux's TCP_INFO): what it has sent, lost, and how fast that went."""
+"""The statistics of a TCP connection in the kernel (Linux's TCP_INFO): segments sent and lost, round trip, rate."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from overlay.core.tcp import TARGET_UTILISATION, connections_for
 
 BYTES = 168
-"""Up to and with the delivery rate (Linux 4.9); kernels give what they have."""
+"""Length of the structure up to and with the delivery rate (Linux 4.9)."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Segments sent, with what was sent again, and how many were; the least round trip; the highest rate at which
-    something was acknowledged."""
+    """segments: all that were sent, with the retransmissions. again: the retransmissions. rtt_seconds: the least round
+    trip. mbps: the rate at which data was acknowledged."""
 
     segments: int
     again: int
@@ -25,7 +25,7 @@ class Seen:
 
 
 def seen(connection: socket.socket) -> Seen | None:
-    """None: the kernel does not say."""
+    """The connection's statistics; None: the kernel does not give them."""
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES)
     except OSError:
@@ -38,7 +38,8 @@ def seen(connection: socket.socket) -> Seen | None:
 
 
 def connections_by(what: Sequence[Seen], most: int) -> int:
-    """How many connections the losses of these, to one peer, ask for, at most so many. One, where nothing was lost."""
+    """How many connections to a peer would fill the link, by the losses of the present ones; at most `most`. One where
+    nothing was lost."""
     segments, again = sum(each.segments for each in what), sum(each.again for each in what)
     rates = [each.mbps for each in what if each.mbps > 0]
     trips = [each.rtt_seconds for each in what if each.rtt_seconds > 0]

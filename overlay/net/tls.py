@@ -1,8 +1,8 @@
-"""TLS between agents, and between an agent and the coordinator: who is at the other end is in its certificate.
+"""TLS between agents, and between agents and coordinator: the certificate names the other end.
 
 Certificates are those of `inart certificates` (docs/deploy.md): inart://node/NAME for agents, inart://controller/NAME
-for the coordinator. Agents serve and connect, so both ends show one. An authority that is not ours names nobody: then
-everyone whom it signed is let in as whom he says he is.
+for the coordinator. Both ends show a certificate, since agents serve and connect. The certificates of another authority
+need not contain such names; then every holder of one is accepted under the name that it claims.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from overlay.core.errors import OverlayError
 
 @dataclass(frozen=True)
 class Security:
-    """serve: context for connections that others open. named: whether certificates say whose they are. The files may
-    be replaced: each new connection uses what they are then."""
+    """serve: the context for connections that others open. named: whether certificates contain names. The files may be
+    replaced at any time: each new connection uses their present content."""
 
     fresh: Fresh[tuple[ssl.SSLContext, ssl.SSLContext]]
     serve: ssl.SSLContext
@@ -28,18 +28,19 @@ class Security:
 
     @property
     def connect(self) -> ssl.SSLContext:
-        """For a connection to others."""
+        """The context for a connection to others."""
         return self.fresh.now()[0]
 
     @classmethod
     def of(cls, tls: Tls | None) -> Security | None:
-        """None without TLS. Raises ValueError: agents need a certificate, its key and the authority."""
+        """From the command line's TLS options; None without TLS. Raises ValueError when the certificate, its key or the
+        authority's certificate is missing."""
         if tls is None:
             return None
         if tls.certificate is None or tls.key is None or tls.authority is None:
             raise ValueError(
-                "TLS: agents and coordinator need a certificate, its key and the authority's certificate "
-                "(`inart certificates`); tokens do not do here"
+                "TLS: agents and coordinators need a certificate, its key and the authority's certificate "
+                "(make them with `inart certificates`); the overlay accepts no tokens"
             )
         fresh = Fresh(tls, _contexts)
         serve = fresh.now()[1]
@@ -51,7 +52,7 @@ class Security:
         return cls(fresh, serve, tls.names_roles())
 
     def check(self, transport: asyncio.BaseTransport, role: str, name: str | None = None) -> None:
-        """Raises OverlayError when the other end is not of this role, or not this one."""
+        """Raises OverlayError when the certificate at the other end is not of this role, or not of this name."""
         if not self.named:
             return
         certificate: dict[str, Any] = transport.get_extra_info("peercert") or {}
@@ -63,7 +64,7 @@ class Security:
 
 
 def _contexts(tls: Tls) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For connections to others, and for those that others open. Raises ValueError."""
+    """The contexts for connections to others, and for those that others open. Raises ValueError for unusable files."""
     assert tls.certificate is not None and tls.authority is not None, "agents have both"
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):

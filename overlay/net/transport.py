@@ -1,8 +1,8 @@
-"""Messages over TCP: one direction a connection, values received straight into their place (BufferedProtocol).
+"""Messages over TCP: each connection carries one direction, and values are received where they belong in memory.
 
-An agent opens connections to whom it sends and only sends there; what it receives comes over connections that others
-opened. So a connection that is full stops one sender and nothing else. Connections are opened when the roster is known,
-stay open, and are opened again when they break; in a job of many, when a task needs them.
+An agent only sends over the connections that it has opened, and only receives over those that others have opened. So a
+full connection stops one sender and nothing else. Connections are opened when the members are known, stay open, and are
+opened again when they break; in a job with many agents they are opened when a task needs them.
 """
 
 from __future__ import annotations
@@ -18,41 +18,37 @@ from termios import TIOCOUTQ
 from typing import Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overlay.core.errors import MessageError, OverlayError
-from overlay.core.message import HEADER_BYTES, Header, Kind, unpack
+from overlay.core.message import HEADER_BYTES, Header, Kind, Values, unpack
 from overlay.net.tcp_info import Seen, connections_by, seen
 from overlay.net.tls import Security
 
-Values = NDArray[np.float32]
 CONNECT_SECONDS = 10.0
 UNANSWERED_SECONDS = 10.0
-"""A connection on which nothing is acknowledged for so long counts as lost; TCP alone would try for a quarter of an
-hour."""
+"""A connection counts as lost when nothing is acknowledged for this long; TCP alone would try for 15 minutes."""
 
 RETRY_SECONDS = 0.1
 UNSENT_BYTES = 4096, 1 << 17
-"""What a connection's kernel holds that has not left, at least and at most; between them, half a chunk. More would hide
-from the sender how far the network is (stamps, NetStorm's busy bound, what is urgent)."""
+"""Limits of how many bytes the kernel holds of a connection that have not left; between them it is half a chunk. With
+more, stamps and NetStorm's busy bound would not show the network's state, and urgent messages would wait."""
 
 JOINED_BYTES = 1 << 16
-"""Header and values up to so many bytes are given to the kernel as one: a header by itself would be a frame by itself.
-Larger ones are not worth a copy."""
-
+"""Header and values up to this many bytes are given to the kernel in one piece: a header alone would become a frame of
+its own. For larger ones the copy costs more."""
 
 KEPT_CONNECTIONS = 64
-"""An agent keeps connections open to everybody where that takes no more than so many; in a larger job it opens those
-that tasks need, when they are announced."""
+"""An agent keeps connections to all others open where these are at most this many; in a larger job it opens those that
+a task needs when the task is announced."""
 
 
 def kept_open(agents: int, connections: int) -> bool:
-    """Whether each of so many agents keeps `connections` to each other one."""
+    """Whether each of this many agents keeps its `connections` to each other agent open."""
     return (agents - 1) * connections <= KEPT_CONNECTIONS
 
 
 async def end_all() -> None:
-    """Cancels what else runs in this loop, and waits for it."""
+    """Cancels all other tasks of the running loop, and waits until they have ended."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -60,27 +56,27 @@ async def end_all() -> None:
 
 
 class Receiver(Protocol):
-    """Who gets what comes."""
+    """Gets the messages of connections."""
 
-    def place(self, header: Header) -> Values:
-        """Memory for `header.values` float32 values of a message that is coming."""
+    def buffer_for(self, header: Header) -> Values:
+        """Memory for the `header.values` float32 values of the message that is arriving."""
         ...
 
     def received(self, header: Header, values: Values) -> None:
-        """A whole message; values: those of `place`, which are the receiver's."""
+        """A whole message has arrived; values: the memory from `buffer_for`."""
         ...
 
-    def met(self, header: Header, transport: asyncio.BaseTransport) -> None:
-        """A connection's first message. Raises MessageError: it is not let in."""
+    def connected(self, header: Header, transport: asyncio.BaseTransport) -> None:
+        """A connection's first message has arrived. Raises MessageError to have the connection closed."""
         ...
 
-    def refused(self, peer: str, error: MessageError) -> None:
-        """A connection was closed for what came over it."""
+    def rejected(self, peer: str, error: MessageError) -> None:
+        """A connection was closed for what arrived over it."""
         ...
 
 
 class Inbound(asyncio.BufferedProtocol):
-    """A connection that another agent opened. secure: nothing is taken before its first message has been checked."""
+    """A connection that another agent has opened. secure: the first message must name that agent and be checked."""
 
     def __init__(self, receiver: Receiver, *, secure: bool = False) -> None:
         self._receiver, self._secure = receiver, secure
@@ -95,12 +91,13 @@ class Inbound(asyncio.BufferedProtocol):
         self._transport = transport
 
     def close(self) -> None:
-        """Whoever sends here learns that nobody listens any more."""
+        """Ends the connection; its sender learns that."""
         if self._transport is not None:
             self._transport.abort()  # type: ignore[attr-defined]
 
     def divert(self, task: int) -> None:
-        """What is still to come of a message of this task goes elsewhere: its place is not the task's any more."""
+        """The rest of a message of this task that is arriving goes into other memory: its buffer is not the task's any
+        more."""
         if self._header is not None and self._header.task == task and self._values is not None:
             self._values = self._values.copy()
             self._view = memoryview(self._values.data).cast("B")
@@ -119,22 +116,22 @@ class Inbound(asyncio.BufferedProtocol):
             assert self._transport is not None
             peer = self._transport.get_extra_info("peername")
             self._transport.abort()  # type: ignore[attr-defined]
-            self._receiver.refused(str(peer), error)
+            self._receiver.rejected(str(peer), error)
 
     def _full(self) -> None:
         if self._header is None:
             header = unpack(self._head)
             if header.kind == Kind.HELLO:
                 assert self._transport is not None
-                self._receiver.met(header, self._transport)
+                self._receiver.connected(header, self._transport)
                 self._secure = False
             elif self._secure:
-                raise MessageError("the first message does not say who speaks")
+                raise MessageError("its first message does not say which agent opened it")
             if header.kind in (Kind.DISCARD, Kind.SENT):
                 self._receiver.received(header, np.empty(0, np.float32))
             if header.kind in (Kind.HELLO, Kind.DISCARD, Kind.SENT) or header.values == 0:
                 return
-            self._header, self._values = header, self._receiver.place(header)
+            self._header, self._values = header, self._receiver.buffer_for(header)
             self._view = memoryview(self._values.data).cast("B")
             return
         header, values = self._header, self._values
@@ -145,7 +142,7 @@ class Inbound(asyncio.BufferedProtocol):
 
 
 class _Outbound(asyncio.Protocol):
-    """A connection to a peer."""
+    """A connection to a peer. free: it takes a message."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -162,15 +159,15 @@ class _Outbound(asyncio.Protocol):
             transport.abort()
             self.peer.broken(error)
             return
-        transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS pauses when nothing waits, and never goes on
+        transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS pauses when nothing waits, and never resumes
         own = self.socket = cast(socket.socket, transport.get_extra_info("socket"))
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS * 1000))
         transport.write(self.peer.hello)
         self.free = True
         self.peer.flush()
 
-    def hold(self, unsent: int) -> None:
-        """The kernel takes no more than so many bytes, within UNSENT_BYTES, before they have left."""
+    def limit_unsent(self, unsent: int) -> None:
+        """Limits the bytes that the kernel takes before they have left (TCP_NOTSENT_LOWAT), within UNSENT_BYTES."""
         least, most = UNSENT_BYTES
         unsent = min(most, max(least, unsent))
         if self.socket is not None and unsent != self.unsent:
@@ -178,7 +175,7 @@ class _Outbound(asyncio.Protocol):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
 
     def under_way(self) -> int:
-        """Bytes that the kernel has taken and the peer has not acknowledged."""
+        """Bytes that the kernel has taken and the peer's kernel has not acknowledged."""
         if self.socket is None:
             return 0
         left = bytearray(4)
@@ -186,7 +183,7 @@ class _Outbound(asyncio.Protocol):
         return int.from_bytes(left, sys.byteorder)
 
     def seen(self) -> Seen | None:
-        """None: not connected, or the kernel does not say."""
+        """The connection's statistics; None: it is not connected, or the kernel does not give them."""
         return None if self.socket is None else seen(self.socket)
 
     def pause_writing(self) -> None:
@@ -202,14 +199,14 @@ class _Outbound(asyncio.Protocol):
 
 
 _Message = tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool], Callable[[], None]]
-"""Priority, order, header, values, and what to call: sent, wanted, dropped (see `Peer.send`)."""
+"""(priority, order, header, values, sent, wanted, dropped); the last three are callables (see `Peer.send`)."""
 
 
 class Peer:
-    """Everything that goes to one other agent, over `connections` connections, the most urgent first.
+    """Sends messages to one other agent, over `connections` connections, those with the lowest priority number first.
 
-    Connections are opened at once. on_lost(reason): the peer cannot be reached any more; it is called once. `used`:
-    whether somebody has counted on it.
+    Connections are opened at once. on_lost(reason): the peer cannot be reached any more; called once. used: whether a
+    task or a message has needed the peer.
     """
 
     def __init__(
@@ -236,11 +233,11 @@ class Peer:
 
     @property
     def waiting(self) -> int:
-        """Messages that no connection has taken yet."""
+        """How many messages no connection has taken yet."""
         return len(self._queue)
 
     def expect(self) -> None:
-        """Something is going to be sent: the peer has CONNECT_SECONDS from now on, where it has not answered yet."""
+        """A task will need the peer: it has CONNECT_SECONDS from now on to answer, if it has not been needed before."""
         if not self.used:
             self.used = True
             self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
@@ -255,8 +252,8 @@ class Peer:
         *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more.
-        `dropped`: called instead when the peer is given up before that."""
+        """Queues a message. sent(): a connection has taken it, or its turn came and wanted() was false. dropped():
+        called instead when the peer is given up before that."""
         if self._closed:
             dropped()
             return
@@ -265,8 +262,8 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        """Hand connections what they take now, the most urgent first; each message to the one that has least under way:
-        where a packet is lost, what a connection has waits for it."""
+        """Gives connections the messages that they take now, the most urgent first. Each message goes to the connection
+        with the fewest bytes under way: where a packet is lost, everything behind it on its connection waits."""
         while self._queue:
             free = [line for line in self._lines if line.free and line.transport is not None]
             if not free:
@@ -278,7 +275,7 @@ class Peer:
             line = free[0] if len(self._lines) == 1 else min(free, key=_Outbound.under_way)
             assert line.transport is not None
             data = memoryview(values.data).cast("B")
-            line.hold(len(data) // 2)
+            line.limit_unsent(len(data) // 2)
             head = header.stamped(self._clock()).pack()
             if len(data) <= JOINED_BYTES:
                 line.transport.write(b"".join((head, data)))
@@ -289,8 +286,8 @@ class Peer:
             sent()
 
     def adapt(self, most: int) -> None:
-        """Opens more connections, up to `most`, where those that there are lose so much that they cannot fill the link:
-        then each has half of its window again and again."""
+        """Opens more connections, up to `most`, where the present ones lose so many packets that they cannot fill the
+        link: each loss halves a connection's window."""
         now = [each for line in self._lines if (each := line.seen()) is not None]
         wanted = connections_by(now, most)
         while not self._closed and len(self._lines) < wanted:
@@ -299,15 +296,16 @@ class Peer:
 
     @property
     def connections(self) -> int:
-        """Open or about to be."""
+        """How many connections are open or being opened."""
         return len(self._lines)
 
     def check(self, transport: asyncio.BaseTransport) -> None:
-        """Whether it is the peer who is at the other end. Raises OverlayError."""
+        """Raises OverlayError when the certificate at the other end is not the peer's."""
         if self._security is not None:
             self._security.check(transport, "node", self.name)
 
     def close(self) -> None:
+        """Ends all connections; messages that wait are dropped."""
         self._closed = True
         queue, self._queue = self._queue, []
         for *_, dropped in queue:
@@ -319,13 +317,13 @@ class Peer:
                 line.transport.abort()
 
     def broken(self, error: Exception | None) -> None:
-        """A connection has ended; None: by the other end. Tells `on_lost` once."""
+        """A connection has ended, with this error or (None) by the other end: the peer is lost."""
         if not self._closed:
             self.close()
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
 
     async def _open(self, line: _Outbound, *, needed: bool = True) -> None:
-        """needed: without it the peer counts as lost."""
+        """Opens a connection. needed: the peer is lost when it cannot be opened in time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + CONNECT_SECONDS
         host, port = self.address

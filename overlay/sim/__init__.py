@@ -1,1 +1,1 @@
-"""The overlay in simulated time: the same policies and the same execution of tasks over simulated links."""
+"""The overlay on the flow-level simulator: the same policies and executions as over TCP, on simulated links."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from controlplane.planner.plan.task import Edge, Op, SumTree, Task
-from overlay.core.execution import Execution, SendRequest
+from overlay.core.execution import Environment, Execution, SendRequest
 from overlay.core.message import Kind
 
 
@@ -43,7 +43,7 @@ def random_task(rng: random.Random, nodes: Sequence[str], values: int, op: Op = 
 
 
 class Hub:
-    """Carries posts between executions in an order that `rng` draws; some come twice."""
+    """Carries requests between executions in an order that `rng` draws; some come twice."""
 
     def __init__(self, task: Task, tensors: dict[str, np.ndarray], rng: random.Random, twice: float = 0.1) -> None:
         self.rng, self.twice = rng, twice
@@ -63,10 +63,12 @@ class Hub:
         return Execution(
             task,
             node,
-            post=self.under_way.append,
-            finished=lambda: self.finished.append(node),
-            clock=lambda: self.now,
-            later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
+            Environment(
+                send=self.under_way.append,
+                finished=lambda: self.finished.append(node),
+                clock=lambda: self.now,
+                later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
+            ),
         )
 
     def mend_after(self, messages: int, task: Task) -> None:
@@ -92,7 +94,7 @@ class Hub:
                     self._mend()
             if self.unaware and (not self.under_way or self.rng.random() < 0.3):
                 node = self.unaware.pop(self.rng.randrange(len(self.unaware)))
-                if len(self.at[node].parts) < len(self.mended.trees):
+                if len(self.at[node].trees) < len(self.mended.trees):
                     self.at[node].mend(self.mended)
                 continue
             self.most = max(self.most, len(self.under_way))
@@ -101,28 +103,28 @@ class Hub:
                 self.at[node].start(self.tensors[node])
             elif self.under_way:
                 index = self.rng.randrange(len(self.under_way))
-                post = self.under_way[index]
+                request = self.under_way[index]
                 if self.rng.random() >= self.twice:
                     self.under_way.pop(index)
-                self.deliver(post)
+                self.deliver(request)
             elif self.timers:
                 self.timers.sort(key=lambda timer: timer[0])
                 self.now, callback = self.timers.pop(0)
                 callback()
 
-    def deliver(self, post: SendRequest) -> None:
-        there = self.at.get(post.edge.receiver)
+    def deliver(self, request: SendRequest) -> None:
+        there = self.at.get(request.edge.receiver)
         if there is None:
             return  # it is lost
-        if post.tree >= len(there.parts):
-            self.under_way.append(post)  # held until it hears of that
+        if request.tree >= len(there.trees):
+            self.under_way.append(request)  # held until it hears of that
             return
-        if self.mended is not None and not there.takes(post.tree, post.chunk, len(post.values)):
+        if self.mended is not None and not there.has_chunk(request.tree, request.chunk, len(request.values)):
             return
-        assert there.takes(post.tree, post.chunk, len(post.values))
-        place = there.place(post.kind, post.tree, post.chunk)
-        place[:] = post.values
-        if post.kind == Kind.UP:
-            there.partial(post.tree, post.chunk, post.contributors, place)
+        assert there.has_chunk(request.tree, request.chunk, len(request.values))
+        place = there.buffer_for(request.kind, request.tree, request.chunk)
+        place[:] = request.values
+        if request.kind == Kind.UP:
+            there.partial(request.tree, request.chunk, request.contributors, place)
         else:
-            there.result(post.tree, post.chunk, place)
+            there.result(request.tree, request.chunk, place)

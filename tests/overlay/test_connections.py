@@ -145,14 +145,14 @@ def test_a_task_as_the_last_one_is_told_by_its_number():
             return Task(number, values, (tree,), round=number)
 
     with running(Counts(NODES)) as (coordinator, agents):
-        tell = coordinator._tell
+        tell = coordinator._members.tell
 
         def listen(nodes, **message):
             nodes = list(nodes)
             told.extend(message["type"] for _ in nodes if message["type"] in ("task", "alike"))
             tell(nodes, **message)
 
-        coordinator._tell = listen
+        coordinator._members.tell = listen
         for round_ in range(3):
             synchronise(agents, 1000, round_)
         assert told == 3 * ["task"] + 6 * ["alike"]

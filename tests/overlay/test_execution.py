@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.planner.plan.task import Edge, SumTree, Task, TaskError
-from overlay.core.execution import Execution, SendRequest
+from overlay.core.execution import Environment, Execution, SendRequest
 from overlay.core.message import Kind
 from tests.overlay.networks import Hub, random_task
 
@@ -73,21 +73,21 @@ def test_multicasts_are_mixed(seed, count):
 def test_what_does_not_belong_is_counted_and_dropped():
     both = ("a", "b")
     tree = SumTree("r", 0, 4, tuple(Edge(n, "r") for n in both), tuple(Edge("r", n) for n in both), both, both)
-    posts: list[SendRequest] = []
+    requests: list[SendRequest] = []
     root = Execution(
-        Task(1, 4, (tree,)), "r", post=posts.append, finished=lambda: None, clock=lambda: 0.0, later=lambda s, c: None
+        Task(1, 4, (tree,)), "r", Environment(requests.append, lambda: None, lambda: 0.0, lambda s, c: None)
     )
     one = np.ones(4, np.float32)
     root.partial(0, 0, 0b11, one.copy())  # nobody below sends this
     root.partial(0, 0, 0b01, one.copy())
     root.partial(0, 0, 0b01, one.copy())
-    assert not posts and root.counters == {"refused": 1, "duplicate": 1}
+    assert not requests and root.counters == {"refused": 1, "duplicate": 1}
     root.partial(0, 0, 0b10, one.copy())
-    assert [(p.kind, p.edge.receiver) for p in posts] == [(Kind.DOWN, "a"), (Kind.DOWN, "b")]
-    np.testing.assert_array_equal(posts[0].values, one)
+    assert [(p.kind, p.edge.receiver) for p in requests] == [(Kind.DOWN, "a"), (Kind.DOWN, "b")]
+    np.testing.assert_array_equal(requests[0].values, one)
     root.partial(0, 0, 0b10, one.copy())
-    assert root.counters["late"] == 1 and len(posts) == 2
-    assert not root.takes(0, 1, 4) and not root.takes(1, 0, 4) and not root.takes(0, 0, 3)
+    assert root.counters["late"] == 1 and len(requests) == 2
+    assert not root.has_chunk(0, 1, 4) and not root.has_chunk(1, 0, 4) and not root.has_chunk(0, 0, 3)
 
 
 def test_a_paced_tree_keeps_its_rate():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.task import Edge, SumTree, Task, TaskError
 from overlay.core.errors import OverlayError
-from overlay.core.execution import Execution, SendRequest
+from overlay.core.execution import Environment, Execution, SendRequest
 from overlay.core.message import Kind
 from overlay.core.systems import make
 from overlay.net.coordinator import Coordinator
@@ -62,31 +62,34 @@ def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int,
 
 
 def test_a_chunk_leaves_its_root_once_and_what_is_missing_goes_to_who_lacks_it() -> None:
-    posts: list[SendRequest] = []
+    requests: list[SendRequest] = []
     timers: list = []
     now = [0.0]
     sender = Execution(
-        copied(20, 4), "a", post=posts.append, finished=lambda: None, clock=lambda: now[0],
-        later=lambda seconds, callback: timers.append((now[0] + seconds, callback)),
+        copied(20, 4), "a",
+        Environment(
+            requests.append, lambda: None, lambda: now[0],
+            lambda seconds, callback: timers.append((now[0] + seconds, callback)),
+        ),
     )  # fmt: skip
     sender.start(np.arange(20, dtype=np.float32))
     while timers:
         now[0], callback = timers.pop(0)
         callback()
-    assert [(post.chunk, post.edge) for post in posts] == [(n, None) for n in range(5)]
-    posts.clear()
-    sender.again(0, [1, 4, 9], "c")
-    sender.again(0, [2], "nobody")
-    assert [(post.chunk, post.edge) for post in posts] == [(1, Edge("a", "c")), (4, Edge("a", "c"))]
-    assert posts[0].values.tolist() == [4, 5, 6, 7] and posts[0].kind == Kind.DOWN
+    assert [(request.chunk, request.edge) for request in requests] == [(n, None) for n in range(5)]
+    requests.clear()
+    sender.resend(0, [1, 4, 9], "c")
+    sender.resend(0, [2], "nobody")
+    assert [(request.chunk, request.edge) for request in requests] == [(1, Edge("a", "c")), (4, Edge("a", "c"))]
+    assert requests[0].values.tolist() == [4, 5, 6, 7] and requests[0].kind == Kind.DOWN
 
     receiver = Execution(
-        copied(20, 4), "c", post=posts.append, finished=lambda: None, clock=lambda: 0.0, later=lambda s, callback: None
+        copied(20, 4), "c", Environment(requests.append, lambda: None, lambda: 0.0, lambda s, callback: None)
     )
     receiver.start(np.zeros(20, np.float32))
     receiver.result(0, 0, np.ones(4, np.float32))
     receiver.result(0, 2, np.ones(4, np.float32))
-    assert receiver.missing(0) == [1, 3, 4]
+    assert receiver.trees[0].missing() == [1, 3, 4]
 
 
 def test_tasks_that_switches_cannot_carry_out_are_refused() -> None:
@@ -109,7 +112,7 @@ def ring() -> nx.DiGraph:
 def test_a_coordinator_without_switches_says_so() -> None:
     policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
     with Coordinator(policy) as coordinator, pytest.raises(OverlayError, match="--switches"):
-        coordinator._replicated(policy.task(1, 1000, 0.0))
+        coordinator._driver.prepare(policy.task(1, 1000, 0.0))
 
 
 @settings(max_examples=30, deadline=None)

@@ -25,7 +25,7 @@ from overlay import Agent, Coordinator, Late, OverlayError
 from overlay.net import coordinator, liveness
 from overlay.net.tls import Security
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
-from tests.overlay.test_succession import SlowCrew, SlowRounds
+from tests.overlay.test_takeover import SlowCrew, SlowRounds
 
 NODES = ("a", "b", "c")
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def test_a_policy_that_raises_ends_the_round_that_it_was_asked_about(policy):
             for agent in agents.values():
                 agent.wait_joined()
             first = agents["a"].synchronise_async(np.ones(64, np.float32))
-            until(lambda: there._pending_submissions.waiting() == ["a"])
+            until(lambda: there._driver.pending.waiting() == ["a"])
             for future in (agents["b"].synchronise_async(np.ones(64, np.float32)), first):
                 with pytest.raises(OverlayError, match="ZeroDivisionError: a policy's bug"):
                     future.result(SECONDS)
@@ -236,7 +236,7 @@ def test_a_process_that_stands_for_long_is_lost_in_the_end(monkeypatch):
     monkeypatch.setattr(liveness, "FROZEN_SECONDS", 2.0)
     lines: list[str] = []
     with Coordinator(Drawn(("a",), 1), log=lines.append) as there, trainers(there, ("a",), 0.0, 10**9) as (_, (one,)):
-        until(lambda: there._newest > 3)
+        until(lambda: there._driver.newest > 3)
         os.kill(one.pid, signal.SIGSTOP)
         until(lambda: any("nothing was heard of a for 2 s" in line for line in lines))
 

@@ -14,7 +14,7 @@ import pytest
 from controlplane.planner.strategies.wan.crew.policy import Crew
 from overlay import Agent, Coordinator
 from overlay.core.quorum import Quorum
-from overlay.net import coordinator, liveness, membership
+from overlay.net import leadership, liveness, membership
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
 
 NODES = ("a", "b", "c", "d")
@@ -126,13 +126,13 @@ def test_a_backup_that_misses_the_primary_does_not_act_while_agents_are_with_tha
     with two(lambda: Drawn(NODES, 1)) as (primary, backup, wires, agents):
         synchronise(agents, 100, 0)
         wires["backup", "primary"].cut()
-        until(lambda: backup._standby.over)
+        until(lambda: backup._leadership.standby.over)
         agents["d"].close()
         agents["d"] = joins(wires, "d", "backup", "primary")
         synchronise(agents, 100, 1)
         assert primary.active and not backup.active
         wires["backup", "primary"].mend()
-        until(lambda: not backup._standby.over)
+        until(lambda: not backup._leadership.standby.over)
         synchronise(agents, 100, 2)
 
 
@@ -156,7 +156,7 @@ def test_in_a_partition_the_larger_part_goes_on_and_the_smaller_one_waits():
         some = {node: agents[node] for node in ("a", "b", "c")}
         synchronise(some, 64, 1)
         assert backup.active and not primary.active
-        assert (agents["a"]._membership.term, backup._quorum.term) == (2, 2)
+        assert (agents["a"]._membership.term, backup._leadership.quorum.term) == (2, 2)
 
 
 def test_a_coordinator_that_was_replaced_steps_down_when_it_hears_of_it():
@@ -168,7 +168,7 @@ def test_a_coordinator_that_was_replaced_steps_down_when_it_hears_of_it():
             word = {"type": "join", "node": "b", "host": host, "port": port, "term": 7}
             late.sendall(json.dumps(word).encode() + b"\n")
             until(lambda: any("steps down" in line for line in lines))
-        until(lambda: there.active and len(there._members) == 2 and there._quorum.term > 7)
+        until(lambda: there.active and len(there._members) == 2 and there._leadership.quorum.term > 7)
         synchronise(agents, 100, 1)
 
 
@@ -185,13 +185,13 @@ def test_of_two_coordinators_one_at_most_has_enough_agents():
 
 def test_agents_gather_where_enough_can_be_reached_though_each_waits_elsewhere_at_first(monkeypatch):
     """Both coordinators let agents in, and the agents begin with different ones."""
-    monkeypatch.setattr(coordinator, "GATHER_SECONDS", 1.0)
+    monkeypatch.setattr(leadership, "GATHER_SECONDS", 1.0)
     with two(lambda: Drawn(NODES, 1)) as (primary, backup, wires, agents):
         for agent in agents.values():
             agent.close()
         until(lambda: not primary.active)
         wires["backup", "primary"].cut()
-        until(lambda: backup._standby.over)
+        until(lambda: backup._leadership.standby.over)
         for k, node in enumerate(NODES):
             agents[node] = joins(wires, node, *(("primary", "backup") if k % 2 else ("backup", "primary")))
         synchronise(agents, 100, 0)

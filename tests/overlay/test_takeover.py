@@ -81,11 +81,11 @@ def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
         coordinator.active = False
-        coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for other in ("c", "b"):
             coordinator._said("a", lost(coordinator, other))
         coordinator._members["c"].joined = time.monotonic()
-        coordinator._take_over()
+        coordinator._leadership.take_over()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator.policy.broken = lambda *pair: broken.append(pair)
@@ -99,11 +99,11 @@ def test_what_an_agent_had_brought_that_is_another_process_now_is_not_waited_for
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
         coordinator.active = False
-        coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for node in ("b", "c"):
             coordinator._said(node, {"type": "ready", "values": 8, "turn": 1})
         coordinator._members["c"].joined = time.monotonic()
-        coordinator._take_over()
+        coordinator._leadership.take_over()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
@@ -174,7 +174,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
             until(lambda: all(agent._tasks.running and not agent._submissions.waiting for agent in agents.values()))
             primary.kill()
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
-            until(lambda: heir.active and len(heir._members) == len(NODES) and heir._gathering is None)
+            until(lambda: heir.active and len(heir._members) == len(NODES) and heir._leadership.gathering is None)
             check_groups(tensors, dones)
             assert all(len(done.participants) > 1 for done in dones.values()), "nobody has noticed"
             tensors, futures = bring(agents)
@@ -207,14 +207,14 @@ def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
         for node, member in coordinator._members.items():
             member.state = AgentState(0, 0, {}, {}) if node == "c" else AgentState(5, 7, {7: (task, False)}, {})
         coordinator.active = False
-        coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
-        coordinator._take_over()
+        coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator._leadership.take_over()
         done.set()
 
     with running(OneTree(("a", "b", "c"))) as (coordinator, _):
         coordinator._loop.call_soon_threadsafe(take_over, coordinator)
         assert done.wait(SECONDS)
-        assert not coordinator._tasks and not coordinator.policy.running
+        assert not coordinator._driver.running and not coordinator.policy.running
 
 
 def test_without_any_coordinator_crews_workers_go_on_alone():
@@ -238,7 +238,7 @@ def test_a_worker_lost_without_a_coordinator_ends_its_tasks_by_notices():
         tensors, futures = bring(agents, 8192)
         until(lambda: all(agent._tasks.running for agent in agents.values()))
         primary.kill()
-        until(lambda: not any(agent._membership.there for agent in agents.values()))
+        until(lambda: not any(agent._membership.connected for agent in agents.values()))
         agents["d"].close()
         for k, node in enumerate(NODES[:3]):
             assert futures[node].result(SECONDS).participants == (node,)

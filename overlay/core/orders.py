@@ -1,0 +1,145 @@
+"""Carries out a policy's orders, and keeps the table of running tasks, for the coordinator and the simulator alike.
+
+What an order means for the table is here. What it causes is in `Effects`: the coordinator sends messages to agents
+(net/policy_driver.py), the simulator changes the executions of its agents (sim/simulation.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import (
+    Abort,
+    ContinueAlone,
+    DefaultSplit,
+    Drop,
+    Mend,
+    Order,
+    Pace,
+    Reject,
+    Release,
+    Start,
+)
+from overlay.core.errors import OverlayError
+
+
+@dataclass
+class RunningTask:
+    """waiting: the agents that have not yet got everything that they get of the task. seconds: how long the slowest of
+    the others took."""
+
+    task: Task
+    waiting: set[str]
+    seconds: float = 0.0
+
+
+class Effects(Protocol):
+    """What orders cause. The table has changed already when a method is called, except for `prepare` and `paced`."""
+
+    def prepare(self, task: Task) -> Task:
+        """The task as it will be started, with everything that it needs outside of agents. Raises OverlayError."""
+
+    def refused(self, task: Task, error: OverlayError) -> None:
+        """`prepare` has failed: the task is not started."""
+
+    def started(self, task: Task) -> None:
+        """The task is to be started at its agents."""
+
+    def mended(self, before: Task, task: Task) -> None:
+        """A running task has other trees now."""
+
+    def dropped(self, before: Task, task: Task, order: Drop) -> None:
+        """A copy has lost receivers: `task` is without them. Afterwards nobody waits for these any more."""
+
+    def paced(self, task: Task, mbps: float) -> None:
+        """The sender of a copy sends at another rate from now on."""
+
+    def aborted(self, run: RunningTask, order: Abort) -> None:
+        """A task is given up."""
+
+    def done(self, run: RunningTask) -> None:
+        """No agent waits for the task any more."""
+
+    def released(self, order: Release) -> None:
+        """The trainer that sends a copy continues."""
+
+    def left_alone(self, order: ContinueAlone) -> None:
+        """A trainer continues with its own values."""
+
+    def rejected(self, order: Reject) -> None:
+        """Trainers get their oldest submissions back."""
+
+    def default_split_set(self, order: DefaultSplit) -> None:
+        """Agents that are ready begin to send by this split."""
+
+
+class OrderExecutor:
+    """The running tasks by number, and what orders do to them. Orders for tasks that do not run are ignored."""
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+        self.running: dict[int, RunningTask] = {}
+
+    def carry_out(self, orders: Iterable[Order]) -> None:
+        """Carries the orders out, one after the other."""
+        for order in orders:
+            match order:
+                case Start(task):
+                    self._start(task)
+                case Release():
+                    self._effects.released(order)
+                case ContinueAlone():
+                    self._effects.left_alone(order)
+                case Reject():
+                    self._effects.rejected(order)
+                case DefaultSplit():
+                    self._effects.default_split_set(order)
+                case Mend(task):
+                    if task.number in self.running:
+                        run = self.running[task.number]
+                        before, run.task = run.task, task
+                        self._effects.mended(before, task)
+                case Drop() | Pace() | Abort():
+                    if order.task in self.running:
+                        self._change(order)
+
+    def _start(self, task: Task) -> None:
+        try:
+            task = self._effects.prepare(task)
+        except OverlayError as error:
+            self._effects.refused(task, error)
+            return
+        self.running[task.number] = RunningTask(task, set(task.awaited))
+        self._effects.started(task)
+
+    def _change(self, order: Drop | Pace | Abort) -> None:
+        run = self.running[order.task]
+        match order:
+            case Drop():
+                before, run.task = run.task, run.task.without(order.nodes)
+                self._effects.dropped(before, run.task, order)
+                self.stop_waiting(order.task, order.nodes)
+            case Pace():
+                self._effects.paced(run.task, order.mbps)
+                run.task = run.task.at_rate(order.mbps)
+            case Abort():
+                del self.running[order.task]
+                self._effects.aborted(run, order)
+
+    def finished(self, number: int, node: str, seconds: float) -> None:
+        """An agent has everything that it gets of the task, `seconds` after it began. Unknown tasks are ignored."""
+        if number in self.running:
+            run = self.running[number]
+            run.seconds = max(run.seconds, seconds)
+            self.stop_waiting(number, (node,))
+
+    def stop_waiting(self, number: int, nodes: Iterable[str]) -> None:
+        """These agents have, or will not get, what they wanted of a running task. It is done when none waits."""
+        run = self.running[number]
+        run.waiting.difference_update(nodes)
+        if not run.waiting:
+            del self.running[number]
+            self._effects.done(run)

@@ -1,0 +1,73 @@
+"""What one agent knows of one tree of a task: its place in the tree, the sums it holds, the results it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controlplane.planner.plan.task import Edge, Task
+from overlay.core.message import Values
+
+
+@dataclass
+class PartialSum:
+    """The sum of one chunk's values, as far as they have arrived. contributors: a bit for each agent in it."""
+
+    contributors: int = 0
+    total: Values | None = None
+    sent: bool = False
+
+
+@dataclass
+class TreeState:
+    """One tree of a task, as one agent has it. Sets of contributors are bits, by position in the tree's list.
+
+    own_bit: this agent's bit; 0: it contributes nothing. expected: all bits that pass this agent on the way up; 0: it
+    adds nothing. child_bits: the bits below each child, which is what each child's partial sums must contain.
+    first_missing: the lowest chunk without a result. next_chunk, next_send_at (seconds of the execution's clock),
+    timers (how many have been set: only the last one counts) and sending (the send loop is on the stack): for an agent
+    without children, which begins the tree's sums.
+    """
+
+    chunks: int
+    own_bit: int
+    expected: int
+    child_bits: tuple[int, ...]
+    is_leaf: bool
+    up: Edge | None
+    down: tuple[Edge, ...]
+    is_receiver: bool
+    sums: dict[int, PartialSum] = field(default_factory=dict)
+    results: set[int] = field(default_factory=set)
+    first_missing: int = 0
+    next_chunk: int = 0
+    next_send_at: float = 0.0
+    timers: int = 0
+    sending: bool = False
+
+    @classmethod
+    def of(cls, task: Task, index: int, node: str) -> TreeState:
+        """The tree with this index in the task, before anything has been sent."""
+        tree = task.trees[index]
+        own_bit = 1 << tree.contributors.index(node) if node in tree.contributors else 0
+        child_bits = tuple(tree.bits(child) for child in tree.children(node))
+        return cls(
+            chunks=task.chunks(index),
+            own_bit=own_bit,
+            expected=tree.bits(node),
+            child_bits=child_bits,
+            is_leaf=not child_bits and own_bit != 0,
+            up=tree.parent.get(node),
+            down=tuple(edge for edge in tree.down if edge.sender == node),
+            is_receiver=node in tree.receivers,
+        )
+
+    def add_result(self, chunk: int) -> None:
+        """The chunk's result is known: its partial sum is needed no more."""
+        self.results.add(chunk)
+        self.sums.pop(chunk, None)
+        while self.first_missing in self.results:
+            self.first_missing += 1
+
+    def missing(self) -> list[int]:
+        """The chunks of which this agent has no result."""
+        return [chunk for chunk in range(self.first_missing, self.chunks) if chunk not in self.results]

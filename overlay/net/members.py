@@ -1,0 +1,62 @@
+"""The agents that are connected to a coordinator, and messages to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from controlplane.planner.plan.task import Task
+from overlay.net.liveness import Silence
+from overlay.net.takeover import AgentState
+
+
+class Member:
+    """One connected agent. address: where other agents reach it. state: what it said of itself when it joined. joined:
+    seconds of the monotonic clock. latest: the task that it was told last."""
+
+    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: AgentState) -> None:
+        self.node, self.address, self.writer, self.state = node, address, writer, state
+        self.joined = time.monotonic()
+        self.silence = Silence()
+        self.latest: Task | None = None
+
+    def tell(self, message: bytes) -> None:
+        """Sends a line of JSON; nothing when the connection is closing."""
+        if not self.writer.is_closing():
+            self.writer.write(message)
+
+
+class Members(dict[str, Member]):
+    """The connected agents by name."""
+
+    def tell(self, nodes: Iterable[str], **message: object) -> None:
+        """Sends a message to those of these agents that are connected."""
+        data = json.dumps(message).encode() + b"\n"
+        for node in nodes:
+            if node in self:
+                self[node].tell(data)
+
+    def announce(self, task: Task, nodes: Iterable[str]) -> None:
+        """Tells these agents of a task. An agent whose last task differs only in number and round is told no more than
+        that: ninety trees are 100 kB to write and to read for everybody, while all wait for the last agent."""
+        others: list[str] = []
+        compared: list[tuple[Task | None, bool]] = [(None, False)]
+        for node in nodes:
+            member = self.get(node)
+            if member is None:
+                continue
+            before, member.latest = member.latest, task
+            alike = next((same for other, same in compared if other is before), None)
+            if alike is None:
+                assert before is not None
+                alike = replace(before, number=task.number, round=task.round) == task
+                compared.append((before, alike))
+            if alike and before is not None:
+                self.tell((node,), **{"as": before.number}, type="alike", task=task.number, round=task.round)
+            else:
+                others.append(node)
+        if others:
+            self.tell(others, type="task", task=task.to_json())
