@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
 from typing import Any
@@ -50,6 +50,21 @@ from p4src.protocol import PROTOCOL
 SEGMENT_BYTES = segment_bytes()
 CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
 """The packets that switches copy."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A chunk on its path. size: bytes, with the message's header. execution: that of its sender, while it runs."""
+
+    task: Task
+    request: SendRequest
+    size: int
+    execution: Execution | None
+
+    def wanted(self) -> bool:
+        """Whether it is still to be sent."""
+        assert self.request.edge is not None
+        return self.execution is None or self.execution.closed or self.execution.sends_to(self.request.edge.receiver)
 
 
 class Simulation:
@@ -262,17 +277,14 @@ class Simulation:
                 if execution is not None:
                     execution.sent(request)
 
-            self._hop(task, request, path.path, size, taken, execution)
+            self._hop(_Chunk(task, request, size, execution), path.path, taken)
 
         self._paths[node].send(task, request.edge, send_over)
 
-    def _hop(
-        self, task: Task, request: SendRequest, path: Sequence[str], size: int,
-        taken: Callable[[], None], execution: Execution | None,
-    ) -> None:  # fmt: skip
+    def _hop(self, chunk: _Chunk, path: Sequence[str], taken: Callable[[], None]) -> None:
         """Sends a chunk along the rest of its path. taken(): it is past the first hop, or not wanted any more."""
         if len(path) == 1:
-            self._arrive(task, request)
+            self._arrive(chunk.task, chunk.request)
             return
         pair = (path[0], path[1])
         began_at = [0.0]
@@ -283,16 +295,13 @@ class Simulation:
         def arrived() -> None:
             taken()
             throughput = self._throughputs.setdefault(pair, ThroughputEstimator())
-            mbps = throughput.arrived(began_at[0], self.sim.now, size * BITS)
-            if mbps is not None and self._probe_values is not None and size >= 4 * self._probe_values:
+            mbps = throughput.arrived(began_at[0], self.sim.now, chunk.size * BITS)
+            if mbps is not None and self._probe_values is not None and chunk.size >= 4 * self._probe_values:
                 self.tell(Measured(*pair, mbps))
-            self._hop(task, request, path[1:], size, lambda: None, execution)
+            self._hop(chunk, path[1:], lambda: None)
 
-        def wanted() -> bool:
-            assert request.edge is not None
-            return execution is None or execution.closed or execution.sends_to(request.edge.receiver)
-
-        self.network.send(pair, task.priority, Message(size, began, arrived, wanted, skipped=taken))
+        message = Message(chunk.size, began, arrived, chunk.wanted, skipped=taken)
+        self.network.send(pair, chunk.task.priority, message)
 
     def _send_copied(self, task: Task, request: SendRequest, values: int, execution: Execution | None) -> None:
         """Sends a chunk once over each link of its tree's routes, since switches copy it. Packets leave one by one at
