@@ -288,7 +288,7 @@ def test_what_comes_late_is_not_received_into_a_tensor_that_was_given_back():
     got = []
 
     class Receiver:
-        def place(self, header):
+        def buffer_for(self, header):
             return tensor
 
         def received(self, header, values):
@@ -307,7 +307,7 @@ def test_what_comes_late_is_not_received_into_a_tensor_that_was_given_back():
 
     feed(Header(Kind.DOWN, 1, 5, (0, 1), 1, values=8).pack() + result[:12])
     inbound.divert(5)
-    tensor[:] = 7.0  # the trainer brings its values anew
+    tensor[:] = 7.0  # the trainer submits its values again
     feed(result[12:] + Header(Kind.DOWN, 1, 6, (0, 1), 1, values=8).pack() + result[:4])
     np.testing.assert_array_equal(tensor[1:], np.full(7, 7.0))
     np.testing.assert_array_equal(got, [np.arange(8)])

@@ -46,7 +46,7 @@ def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int,
             content = np.full(8, np.nan, np.float32)
             part = source[first + 8 * k : min(end, first + 8 * (k + 1))]
             content[: len(part)] = part
-            packets.append((number * assembly.each + k, content))
+            packets.append((number * assembly._packets_per_chunk + k, content))
     packets += rng.sample(packets, rng.randint(0, len(packets)))
     rng.shuffle(packets)
     found: dict[int, np.ndarray] = {}
@@ -120,7 +120,7 @@ def test_a_coordinator_without_switches_says_so() -> None:
 def test_sealed_packets_are_taken_as_sent_or_not_at_all(values: bytes, sequence: int, data: st.DataObject) -> None:
     key = Seal.draw()
     header = struct.pack(">BBHIIIQ", 3, 0, 1, 7, 8, sequence, 9)
-    packet = header + Seal(key).close(header, values)
+    packet = header + Seal(key).seal(header, values)
     assert len(packet) == len(header) + len(values) + TAG_BYTES and values not in packet
     assert Seal(key).open(packet[: len(header)], packet[len(header) :]) == values
     place, bit = data.draw(st.integers(0, len(packet) - 1)), data.draw(st.integers(0, 7))
@@ -139,7 +139,7 @@ def test_only_agents_with_certificates_get_a_key() -> None:
     policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
     replication = Replication(emulated(ring(), 1.0), LIMITS, lambda: ())
     with Coordinator(policy, replication=replication) as plain:
-        carrier = plain._carrier()
+        carrier = plain._multicast_format()
         assert carrier is not None and not carrier["key"]
 
 

@@ -238,7 +238,7 @@ def test_a_process_that_stands_for_long_is_lost_in_the_end(monkeypatch):
     with Coordinator(Drawn(("a",), 1), log=lines.append) as there, trainers(there, ("a",), 0.0, 10**9) as (_, (one,)):
         until(lambda: there._driver.newest > 3)
         os.kill(one.pid, signal.SIGSTOP)
-        until(lambda: any("nothing was heard of a for 2 s" in line for line in lines))
+        until(lambda: any("a itself has said nothing for 2 s" in line for line in lines))
 
 
 TRAINER = """

@@ -160,7 +160,7 @@ class TestCrew:
         policy = Crew(self.nodes, matrix(mesh(5)), 3, chunk_values=256)
         with running(policy) as (_, agents):
             for name in ("h3", "h4"):  # they take in what comes, and add nothing: it is in the middle of the task
-                agents[name]._arrived = lambda *message: None
+                agents[name]._dispatcher._deliver = lambda *message: None
             given = {node: np.full(20_000, k, np.float32) for k, node in enumerate(self.nodes[:3])}
             futures = [agents[node].synchronise_async(given[node]) for node in given]
             until(lambda: agents["h3"]._tasks.running and agents["h4"]._tasks.running)

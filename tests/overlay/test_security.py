@@ -114,7 +114,7 @@ def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
 
 
 def test_what_is_missing_is_said(folder, capsys):
-    with pytest.raises(ValueError, match="agents and coordinator need a certificate"):
+    with pytest.raises(ValueError, match="agents and coordinators need a certificate"):
         Security.of(Tls(authority=folder / "controller" / "authority.pem"))
     common = ["coordinator", "--topology", "netstorm:seed=1", "--job", "model=1M", "--listen", "0.0.0.0:0"]
     assert main(common) == 1

@@ -1,7 +1,8 @@
-"""Strategies over time: a policy gets events and answers with tasks. It knows no socket and no simulator.
+"""Policies: strategies that decide while training runs. A policy gets events and answers with orders.
 
-The simulator (overlay/sim/simulation.py) and the overlay's coordinator (overlay/net/coordinator.py) drive the same
-objects, so that what is measured beside what is simulated compares the network and not two implementations.
+A policy knows no socket and no simulator. The overlay's coordinator (overlay/net/policy_driver.py) and the simulator
+(overlay/sim/simulation.py) drive the same objects, so a comparison of measured and simulated times compares networks
+and not two implementations of a policy.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from controlplane.planner.plan.task import Task, task_of
 from controlplane.planner.topology import Topology
 
 BROKEN_MBPS = 1e-3
-"""What is believed of a link that two agents have found broken, until the network tells of another rate."""
+"""The rate, Mbit/s, of a link that two agents have found broken, until the network tells another one."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """An agent has computed and has `values` float32 values to synchronise. turn: the agent's number for them."""
+    """An agent has submitted `values` float32 values to synchronise. turn: the agent's own number of the submission."""
 
     node: str
     values: int
@@ -32,7 +33,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Finished:
-    """An agent has all that the task had for it."""
+    """An agent has everything that it gets of the task."""
 
     node: str
     task: int
@@ -40,7 +41,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Measured:
-    """The throughput that a chunk met on the way between two agents, Mbit/s."""
+    """The throughput of a chunk between two agents, Mbit/s."""
 
     sender: str
     receiver: str
@@ -49,7 +50,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Changed:
-    """The network has told that the bandwidth from one site to a neighbour is another one now, Mbit/s."""
+    """The network has told the new bandwidth from one site to a neighbouring one, Mbit/s."""
 
     sender: str
     receiver: str
@@ -58,7 +59,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Progress:
-    """The sender of a copy still has this part of it to send to that receiver."""
+    """The sender (`node`) of a copy still has this part of it (`left`, 0 to 1) to send to a receiver."""
 
     node: str
     task: int
@@ -68,7 +69,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Lost:
-    """An agent is gone, or (with `other`) two agents cannot reach each other."""
+    """An agent is lost, or (with `other`) two agents cannot reach each other."""
 
     node: str
     other: str | None = None
@@ -76,8 +77,8 @@ class Lost:
 
 @dataclass(frozen=True)
 class Silent:
-    """An agent cannot reach the controller, others can reach it: it finishes what has begun, and brings nothing until
-    it is back."""
+    """An agent cannot reach the coordinator, and other agents can reach it: it finishes the tasks that have begun, and
+    submits nothing until it is back."""
 
     node: str
 
@@ -92,7 +93,7 @@ class Back:
 
 @dataclass(frozen=True)
 class Failed:
-    """An agent cannot carry this task out, or not in its time."""
+    """An agent cannot carry out this task, or not within the task's time."""
 
     task: int
     reason: str
@@ -100,7 +101,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """An agent's trainer wants back what it brought and what is in no task yet. turn: as in `Ready`."""
+    """An agent's trainer has withdrawn a submission that no task contains yet. turn: as in `Ready`."""
 
     node: str
     turn: int
@@ -111,16 +112,16 @@ Event = Ready | Withdrawn | Finished | Measured | Changed | Progress | Lost | Si
 
 @dataclass(frozen=True)
 class Start:
-    """Carry this task out. Numbers ascend from one to the next: what comes of an unknown lower one, agents take for old
-    and drop."""
+    """Carry out this task. Each task has a higher number than the one before: agents drop messages of unknown tasks
+    with lower numbers as old."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Abort:
-    """Give this task up; its participants are told why. again: their values are as they brought them, and ready. Where
-    the task kept them and agents may go on alone, they do so otherwise."""
+    """Give up this task; its participants are told the reason. again: their submissions wait for another task. Without
+    it, trainers get an error, or continue with their own values where the task kept those and the policy allows it."""
 
     task: int
     reason: str
@@ -129,7 +130,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Drop:
-    """These receivers of a copy get no more of it."""
+    """These receivers get no more of a copy."""
 
     task: int
     nodes: tuple[str, ...]
@@ -137,7 +138,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Pace:
-    """The sender of what switches copy sends at this rate from now on, Mbit/s of values."""
+    """The sender of a multicast that switches copy sends at this rate from now on, Mbit/s of values."""
 
     task: int
     mbps: float
@@ -145,15 +146,16 @@ class Pace:
 
 @dataclass(frozen=True)
 class Mend:
-    """The task goes on with these trees: some carry nothing any more, and what they carried is that of trees at the end
-    (`Task.with_root`). Who has been brought into it by that is told of it anew."""
+    """A running task continues with the trees of this one. Some of its trees carry nothing any more, and trees at the
+    end of the list carry their values instead (`Task.with_root`). Agents that were not in the task before are told
+    of it."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Release:
-    """Who sent this copy may go on."""
+    """The trainer that sends this copy may continue."""
 
     node: str
     task: int
@@ -161,7 +163,7 @@ class Release:
 
 @dataclass(frozen=True)
 class ContinueAlone:
-    """Nobody can be found for what this agent has brought: it goes on with its own values."""
+    """No other agent can be found for this agent's oldest submission: its trainer continues with its own values."""
 
     node: str
     reason: str
@@ -169,7 +171,7 @@ class ContinueAlone:
 
 @dataclass(frozen=True)
 class Reject:
-    """No task can be made of what these agents brought first: their trainers get it back, with the reason."""
+    """No task can contain the oldest submissions of these agents: their trainers get them back, with the reason."""
 
     nodes: tuple[str, ...]
     reason: str
@@ -177,7 +179,8 @@ class Reject:
 
 @dataclass(frozen=True)
 class DefaultSplit:
-    """Whoever is ready with so many values begins to send them: blocks of (who adds, first value, values)."""
+    """Agents that are ready with this many values begin to send them before their task is known. blocks: (the agent
+    that adds, first value, number of values)."""
 
     values: int
     chunk_values: int
@@ -188,7 +191,8 @@ Order = Start | Abort | Mend | Drop | Pace | Release | ContinueAlone | Reject | 
 
 
 def uneven(values: Mapping[str, int]) -> str | None:
-    """In words, who has brought another number of values than most; None: all have brought equally many."""
+    """In words, which agents have submitted another number of values than most; None: all have the same number.
+    values: of each agent."""
     sizes = Counter(values.values())
     if len(sizes) < 2:
         return None
@@ -199,7 +203,7 @@ def uneven(values: Mapping[str, int]) -> str | None:
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
-    """Whether the bandwidth ("mbps") of some link differs by more than this part of what it was."""
+    """Whether the bandwidth ("mbps") of some link differs from `before` by more than this part of it."""
     return any(
         abs(data["mbps"] - before.edges[u, v]["mbps"]) > part * before.edges[u, v]["mbps"]
         for u, v, data in now.edges(data=True)
@@ -207,27 +211,28 @@ def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
 
 
 class Policy(Protocol):
-    """Called from one thread, one event at a time; `now` in seconds, never falling."""
+    """Called from one thread, with one event at a time. `now`: seconds, never less than in the call before."""
 
     nodes: tuple[str, ...]
-    """All agents that the policy counts on."""
+    """All agents of the job."""
 
     def handle(self, event: Event, now: float) -> Sequence[Order]: ...
 
 
 @runtime_checkable
 class TakeoverPolicy(Policy, Protocol):
-    """A policy that can go on where another one of its kind has ended: agents tell what they are in the middle of."""
+    """A policy that can continue the tasks of another coordinator's policy of the same kind."""
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
-        """tasks: under way, and who of each still waits for its end. Numbers of new tasks are above `number`."""
+        """tasks: the tasks under way, and the agents that wait for the end of each. New tasks get numbers above
+        `number`."""
 
 
 class Rounds:
-    """Bulk-synchronous rounds: when all agents have brought their next values, one task. Several may be under way (the
-    buckets of a model). Subclasses say which task, and may learn.
+    """Bulk-synchronous rounds: a task begins when all agents have submitted their next values. Several tasks may be
+    under way (the buckets of a model). Subclasses make the tasks, and may learn from measurements.
 
-    An agent that is lost ends what is under way; the next needs everyone again.
+    When an agent is lost, all tasks under way are given up; the next task needs all agents again.
     """
 
     def __init__(self, nodes: Sequence[str]) -> None:
@@ -237,17 +242,18 @@ class Rounds:
         self.running: dict[int, set[str]] = {}  # task -> participants that are not finished
 
     def task(self, number: int, values: int, now: float) -> Task:
-        """The task of this number. Raises Infeasible, PlanError, WanError where there is none."""
+        """Makes the task of this number, for tensors of this many values. Raises Infeasible, PlanError or WanError when
+        there is none."""
         raise NotImplementedError
 
     def learn(self, event: Measured | Changed, now: float) -> None:
-        """What a measurement, or a network that tells, changes."""
+        """A throughput has been measured, or the network has told a bandwidth."""
 
     def done(self, number: int) -> None:
-        """All participants have all of the task."""
+        """All participants have everything that they get of the task."""
 
     def broken(self, node: str, other: str) -> None:
-        """These two cannot reach each other: where it can, the next round goes other ways."""
+        """Two agents cannot reach each other: the next round avoids the connection where it can."""
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
@@ -280,12 +286,12 @@ class Rounds:
         return ()
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
-        """As `TakeoverPolicy` has it."""
+        """Continues the tasks of another coordinator (`TakeoverPolicy`)."""
         self.numbers = number
         self.running = {each: set(waiting) for each, (_, waiting) in tasks.items()}
 
     def _begin(self, now: float) -> Sequence[Order]:
-        """A round of which no task can be made fails by itself: the next one may do."""
+        """Starts tasks while all agents have submissions. A round for which no task can be made fails by itself."""
         orders: list[Order] = []
         while all(self.ready.values()):
             values = {node: waiting.popleft().values for node, waiting in self.ready.items()}
@@ -296,7 +302,7 @@ class Rounds:
                 continue
             try:
                 task = self.task(self.numbers, values[self.nodes[0]], now)
-            except Exception as error:  # of whatever kind: strategies are many, and none may end the job
+            except Exception as error:  # of whatever kind: a strategy's error must not end the job
                 orders.append(Reject(self.nodes, f"no task can be made: {type(error).__name__}: {error}"))
                 continue
             self.running[self.numbers] = set(task.participants)
@@ -305,10 +311,10 @@ class Rounds:
 
 
 class FollowPlan(Rounds):
-    """Every round with the trees of one plan: any strategy that makes aggregation trees or multicasts."""
+    """Every round uses the trees of one plan, of any strategy that makes aggregation trees or multicasts."""
 
     def __init__(self, plan: Plan, topology: Topology, **options: Any) -> None:
-        """`options`: of `task_of`."""
+        """options: of `task_of`."""
         super().__init__(plan.job.workers)
         self.plan, self.topology, self.options = plan, topology, options
 
@@ -317,9 +323,9 @@ class FollowPlan(Rounds):
 
 
 class FollowNetwork(FollowPlan):
-    """The same, planned again before a round when some link has changed by more than the part `change` since.
+    """As FollowPlan, and plans again before a round when some link's rate has changed by more than the part `change`.
 
-    make: plans on a topology. link: the topology's link between two agents' sites.
+    make: a plan for a topology. link(sender, receiver): the topology's link between two agents' sites.
     """
 
     def __init__(
@@ -346,7 +352,7 @@ class FollowNetwork(FollowPlan):
                 self.changed[link] = BROKEN_MBPS
 
     def followed(self) -> bool:
-        """Whether the topology is another one than before, by what has changed."""
+        """Applies the changes to the topology when they are large enough; returns whether it did."""
         before = self.topology.residual_bandwidth_mbps
         if any(abs(mbps - before(u, v)) > self.change * before(u, v) for (u, v), mbps in self.changed.items()):
             links = [
