@@ -1,7 +1,7 @@
-"""Training across a WAN: agents on hosts, TCP between neighbours of a tree, sums at sites (docs/overlay.md).
+"""Training across data centres: agents on hosts add tensors along trees of TCP connections (docs/overlay.md).
 
 agent = overlay.Agent(("10.0.0.1", 9700), "h3", listen=("10.0.0.3", 0))
-agent.synchronise(values)     # in place; who sums with whom, and where, is the coordinator's policy
+agent.synchronise(values)     # replaced by the mean; the coordinator's policy decides who adds what
 """
 
 from overlay.core.errors import Late, OverlayError, PeerLost

@@ -1,10 +1,10 @@
-"""Agents and a coordinator from the command line.
+"""Runs an agent or a coordinator from the command line.
 
     python -m overlay coordinator --topology net.json --job job.json --strategy wan --listen 10.0.0.1:9700
     python -m overlay agent --coordinator 10.0.0.1:9700 --node h3 --listen 10.0.0.3:0 --values 4M --rounds 5
 
-The agent brings values that it draws, again and again, and checks what comes back: a trial of the network without any
-training. Each round is a line of JSON on stdout.
+The agent submits random values, again and again, and checks the results: a trial of the network without training. Each
+round is a line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def address(text: str) -> tuple[str, int]:
-    """HOST:PORT; of IPv6, [HOST]:PORT."""
+    """Reads HOST:PORT, or [HOST]:PORT for IPv6."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -52,7 +52,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def amount(text: str) -> int:
-    """4M: 4,000,000."""
+    """Reads a number of values: 4M is 4,000,000."""
     try:
         value = parse_bytes(text.replace("k", "K"))  # of values here, but written alike
     except JobError:
@@ -63,11 +63,13 @@ def amount(text: str) -> int:
 
 
 def drawn(node_seed: int, round_: int, values: int) -> np.ndarray:
-    """What an agent of this seed brings in a round: whole numbers, so that every order of addition gives the same."""
+    """The values of an agent with this seed in a round: whole numbers, so that every order of addition gives the
+    same."""
     return np.random.default_rng([node_seed, round_]).integers(-1000, 1000, values).astype(np.float32)
 
 
 def trial(arguments: argparse.Namespace) -> None:
+    """`overlay agent`: submits random values and prints a line of JSON for each round. Raises OverlayError."""
     agent = Agent(
         arguments.coordinator,
         arguments.node,
@@ -101,7 +103,7 @@ def trial(arguments: argparse.Namespace) -> None:
 
 
 def security(arguments: argparse.Namespace) -> Security | None:
-    """Raises OverlayError where others than this machine could join without any."""
+    """The TLS of the coordinator. Raises OverlayError when other machines could join without certificates."""
     found = Security.of(tls_from(arguments))
     host, port = arguments.listen
     if found is None and not arguments.insecure and not is_local(f"{host}:{port}"):
@@ -112,7 +114,7 @@ def security(arguments: argparse.Namespace) -> Security | None:
 
 
 def replication(topology: Topology, file: Path) -> Replication:
-    """For the switches of a switches file. Raises OverlayError."""
+    """Multicasts by the switches of a switches file. Raises OverlayError for a file that does not fit the topology."""
     from controlplane.targets.switches_file import SwitchesFileError, load_switches  # agents need none of this
     from overlay.net.replication import p4runtime
     from p4src.artifacts import ArtifactError
@@ -128,8 +130,8 @@ def replication(topology: Topology, file: Path) -> Replication:
 
 
 def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Policy:
-    """A system that adapts, or rounds with the trees of a strategy, planned again around what is found broken. Raises
-    OverlayError, and as strategies do."""
+    """The policy of --system, or of --strategy: rounds with the strategy's trees, planned again around links that are
+    found broken. Raises OverlayError, and as strategies do."""
     if arguments.system is not None:
         if arguments.switches is not None or arguments.detours:
             raise OverlayError("--switches and --detours go with a --strategy, not with a --system")
@@ -153,6 +155,7 @@ def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Po
 
 
 def coordinate(arguments: argparse.Namespace) -> None:
+    """`overlay coordinator`: runs until a signal ends it."""
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
@@ -181,11 +184,9 @@ def coordinate(arguments: argparse.Namespace) -> None:
         stop.wait()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m overlay", description=(__doc__ or "").split("\n")[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-
-    agent = verbs.add_parser("agent", help="bring values, check the sums, say how long it took")
+def add_agent(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of `overlay agent`."""
+    agent = verbs.add_parser("agent", help="submit values, check the sums, say how long it took")
     agent.add_argument(
         "--coordinator", type=address, required=True, metavar="HOST:PORT", help="where the coordinator listens"
     )
@@ -209,6 +210,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_tls_arguments(agent)
     agent.set_defaults(run=trial)
 
+
+def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of `overlay coordinator`."""
     coordinator = verbs.add_parser("coordinator", help="plan, and tell the agents what to do")
     coordinator.add_argument("--topology", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--job", required=True, help="a file, or as for `inart plan`")
@@ -240,6 +244,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_tls_arguments(coordinator)
     coordinator.set_defaults(run=coordinate)
 
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m overlay", description=(__doc__ or "").split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    add_agent(verbs)
+    add_coordinator(verbs)
     arguments = parser.parse_args(argv)
     try:
         arguments.run(arguments)

@@ -1,4 +1,4 @@
-"""The systems of the four papers, and ours, as policies on a network of sites (nodes h0, h1, ..), all made alike."""
+"""Makes the policies of the four papers' systems, their baselines and ours, for a network of sites."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from overlay.core.errors import OverlayError
 from overlay.core.framing import tcp_framing
 from overlay.core.tcp import ONE_OR_MORE, Connections, with_tcp_rates
 
-PAPERS = {  # each paper's own system last
+PAPERS = {  # paper -> its baselines, and its own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
     "crew": ("a2a", "opr", "crew-early", "crew"),
@@ -50,29 +50,32 @@ SELECTABLE = (
     "apsp", "netstorm", "tsengine", "crew", "crew-early", "opr", "a2a", "orpheus-bsp", "selmcast-bsp", "orpheus",
     "selmcast",
 )  # fmt: skip
-"""Systems that adapt to what agents measure and to who is ready, on any network with one agent a site."""
+"""The systems of `overlay coordinator --system`. They adapt to what agents measure and to which agents are ready, on
+any network with one agent a site."""
 
 BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
 COPIED_HEADROOM = 0.12
-"""Of the plan's rate: headers are 6 %, and what is sent at exactly a link's rate never lets a queue drain."""
+"""The part of the plan's rate that multicasts copied by switches leave unused: headers take 6 %, and queues drain only
+when links are not quite full."""
 
 COPIES = ("selmcast", "orpheus", "selmcast-l3", "orpheus-l3")
-"""Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
+"""Systems whose trainers send copies to some others and continue (stale synchronisation, SSP). With all other systems
+trainers get a mean in place of their values."""
 
 
 def _agent(node: int | str) -> str:
-    """The name of a site's agent. Sites that are known by their agents' names keep them."""
+    """The name of a site's agent: h and the site's number; a site with a name has its agent's name already."""
     return node if isinstance(node, str) else f"h{node}"
 
 
 def links(graph: nx.DiGraph) -> Links:
-    """The links between sites under the names of their agents, and which of them each connection takes."""
+    """The links between sites, under the names of their agents, and the links that each connection uses."""
     rates = {(_agent(u), _agent(v)): data["mbps"] for u, v, data in graph.edges(data=True)}
     return Links([_agent(node) for node in graph], _routes(graph), rates)
 
 
 def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
-    """Over the sites, under the names of their agents, as the switches are told."""
+    """The route of each connection over the sites, under the names of their agents, as switches are told it."""
     agents = {f"h{node}": _agent(node) for node in graph}
     sites = {f"dc{node}": _agent(node) for node in graph}
     return {
@@ -83,8 +86,9 @@ def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
 
 
 def between_sites(topology: Topology, job: Job) -> nx.DiGraph:
-    """The links between the sites of a job's workers ("mbps"), under the workers' names. A way over switches without a
-    worker counts as one link, of the least of its rates. Raises OverlayError: two workers are at one site."""
+    """The links between the sites of a job's workers (attribute "mbps"), under the workers' names. A path over switches
+    without a worker counts as one link, with the least of its rates. Raises OverlayError when two workers are at one
+    site."""
     at: dict[str, str] = {}
     for worker in job.workers:
         switch = topology.access_switch(worker)
@@ -115,9 +119,9 @@ def planned(
     loss: float = 0.0,
     connections: Connections = ONE_OR_MORE,
 ) -> Plan:
-    """A plan for agents over TCP. Only wan's rates are meant to be kept, so it leaves room for what comes beside the
-    values: of chunks of so many, in packets of `mtu` bytes; and where links lose this part of all packets, it counts on
-    what agents' TCP connections carry of each. Raises as the strategy does."""
+    """A plan for agents over TCP. Agents keep to the rates of `wan` only, so only `wan` leaves room for headers and
+    acknowledgements, for chunks of `chunk` values in packets of `mtu` bytes. Where links lose the part `loss` of all
+    packets, `wan` plans with what the agents' TCP connections carry of each link. Raises as the strategy does."""
     if strategy == "wan":
         left = with_tcp_rates(topology, loss, connections, mtu=mtu)
         return wan(left, job, seed=seed, framing=tcp_framing(chunk, mtu))
@@ -137,10 +141,13 @@ def make(
     loss: float = 0.0,
     delay_ms: float = 0.0,
 ) -> Policy:
-    """A new policy. graph: sites 0, 1, .. (agents h0, h1, ..), or the agents' names (`between_sites`), with "mbps";
-    values: float32 values of the model; p: the size of a group
-    (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s; mtu: bytes of the network's
-    packets (wan counts their headers); loss, delay_ms: of each link, which wan counts, too."""
+    """A new policy of the system `name`.
+
+    graph: sites 0, 1, .. (agents h0, h1, ..) or the agents' names (`between_sites`); edges have "mbps". values: float32
+    values of the model. p: agents of a group (CREW and its baselines), or a multicast's receivers and its sender
+    (SelMcast, Orpheus). chunk: values of a chunk. update: NetStorm's UPDATE_TIME, seconds. mtu: bytes of the network's
+    packets; loss, delay_ms: of each link. `wan` plans with these three. Raises as strategies do for other names.
+    """
     named = nx.relabel_nodes(graph, {node: _agent(node) for node in graph})
     nodes = tuple(named.nodes)
     if name in ("apsp", "apsp-random", "apsp-connected"):
@@ -177,7 +184,7 @@ def make(
     job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
     topology, options = overlay(graph, delay_ms), {"chunk_values": chunk, "window": 64}
     plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu, loss=loss)
-    if name == "wan":  # the others send as fast as TCP lets them
+    if name == "wan":  # with the other strategies agents send as fast as TCP lets them
         return FollowNetwork(plan, topology, link=_link, paced=True, **options)
     return FollowPlan(plan(topology), topology, paced=False, **options)
 
@@ -191,5 +198,5 @@ def _link(sender: str, receiver: str) -> tuple[str, str]:
 
 
 def maker(name: str, graph: nx.DiGraph, values: int, **options: Any) -> Callable[[], Policy]:
-    """For one run after the other: policies remember."""
+    """Makes a new policy at each call, since a policy remembers its run; arguments as for `make`."""
     return partial(make, name, graph, values, **options)

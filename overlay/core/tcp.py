@@ -1,10 +1,10 @@
-"""What TCP carries where links lose packets, each at random: a window that goes up and down.
+"""How much TCP carries over links that lose packets at random.
 
-A window grows by one segment a round trip. Where a segment is lost, the round trip after it carries half of the window
-and does not grow it (fast recovery, RFC 6582). Of Reno with selective acknowledgements and RACK (RFC 8985), which finds
-what is lost by what comes after it, also where the retransmission is lost: no timeouts. Mathis et al. (1997) take all
-windows for equal sawteeth, on a link without a limit; here the windows' distribution is what losses at random make of
-it (Padhye et al., 1998, whose rounds these are), and the link cuts off what is above it.
+The model is Reno with selective acknowledgements. A window grows by one segment a round trip. After a lost segment, the
+next round trip carries half of the window and does not let it grow (fast recovery, RFC 6582). Losses are found by the
+segments that follow, also losses of retransmissions (RACK, RFC 8985), so there are no timeouts. Mathis et al. (1997)
+take all windows for equal sawteeth on a link without a limit. Here, the distribution of windows is the stationary one
+of these rounds with random losses (Padhye et al., 1998), and the link's rate limits each round.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 INITIAL_SEGMENTS = 10  # RFC 6928
 LEAST_SEGMENTS = 2
-"""Of a window after a loss (RFC 5681)."""
+"""A window has at least this many segments after a loss (RFC 5681)."""
 
 FAR, MOST_SEGMENTS = 6.0, 4096
-"""Windows above so many times their mean are so rare that they are taken for that; and receivers hold no more than six
-megabytes (Linux's `tcp_rmem`)."""
+"""The distribution ends at FAR times the mean window, since larger ones are rare, and at MOST_SEGMENTS, since receivers
+hold at most six megabytes (Linux's `tcp_rmem`)."""
 
 TARGET_UTILISATION = 0.95
-"""The part of a link's rate for which there are to be connections."""
+"""Agents open enough connections to use this part of a link's rate."""
 
 MOST_CONNECTIONS = 4
-"""By default: each more takes a larger part of a link that others use, too."""
+"""The default limit of connections to one neighbour: more of them would take a larger part of links that others use."""
 
 BITS = 8e-6  # Mbit in a byte
 LEAST_RTT = 1e-3
-"""Seconds, where a topology has no delays."""
+"""The round trip, in seconds, where a topology has no delays."""
 
 
 def mathis_mbps(rtt_seconds: float, loss: float, segment: int = segment_bytes()) -> float:
-    """What a TCP connection reaches at this round trip and loss: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
+    """The rate of a TCP connection at this round trip and loss: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
     return segment * BITS / rtt_seconds * math.sqrt(1.5 / loss)
 
 
 @lru_cache(maxsize=64)
 def window_distribution(loss: float) -> NDArray[np.float64]:
-    """[w]: the part of the round trips in which a connection's window is w segments, of which each is lost with the
-    probability `loss` (between 0 and 1)."""
+    """Element w is the part of the round trips in which a connection's window has w segments, when each segment is lost
+    with the probability `loss`. Raises ValueError for a loss that is not between 0 and 1."""
     from scipy.sparse import coo_matrix, eye  # agents that lose nothing need none of this
     from scipy.sparse.linalg import spsolve
 
@@ -62,9 +62,9 @@ def window_distribution(loss: float) -> NDArray[np.float64]:
     most = min(MOST_SEGMENTS, max(8, math.ceil(FAR * math.sqrt(1.5 / loss))))
     window = np.arange(most + 1)
     nothing_lost = (1 - loss) ** window
-    # States: a window that grows next; and, behind those, one in recovery.
+    # States 0 .. most: windows that grow next; behind those, the same windows in recovery.
     grows, recovers = window, window + most + 1
-    after = np.concatenate([np.minimum(window + 1, most), grows])  # of both, where nothing is lost
+    after = np.concatenate([np.minimum(window + 1, most), grows])  # the next states of both when nothing is lost
     halved = recovers[np.minimum(np.maximum(window // 2, LEAST_SEGMENTS), most)]
     now = np.concatenate([grows, recovers])
     chance = np.concatenate([nothing_lost, nothing_lost])
@@ -73,7 +73,7 @@ def window_distribution(loss: float) -> NDArray[np.float64]:
         (np.concatenate([chance, 1 - chance]), (np.concatenate([after, halved, halved]), np.concatenate([now, now]))),
         shape=(count, count),
     )
-    # As much comes to each state as leaves it; one of the equations follows from the others, and gives the scale.
+    # Each state is entered as often as it is left. One of these equations follows from the others: it sets the scale.
     often = min(most, round(math.sqrt(1.5 / loss)) + 1)
     balance = (moves - eye(count)).tolil()
     balance[often, :] = 0.0
@@ -87,16 +87,16 @@ def window_distribution(loss: float) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def _together(loss: float, connections: int) -> NDArray[np.float64]:
-    """The same of the sum of so many connections' windows."""
+    """The distribution of the sum of this many connections' windows."""
     own = window_distribution(loss)
     return own if connections == 1 else np.convolve(_together(loss, connections - 1), own)
 
 
 def utilisation(mbps: float, rtt_seconds: float, loss: float, connections: int = 1, *, mtu: int = MTU) -> float:
-    """The part of a link's rate at which so many TCP connections, which always have something to send, bring it over.
+    """The part of a link's rate that this many TCP connections use when they always have something to send.
 
-    rtt_seconds: there and back, without frames' own time on the link. A round takes a round trip, or what the link
-    needs for all windows of the round where that is longer; a receiver acknowledges every second segment.
+    rtt_seconds: the round trip without the time of frames on the link. A round takes a round trip, or the time that the
+    link needs for all windows where that is longer; a receiver acknowledges every second segment.
     """
     if not loss:
         return 1.0
@@ -108,17 +108,19 @@ def utilisation(mbps: float, rtt_seconds: float, loss: float, connections: int =
 
 
 def connections_for(mbps: float, rtt_seconds: float, loss: float, part: float, most: int, *, mtu: int = MTU) -> int:
-    """The fewest connections that use this part of a link's rate, at most `most`."""
+    """The least number of connections that use this part of a link's rate, but at most `most`."""
     enough = (k for k in range(1, most) if utilisation(mbps, rtt_seconds, loss, k, mtu=mtu) >= part)
     return next(enough, most)
 
 
 class Window:
-    """A TCP connection of the simulator's, as it goes: its chunks leave two segments at a time, as many as the window
-    lets be under way; each is lost with the probability `loss`.
+    """A TCP connection on the simulator. Messages leave two segments at a time, within the window; each segment is lost
+    with the probability `loss`.
 
-    links: resources of its way. rtt_seconds: without frames' own time on links. most: segments of the receiver's
-    window. queue(): seconds for which a frame that comes to its narrowest link now waits there.
+    links: the simulator's resources on the route. rtt_seconds: the round trip without the time of frames on links.
+    most: segments of the receiver's window. queue(): seconds that a frame would wait now at the narrowest link.
+    flying: segments that are past the links and not acknowledged. held: what leaves is not delivered before this time,
+    since something before it was lost and is still to come.
     """
 
     def __init__(
@@ -136,18 +138,18 @@ class Window:
         self._most, self._queue = most, queue
         self.window = min(most, float(INITIAL_SEGMENTS))
         self._threshold = math.inf
-        self.flying = 0  # segments past the links, and not acknowledged
-        self._full = False  # there was something for all of the window
-        self._losing = False  # a loss that the sender does not know of yet
-        self._recovering = 0.0  # until then, nothing grows
+        self.flying = 0
+        self._full = False  # the sender had enough for the whole window
+        self._losing = False  # a segment was lost, and the sender does not know it yet
+        self._recovering = 0.0  # the window does not grow before this time
         self.held = 0.0
-        """Nothing that leaves later is taken in before: what came before it is still to come."""
         self._left, self._bits, self._waits = 0, 0.0, False
         self._behind: Callable[[], float] = float
         self._sent: Callable[[], None] = lambda: None
 
     def send(self, mbit: float, frames: int, behind: Callable[[], float], sent: Callable[[], None]) -> None:
-        """A message in so many frames. behind(): frames that wait for it. sent(): its last frame is past the links."""
+        """Sends a message in this many frames. behind(): frames of messages that wait. sent(): the last frame is past
+        the links."""
         self._left, self._bits, self._behind, self._sent = frames, mbit / frames, behind, sent
         self._go()
 
@@ -176,14 +178,14 @@ class Window:
 
     @property
     def standing(self) -> float:
-        """Mbit under way that have not left the narrowest link."""
+        """Mbit that stand in front of the narrowest link."""
         if not self._left:
             return 0.0
         return self._bits * min(self._left + self._behind(), max(0.0, self.window - self.flying))
 
     def _lose(self, *, last: bool) -> None:
-        """What is lost is known by what comes after it, or, where nothing does, after two round trips (RFC 8985). It
-        then waits behind what stands in front of the link."""
+        """A segment is lost. The sender knows that from the segments that follow, or, where none does (`last`), after
+        two round trips (RFC 8985). The retransmission waits in the narrowest link's queue."""
         queue = self._queue()
         known = self._rtt * (2 if last else 1)
         again = known + queue
@@ -210,12 +212,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Connections:
-    """How many TCP connections agents have to each other: `least`, and where packets are lost up to `most`."""
+    """How many TCP connections an agent has to each other agent: `least`, and up to `most` where packets are lost."""
 
     least: int = 1
     most: int = MOST_CONNECTIONS
 
     def over(self, mbps: float, rtt_seconds: float, loss: float, *, mtu: int = MTU) -> int:
+        """The number over a link of this rate, round trip and loss."""
         if not loss or self.most <= self.least:
             return self.least
         return max(self.least, connections_for(mbps, rtt_seconds, loss, TARGET_UTILISATION, self.most, mtu=mtu))
@@ -227,8 +230,8 @@ ONE_OR_MORE = Connections()
 def with_tcp_rates(
     topology: Topology, loss: float, connections: Connections = ONE_OR_MORE, *, mtu: int = MTU
 ) -> Topology:
-    """The topology with what TCP carries of each link between switches, which lose this part of all packets: over one
-    link each, there and back taking what the links' delays say."""
+    """The topology with the rate that TCP connections reach on each link between switches, when each link loses the
+    part `loss` of all packets. Round trips are those of connections over one link."""
     if not loss:
         return topology
     links = []

@@ -30,7 +30,7 @@ def test_rounds_go_on_and_are_right(system, faults, tmp_path):
     assert "controller fails" in said and "dc0-dc1 fails" in said and "is back" in said
     assert ("all links have other rates (1)" in said) == (system == "wan")
     if system == "crew":
-        assert "backup: coordinates in the place of" in said
+        assert "backup: acts in the place of" in said
 
 
 def test_what_is_not_there_cannot_fail(capsys):

@@ -125,5 +125,5 @@ def test_nothing_is_kept_for_ever():
 
 
 def test_only_crew_scatters_early():
-    with pytest.raises(ValueError, match="CREW's"):
+    with pytest.raises(ValueError, match="needs the scheme CREW"):
         Crew(NODES, np.ones((6, 6)), 2, scheme="OPR", blocking=False)

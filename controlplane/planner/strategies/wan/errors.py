@@ -1,7 +1,8 @@
-"""What every algorithm here raises."""
+"""The error that all algorithms of this package raise."""
 
 from __future__ import annotations
 
 
 class WanError(ValueError):
-    """The instance is wrong, or has no solution (unreachable nodes, no bandwidth); names the nodes."""
+    """The instance is not well formed, or has no solution (unreachable nodes, no bandwidth). The message names the
+    nodes."""

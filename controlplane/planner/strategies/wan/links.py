@@ -1,4 +1,4 @@
-"""Connections that share links: which of them each crosses, and what the links carry."""
+"""Connections that share links: the links that each connection crosses, and the links' rates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Link = tuple[str, str]
 
 
 class Links:
-    """The network's links, and which of them each connection crosses.
+    """The network's links, and the links that each connection crosses.
 
-    nodes: the n workers. routes: the network's nodes from one worker to another, of every pair. mbps: of each link on
-    the routes; others bind nobody.
+    nodes: the n workers. routes: for every pair of workers, the network's nodes from one to the other. mbps: the rate
+    of each link that limits anybody; other links on the routes are ignored.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Links:
         self.index = {link: k for k, link in enumerate(mbps)}
         self.mbps = np.array(list(mbps.values()), dtype=float)
         self.crosses = np.zeros((n, n, len(mbps)), dtype=bool)
-        """[i, j, e]: what i sends to j goes over link e."""
+        """(n, n, links): whether the connection from i to j crosses link e."""
         for i, sender in enumerate(nodes):
             for j, receiver in enumerate(nodes):
                 if i != j:
@@ -34,9 +34,9 @@ class Links:
                             self.crosses[i, j, self.index[link]] = True
 
     def change(self, link: Link, mbps: float) -> None:
-        """From now on."""
+        """Sets the rate of a link."""
         self.mbps[self.index[link]] = mbps
 
     def narrowest(self) -> NDArray[np.float64]:
-        """(n, n) Mbit/s: what each connection gets when nobody else sends."""
+        """(n, n), Mbit/s: the rate of each connection when no other one sends."""
         return np.where(self.crosses, self.mbps, np.inf).min(axis=2, initial=np.inf)

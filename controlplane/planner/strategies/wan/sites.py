@@ -1,6 +1,6 @@
-"""Between the WAN algorithms, which know sites and links between them, and plans, which know switches and servers.
+"""Translates between the WAN algorithms, which know sites and links, and plans, which know switches and servers.
 
-A site is a switch; its workers and parameter servers hang on it. A site that adds is an aggregation point.
+A site is a switch with its workers and parameter servers. A site that adds is an aggregation point of the plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Sites:
-    """graph: the switches, "mbps" (residual) on their directed links. worker, server: the site of each of the job's."""
+    """graph: the switches; "mbps" of its directed links is their residual bandwidth. worker, server: the site of each
+    of the job's workers and parameter servers."""
 
     topology: Topology
     job: Job
@@ -36,7 +37,7 @@ class Sites:
 
 
 def sites(topology: Topology, job: Job) -> Sites:
-    """Raises JobError, Unreachable, TopologyError (a server with several links)."""
+    """The sites of a job. Raises JobError, Unreachable, or TopologyError for a server with several links."""
     network = prepare(topology, job)
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(topology.switches)
@@ -52,9 +53,10 @@ Owners = dict[str, list[tuple[str, float]]]
 
 
 def owners(view: Sites, frozen_split: Split | None) -> tuple[Owners, dict[str, float] | None]:
-    """(who roots the trees of each site that may have some: its servers and their parts of them, the sites' shares).
+    """(for each site that may be a root: its servers and the part of the site's trees that each has; the sites'
+    shares).
 
-    Without a frozen split: the server with the most ingress of each site, and None.
+    Without a frozen split: of each site the server with the most ingress bandwidth, and None for the shares.
     """
     if frozen_split is None:
         best: dict[str, str] = {}
@@ -76,9 +78,9 @@ def owners(view: Sites, frozen_split: Split | None) -> tuple[Owners, dict[str, f
 
 
 def needed(view: Sites, roots: Sequence[str]) -> nx.DiGraph:
-    """The sites' graph without those that have neither workers nor a root and lie on no way between others.
+    """The graph of the sites that trees may use: without leaves that have neither workers nor a root.
 
-    Leaves without workers are useless to every tree; what is left may still be passed through.
+    Such a leaf lies on no path between other sites. The remaining sites without workers may be passed through.
     """
     graph = view.graph.copy()
     keep = {*view.busy, *roots}
@@ -90,7 +92,7 @@ def needed(view: Sites, roots: Sequence[str]) -> nx.DiGraph:
 
 
 def _pruned(view: Sites, root: str, parent: Mapping[str, str]) -> dict[str, str]:
-    """Without branches that no worker hangs on."""
+    """The tree `parent` without branches that have no workers."""
     keep: set[str] = set()
     for site in view.busy:
         node = site
@@ -109,8 +111,8 @@ def aggregation_tree(
     *,
     routes: Mapping[tuple[str, str], Sequence[str]] | None = None,
 ) -> Tree:
-    """Every site in `up` adds; up[v]: whom v sends to, over routes[v, up[v]] (None: their direct link); down[v]: whom v
-    gets the result from, over direct links."""
+    """A tree in which every site of `up` adds. up[v]: the site to which v sends, over routes[v, up[v]] (None: over the
+    direct link). down[v]: the site from which v gets the result, over the direct link."""
     root = view.server[server]
     climb = _pruned(view, root, up)
     assignments = tuple(Assignment(w, site, (w, site)) for w, site in view.worker.items())
@@ -122,7 +124,8 @@ def aggregation_tree(
 
 
 def shortest_return(view: Sites, router: Router, server: str, share: float) -> dict[str, str]:
-    """down[v] of a least-loaded tree of fewest hops from the server's site to all sites with workers."""
+    """down[v] (the site above v) of a tree of fewest hops, and among those of least load, from the server's site to all
+    sites with workers."""
     index, names, ends = view.network.index, view.network.names, view.network.ends
     back = router.return_tree(index[server], [index[w] for w in view.job.workers], share)
     edges = [(names[ends[e][0]], names[ends[e][1]]) for e in back]
@@ -130,7 +133,8 @@ def shortest_return(view: Sites, router: Router, server: str, share: float) -> d
 
 
 def widest_return(view: Sites, server: str, routes: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """down[v] of the tree on which the least bandwidth per load is largest, beside flows that climb along `routes`."""
+    """down[v] (the site above v) of the tree whose least bandwidth per load is largest, beside the flows towards the
+    server along `routes`."""
     load: dict[tuple[str, str], float] = {}
     for site in view.worker.values():
         if site != view.server[server]:
@@ -156,8 +160,8 @@ def widest_return(view: Sites, server: str, routes: Mapping[str, Sequence[str]])
 def star_tree(
     view: Sites, server: str, share: float, routes: Mapping[str, Sequence[str]], down: Mapping[str, str]
 ) -> Tree:
-    """Nobody adds on the way: each worker's flow takes its site's route to the server's site; the result is multicast
-    along `down`."""
+    """A tree in which no site adds: each worker's flow takes its site's route to the server's site, and the result is
+    multicast along `down`."""
     root = view.server[server]
     assignments = []
     for worker, site in view.worker.items():

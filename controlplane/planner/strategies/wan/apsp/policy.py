@@ -1,4 +1,4 @@
-"""APSP over time: server and routes are chosen again when bandwidths change (APSP paper, end of IV)."""
+"""APSP's policy: server and routes are chosen again when bandwidths change (APSP paper, end of section IV)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MOST_PATHS = 60
 
 
 class Apsp(Rounds):
-    """Every round with one server, where Algorithm 2 has it, over the paths that it chose (agents on the way pass on),
-    each flow at the bandwidth that it got.
+    """Every round has one parameter server, placed by Algorithm 2, and uses the paths that Algorithm 2 chose; agents on
+    a path pass chunks on.
 
-    graph: nodes are agents, "mbps" of each directed link. The network is known, as in the paper: it tells what changes
-    (`Changed`). Before a round the server is placed again when some link has changed by more than the part `change`
-    since the last time; None: never. exact: by the optimum, not by rounding. root: fixes the server, so that only
-    routes change. momentum: the server's optimiser keeps a velocity, which moves with it, over the new paths, before
-    its first round in the new place; a server that is lost takes it along. paced: flows keep to their bandwidths, less
-    `headroom`.
+    graph: nodes are agents; "mbps" of each directed link. The network is known, as in the paper: it tells its changes
+    (`Changed`). Before a round the server is placed again when some link's rate has changed by more than the part
+    `change` since the last placement; None: never. exact: places it at the optimum, instead of by rounding. root: fixes
+    the server, so that only routes change. momentum: of the server's optimiser, whose velocity moves with the server,
+    over the new paths, before the first round in the new place; the velocity of a lost server is lost. paced: flows
+    keep to the bandwidths of the placement, less the part `headroom`. seed, delay, directions: of `place`.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Apsp(Rounds):
         self.seed, self.delay, self.directions, self.exact, self.fixed = seed, delay, directions, exact, root
         self.change, self.momentum, self.paced, self.headroom = change, momentum, paced, headroom
         self.chunk_values, self.window = chunk_values, window
-        self.holder: str | None = None  # who has the velocity
-        self.moving: dict[int, str] = {}  # task -> who has it afterwards
+        self.holder: str | None = None  # the agent that has the velocity
+        self.moving: dict[int, str] = {}  # task -> the agent that has the velocity afterwards
         self.decisions = 0
         self.placement = self._decide()
 
@@ -102,7 +102,7 @@ class Apsp(Rounds):
 
     def task(self, number: int, values: int, now: float) -> Task:
         if self.momentum and self.moving:
-            raise ValueError("a server with momentum adds one tensor a round, and has not finished the last one")
+            raise ValueError("a server with momentum adds one tensor at a time, and the last round has not ended")
         self._refresh()
         root, paths = self.placement.root, self.placement.paths
         up = tuple(Edge(node, root, path[1:-1]) for node, path in paths.items())

@@ -1,4 +1,4 @@
-"""CREW over time: whoever is ready queues, the first p become a group (CREW paper, III and IV-B)."""
+"""CREW's policy: agents that are ready queue, and the first p of the queue form a group (CREW paper, III and IV-B)."""
 
 from __future__ import annotations
 
@@ -36,26 +36,28 @@ Tasks = Mapping[int, tuple[Task, Collection[str]]]
 
 
 class Crew:
-    """Partial reduce of groups of p.
+    """Partial reduce in groups of p agents.
 
-    nodes: the agents; bandwidth_mbps: (n, n), [i, j] from i to j, as believed. scheme: CREW (all workers add), OPR
-    (only the group does), A2A (everyone sends everything to everyone of the group, who add by themselves).
-    network_aware: blocks by LP (2), else equal ones (E-D). links: where connections share links, which the LP then
-    counts, and that agents add chunk by chunk; follows what the network tells of their rates (`Changed`, by the names
-    of the agents at their ends).
+    nodes: the agents. bandwidth_mbps: (n, n), element [i, j] is the believed rate from agent i to j. scheme: CREW (all
+    agents add), OPR (only the group does), or A2A (each member sends its tensor to all members, which add by
+    themselves). network_aware: blocks by LP (2), else of equal size (E-D). links: for networks whose connections share
+    links. The LP then has a row for each link and counts both phases at once, since agents add chunk by chunk; and
+    rates follow `Changed`, by the names of the agents at a link's ends.
 
-    Failover (IV-B): when an agent is lost that adds a block of a task, or its connection with a member, another one
-    adds that block, by Eq. (3); the rest of the task goes on. Where nobody can, and where an agent is lost while it is
-    in a group, the group's members queue again with the values that they brought. Agents that
-    cannot reach the controller train on alone, and finish what has begun. budget: seconds after which a group that is
-    not done discards its task; 0: never. blocking: scatter begins when the group is known; else by a default splitting
-    at once (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split without what is known to be
-    broken; else a block that meets it is replaced as soon as the group begins. lacks(task, tree, member): whether that
-    member has not got all of the block yet, where it is known: what everybody has needs no replacement.
+    Failover (IV-B): when the aggregator of a block is lost, or its connection to a member, another agent adds that
+    block, by Eq. (3), and the rest of the task continues. Where no agent can, and when a member of a group is lost, the
+    group's members queue again with the values that they submitted. Agents that cannot reach the coordinator train
+    alone, and finish the tasks that have begun.
+
+    budget: seconds after which a group discards its task; 0: never. blocking: the scatter begins when the group is
+    known; else at once by a default split (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split
+    without connections that are known to be broken; else a block that needs one is replaced when the group begins.
+    lacks(task, tree, member): whether the member does not have all of the block yet, where that is known: a block that
+    all members have needs no replacement.
     """
 
     alone = True
-    """Who cannot reach the controller goes on by itself."""
+    """Trainers continue with their own values while there is no coordinator."""
 
     def __init__(
         self,
@@ -73,9 +75,9 @@ class Crew:
         lacks: Callable[[int, int, str], bool] | None = None,
     ) -> None:
         if not blocking and scheme != "CREW":
-            raise ValueError("scatter that does not block is CREW's")
+            raise ValueError("blocking=False, the eager scatter, needs the scheme CREW")
         self.budget, self.blocking = budget, blocking
-        self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # values -> what whoever is ready sends to whom
+        self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # size of the tensor -> the default split
         self.links, self.avoid, self.lacks = links, avoid, lacks
         self.nodes = tuple(nodes)
         n = len(self.nodes)
@@ -88,14 +90,14 @@ class Crew:
             raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
         self.p, self.scheme, self.network_aware, self.chunk_values = p, scheme, network_aware, chunk_values
         self.index = {node: k for k, node in enumerate(self.nodes)}
-        self.queue: list[tuple[str, int, int]] = []  # who is ready, with how many values, and the number of its turn
+        self.queue: list[tuple[str, int, int]] = []  # (agent, number of values, turn) of each that is ready
         self.away: set[str] = set(self.nodes)
         self.silent: set[str] = set()
         self.edges: dict[str, tuple[dict[str, Edge], dict[str, Edge]]] = {}
         self.cut = np.zeros((n, n), dtype=bool)
         self.running: dict[int, tuple[Task, set[str]]] = {}
         self.numbers = 0
-        self.replaced = 0  # blocks that somebody else has added
+        self.replaced = 0  # blocks that another agent has added
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
@@ -153,20 +155,20 @@ class Crew:
         return ()
 
     def adopt(self, tasks: Tasks, number: int) -> None:
-        """The backup takes over (IV-B): groups that have begun go on; who is ready says so again."""
+        """A backup coordinator takes over (IV-B): groups that have begun continue; ready agents say so again."""
         self.numbers = number
         self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
 
     def _mend(self, task: Task, broken: Callable[[SumTree, str], bool], reason: str) -> list[Order]:
-        """Somebody else adds the blocks (trees) whose way to or from a member is broken. Where nobody can, the task
-        ends: its members bring their values again by themselves and queue."""
+        """Has another agent add the blocks (trees) whose connection to a member is broken. Where no agent can, the task
+        is given up, and its members' submissions wait for another task."""
         found: list[tuple[int, int]] = []
         stuck = False
         for k, tree in enumerate(task.trees):
             if tree.count:
                 lacking = [m for m in tree.receivers if broken(tree, m) and self._lacks(task, k, m)]
                 found += [(tree.first, k)] if lacking else []
-                stuck = stuck or not self.silent.isdisjoint(lacking)  # who cannot ask for the replacement
+                stuck = stuck or not self.silent.isdisjoint(lacking)  # a member cannot be told
         if not found:
             return []
         trees = [k for _, k in sorted(found)]
@@ -179,7 +181,8 @@ class Crew:
         return [Mend(mended)]
 
     def _with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
-        """With other aggregators for these blocks: of those whom all members reach, who has the least to do by (3)."""
+        """The task with other aggregators for these blocks: of the agents that all members reach, the one with the
+        least load by Eq. (3). None: there is none."""
         members = [self.index[node] for node in task.trees[0].contributors]
         belief = np.where(self.cut, 0.0, self.belief)
         np.fill_diagonal(belief, np.inf)
@@ -199,16 +202,16 @@ class Crew:
             task = task.with_root(number, self.nodes[chosen])
         return task
 
-    # --- scatter that does not block ---
+    # --- eager scatter ---
 
     def _preset_all(self) -> list[Order]:
-        """Who is there has changed, and with it the default splitting."""
+        """The agents that are present have changed, and with them the default split of each size."""
         sizes = list(self.defaults)
         self.defaults.clear()
         return [order for values in sizes for order in self.preset(values)]
 
     def preset(self, values: int) -> list[Order]:
-        """What whoever is ready with so many values is to begin with, where that has not been said yet."""
+        """The order that tells the default split of tensors with this many values, where it has not been told yet."""
         if self.blocking or values in self.defaults:
             return []
         present = self._present()
@@ -259,11 +262,11 @@ class Crew:
         return bool(self.cut[self.index[tree.root], self.index[member]])
 
     def _present(self) -> list[int]:
-        """Who may add."""
+        """The numbers of the agents that may add: they are connected to the coordinator."""
         return [k for k, node in enumerate(self.nodes) if node not in self.away and node not in self.silent]
 
     def _first(self) -> list[tuple[str, int, int]] | None:
-        """The first p of the queue who can reach an aggregator in common, and bring equally much."""
+        """The first p of the queue that have submitted equally many values; None: there are not so many."""
         for _, values, _ in self.queue:
             same = [entry for entry in self.queue if entry[1] == values]
             if len(same) >= self.p:
@@ -271,14 +274,14 @@ class Crew:
         return None
 
     def weights(self, members: Sequence[int]) -> NDArray[np.float64]:
-        """The part of the model that each worker adds; raises WanError when nobody is reached by all members."""
+        """The part of the model that each agent adds. Raises WanError when no agent can be reached by all members."""
         able = members if self.scheme == "OPR" else self._present()
         belief = self.belief
         if self.avoid and self.cut.any():
             belief = np.where(self.cut, 0.0, belief)
             able = [k for k in able if not self.cut[list(members), k].any()]
         if not able:
-            raise WanError(f"nobody has connections with all of {[self.nodes[k] for k in members]}")
+            raise WanError(f"no agent has connections to all of {', '.join(self.nodes[k] for k in members)}")
         if self.network_aware:
             return self._optimal(belief, members, able)
         return algorithm.even_split(len(self.nodes), able)
@@ -321,7 +324,7 @@ class Crew:
         )
 
     def _edges(self, owner: str) -> tuple[dict[str, Edge], dict[str, Edge]]:
-        """From each node to this one, and back: one object each, as a task of many workers has thousands."""
+        """The edges from each node to this one, and back. They are shared, as a task of many agents has thousands."""
         if owner not in self.edges:
             self.edges[owner] = (
                 {node: Edge(node, owner) for node in self.nodes}, {node: Edge(owner, node) for node in self.nodes}

@@ -1,4 +1,4 @@
-"""NetStorm over time: trees made anew from what chunks tell of the links (NetStorm paper, IV to VI)."""
+"""NetStorm's policy: trees are made again from measured throughputs (NetStorm paper, sections IV to VI)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
 
 class NetStorm(Rounds):
-    """Every round with the trees of the latest decision.
+    """Every round uses the trees of the latest decision; a round that has begun keeps its trees and auxiliary paths.
 
-    graph: nodes are agents, "mbps" what is believed of each directed link at the start. topology: FAPT (NetStorm), or a
-    baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: of FAPT; they are fixed by the first
-    decision, so that no key range moves later. root: of the baselines, and of FAPT with one root (else the first agent,
-    or the best). counts: whose delays roots and trees are chosen by, up and down or up only. aware: throughputs are
-    measured (Eq. (17): the mean of size over one-way time, over `probes` chunks:
-    PROBE_CHUNK_NUM) and decided upon every `update` s when one has changed by more than `update_rate`. auxiliary:
+    graph: nodes are agents; "mbps" is the believed rate of each directed link at the start. topology: FAPT (NetStorm),
+    or a baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: how many FAPT has; the first decision
+    fixes them, so that no key range moves later. root: that of a baseline, and of FAPT with one root (default: the
+    first agent, and the best one). counts: which delays choose roots and trees, up and down ("both") or up only.
+
+    aware: throughputs are measured (Eq. (17), the mean over `probes` chunks, PROBE_CHUNK_NUM), and trees are decided
+    every `update` seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`. auxiliary:
     chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
-    A round keeps its trees; auxiliary paths too, since they belong to its task.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NetStorm(Rounds):
         else:
             self.roots = (self.nodes[0],)
         self.samples: dict[tuple[Node, Node], list[float]] = {}
-        self.cut: dict[tuple[str, str], float] = {}  # broken links, and what was believed of them
+        self.cut: dict[tuple[str, str], float] = {}  # broken links, and their believed rates before
         self.updated = 0.0
         self.decisions = 1
         self.trees = self._decide()
@@ -82,7 +82,8 @@ class NetStorm(Rounds):
     # --- awareness ---
 
     def learn(self, event: Measured | Changed, now: float) -> None:
-        """A chunk's throughput, Mbit/s, where chunks are looked at; a network's word only of a link that was cut."""
+        """Takes a measured throughput, where `aware`; takes a rate that the network tells only for a link that was
+        cut."""
         link = (event.sender, event.receiver)
         if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
             self.belief.edges[link]["mbps"] = event.mbps
@@ -92,7 +93,7 @@ class NetStorm(Rounds):
         self.measured(link, event.mbps)
 
     def measured(self, link: tuple[Node, Node], mbps: float) -> None:
-        """A chunk met this throughput on a link that exists."""
+        """A chunk had this throughput on a link of the graph, Mbit/s."""
         samples = self.samples.setdefault(link, [])
         samples.append(mbps)
         if len(samples) >= self.probes:
@@ -100,7 +101,7 @@ class NetStorm(Rounds):
             samples.clear()
 
     def broken(self, node: str, other: str) -> None:
-        """Trees keep away from this link, both ways, until the network says that it is back."""
+        """Trees avoid this link, in both directions, until the network tells its rate."""
         for link in ((node, other), (other, node)):
             if self.belief.has_edge(*link):
                 self.cut[link] = self.belief.edges[link]["mbps"]
@@ -109,7 +110,7 @@ class NetStorm(Rounds):
                 self.updated = -math.inf
 
     def refresh(self, now: float) -> bool:
-        """Decides anew where it is time to and what is believed has changed; whether it did."""
+        """Decides again when `update` seconds have passed and believed rates have changed; returns whether it did."""
         if (not self.aware and not self.cut) or now < self.updated + self.update:
             return False
         if rates_changed(self.decided, self.belief, self.update_rate):
@@ -170,7 +171,7 @@ class NetStorm(Rounds):
 
 
 def sum_tree(tree: AggregationTree, members: Sequence[str], first: int, count: int) -> SumTree:
-    """Results go back as they came: children's values up, the result down the same tree."""
+    """The tree of a task: sums go up the aggregation tree, and the result goes down the same tree."""
     up = tuple(Edge(str(v), str(above)) for v, above in tree.parent.items())
     down = tuple(Edge(edge.receiver, edge.sender) for edge in up)
     return SumTree(str(tree.root), first, count, up, down, tuple(members), tuple(members))

@@ -1,4 +1,4 @@
-"""What SelMcast's manager knows of a network of links: who is reached over which, and how fast multicasts can be."""
+"""The network of links as SelMcast's manager knows it: which links multicasts cross, and how fast they can be."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from controlplane.planner.strategies.wan.links import Link, Links
 from controlplane.planner.strategies.wan.policy import BROKEN_MBPS
 
 BROKEN_SECONDS = 30.0
-"""So long it is believed that two workers cannot reach each other, unless the network tells."""
+"""Two workers that could not reach each other are tried again after this time, unless the network tells before."""
 
 
 class Network:
-    """Workers at the nodes of a graph of links with "mbps".
+    """Workers are the nodes of a graph whose directed links have "mbps".
 
-    routes: of TCP between any two workers, over the graph's nodes; they stay. switch: the name of a node's switch,
-    which copies multicasts (L3): then each multicast has a tree of its own, of the least loaded ways when it begins.
-    None: senders send to each receiver on its own (L7), by the routes.
+    routes: the fixed routes of TCP between any two workers, over the graph's nodes. switch: the name of a node's
+    switch, which copies multicasts (L3); each multicast then gets a tree of its own, of the least loaded paths when it
+    begins. None: senders send to each receiver on its own (L7), along the routes.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class Network:
         self.switch = switch
         self._trees: dict[int, dict[str, list[str]]] = {}
         self.links = self.connections
-        """What multicasts cross: where switches copy, each sender's row is of its present tree."""
+        """The links that multicasts cross; where switches copy, a sender's row is its present tree."""
         if switch is not None:
             self.links = Links(self.nodes, routes, rates)
             for i in range(len(self.nodes)):
                 self.plant(i, ())
-        self._cut: dict[tuple[int, int], float] = {}  # pairs that cannot reach each other, since when
-        self._before: dict[Link, tuple[float, float]] = {}  # links that are broken: their Mbit/s before, since when
+        self._cut: dict[tuple[int, int], float] = {}  # pairs that cannot reach each other -> since when
+        self._before: dict[Link, tuple[float, float]] = {}  # broken links -> (Mbit/s before, since when)
 
-    # --- what happens to it ---
+    # --- changes ---
 
     def change(self, link: Link, mbps: float) -> None:
-        """The network has told; whoever was cut off may be reached again over this link."""
+        """The network has told a link's rate; pairs that were cut off may reach each other again over this link."""
         if link in self.links.index:
             self._before.pop(link, None)
             self._set(link, mbps)
@@ -57,7 +57,7 @@ class Network:
                 del self._cut[pair]
 
     def broken(self, node: str, other: str, now: float) -> None:
-        """These two have found that they cannot reach each other; where a link joins them, it is that."""
+        """Two workers cannot reach each other; a link between them counts as broken."""
         i, j = self.index[node], self.index[other]
         self._cut |= {(i, j): now, (j, i): now}
         for link in ((node, other), (other, node)):
@@ -66,14 +66,15 @@ class Network:
                 self._set(link, BROKEN_MBPS)
 
     def try_again(self, now: float) -> None:
-        """What was found broken long ago may be whole: a connection may have ended late of a cut that is over."""
+        """Links and pairs that were found broken more than BROKEN_SECONDS ago count as whole again: a connection may
+        end because of a cut that is over already."""
         late = now - BROKEN_SECONDS
         self._cut = {pair: since for pair, since in self._cut.items() if since > late}
         for link in [link for link, (_, since) in self._before.items() if since <= late]:
             self._set(link, self._before.pop(link)[0])
 
     def mended(self, node: str) -> None:
-        """This worker was lost, or is back: what others found broken was that."""
+        """A worker was lost, or is back: connections to it were broken because of that, and not because of links."""
         i = self.index[node]
         self._cut = {pair: since for pair, since in self._cut.items() if i not in pair}
         for link in [link for link in self._before if node in link]:
@@ -84,7 +85,8 @@ class Network:
             links.change(link, mbps)
 
     def reached(self, i: int) -> np.ndarray:
-        """Whom a worker can send to: (n,) bool. Also where switches copy: what they lose comes over TCP."""
+        """(n,) bool: the workers to which this worker can send. Over TCP, too, where switches copy, since lost packets
+        are replaced over TCP."""
         off = np.zeros(len(self.links.mbps), bool)
         off[[self.links.index[link] for link in self._before]] = True
         found = ~((self.connections.crosses[i] | self.links.crosses[i]) & off).any(axis=1)
@@ -95,7 +97,7 @@ class Network:
     # --- trees and rates ---
 
     def plant(self, i: int, others: Collection[tuple[int, np.ndarray]]) -> None:
-        """A tree for what a worker sends now, beside the others' multicasts: (sender, its receivers)."""
+        """Gives a worker a new tree, of the least loaded paths beside these multicasts: (sender, its receivers)."""
         load = np.ones(len(self.links.mbps))
         for sender, receivers in others:
             load += self._used(sender, receivers)
@@ -110,14 +112,14 @@ class Network:
                 self.links.crosses[i, self.index[node], index[link]] = True
 
     def routes(self, i: int, receivers: Collection[int]) -> tuple[tuple[str, ...], ...]:
-        """Of the sender's present tree, over switches; empty where none copies."""
+        """The routes of the sender's present tree to these receivers, over switches; empty where no switch copies."""
         if self.switch is None:
             return ()
         paths = [self._trees[i][self.nodes[j]] for j in receivers]
         return tuple((path[0], *map(self.switch, path), path[-1]) for path in paths)
 
     def rates(self, multicasts: Mapping[int, np.ndarray]) -> dict[int, float]:
-        """Mbit/s of each sender's multicast to its receivers, max-min fair where each crosses a link once."""
+        """Max-min fair rates, Mbit/s, of the senders' multicasts to these receivers; each crosses a link once."""
         simulator = Simulator(self.links.mbps)
         flows = {
             i: simulator.send(1.0, np.flatnonzero(self._used(i, receivers)).tolist())

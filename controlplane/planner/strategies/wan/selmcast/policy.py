@@ -1,7 +1,7 @@
-"""SelMcast over time: a manager selects each multicast's receivers (SelMcast paper, III-B and III-C).
+"""SelMcast's policies: a manager selects each multicast's receivers (SelMcast paper, III-B and III-C).
 
-Bulk-synchronous (`SelMcastRounds`) or with stale synchronisation (`SelMcast`);
-Orpheus's random choice beside all. Agents send straight to each receiver (L7), or once, and switches copy (L3).
+Rounds are bulk-synchronous (`SelMcastRounds`) or stale (`SelMcast`). Both can choose at random instead, as Orpheus
+does. Agents send to each receiver directly (L7), or once, and switches copy (L3).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from controlplane.planner.strategies.wan.selmcast.network import Network
 
 SCHEMES = ("SelMcast", "Orpheus")
 UNDER_WAY = 1e-9
-"""The part of a multicast that is left when all of it has left its sender and not all has arrived."""
+"""The part of a multicast that counts as left while all of it has left its sender and has not arrived."""
 
 PACE_CHANGE = 0.02
-"""A sender is told of another rate where it differs by more than this part."""
+"""A sender is told another rate when it differs from the last one by more than this part."""
 
 Bools = NDArray[np.bool_]
 Reals = NDArray[np.float64]
@@ -60,10 +60,12 @@ def _checked(nodes: Sequence[str], upload: ArrayLike, download: ArrayLike, p: in
 
 
 class SelMcastRounds(Rounds):
-    """BSP: all multicast at once, each receiver takes the mean of its own model and those that reach it.
+    """Bulk-synchronous rounds: all agents multicast at once, and each takes the mean of its own model and those that
+    reach it.
 
-    upload, download: Mbit/s of each node, as believed. p: receivers at least. k: every pair at least once in k + 1
-    rounds (None: never forced). layer, network, headroom: as for `SelMcast`.
+    upload_mbps, download_mbps: the believed rates of each node. p: the least number of receivers of a multicast. k:
+    every pair meets at least once in k + 1 rounds (None: pairs are never forced). scheme: SelMcast (Algorithm 1) or
+    Orpheus. layer, network, headroom: as for `SelMcast`.
     """
 
     def __init__(
@@ -138,37 +140,39 @@ def _multicast(nodes: Sequence[str], sender: int, receivers: Collection[int], va
 
 @dataclass
 class _Sending:
-    """A multicast under way: its receivers, and what each has still to get, as a part of the whole."""
+    """A multicast under way. receivers: (n,) bool. left: (n,), the part of it that each worker has still to get. sent:
+    whether it has any receiver. mbps: the rate that its sender was told."""
 
     task: int
     values: int
     receivers: Bools
     left: Reals
-    sent: bool = False  # whether anybody gets it
-    mbps: float = 0.0  # what its sender was told
+    sent: bool = False
+    mbps: float = 0.0
 
 
 class Exact(Protocol):
-    """Who knows what a manager can only estimate. Workers by number."""
+    """Knows what a manager can only estimate, as a simulator does. Workers are known by number."""
 
     def waits(self, new: int) -> Reals:
-        """tau of each worker, s, now that `new` is ready; shape (n,)."""
+        """(n,): tau of each worker, in seconds, now that `new` is ready."""
 
     def left(self, sender: int) -> Reals:
-        """Which part of the sender's multicast each worker has still to get; shape (n,)."""
+        """(n,): the part of the sender's multicast that each worker has still to get."""
 
 
 class SelMcast:
-    """SSP: a worker that is ready multicasts to whom Algorithm 2 selects, and goes on when that has arrived and it is
-    at most `threshold` rounds ahead of the slowest. Receivers that would hold others up lose what they have of a
-    multicast (preemption), but for pairs that k forces and those that have less than eta of it still to get (see
-    `select_ssp`).
+    """Stale synchronisation (SSP): a worker that is ready multicasts to the receivers that Algorithm 2 selects. It
+    continues when the multicast has arrived and it is at most `threshold` rounds ahead of the slowest worker. Receivers
+    that would delay others are dropped from a multicast (preemption), except pairs that k forces and receivers that
+    have less than the part eta of it still to get (`select_ssp`).
 
-    What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before, and what
-    is left of a multicast is what its sender last told; `exact` knows both better (the figures' simulator does).
-    layer: whether a multicast leaves its sender once (L3) or once per receiver. network: of links, by which the loads
-    are reckoned then; where its switches copy, multicasts have its trees, and max-min fair rates (less the part
-    `headroom`), which senders are told of whenever they change (`Pace`). None: one big switch, as in the paper.
+    tau, the time that a worker would wait for the slowest, is estimated from how long the slowest have computed before;
+    what is left of a multicast is what its sender reported last. exact: knows both instead (the figures' simulator).
+    upload_mbps, download_mbps, p, k: as for `SelMcastRounds`. layer: whether a multicast leaves its sender once (L3) or
+    once for each receiver (L7). network: loads are those of its links; where its switches copy, multicasts get its
+    trees and max-min fair rates (less the part `headroom`), which senders are told whenever they change (`Pace`). None:
+    one big switch, as in the paper.
     """
 
     def __init__(
@@ -203,12 +207,12 @@ class SelMcast:
         self.stale = np.zeros((n, n), np.int64)
         self.round = np.zeros(n, np.int64)
         self.present = np.zeros(n, bool)
-        self.since = np.full(n, np.nan)  # when it began to compute; nan: it does not
-        self.spent = np.full(n, np.nan)  # s that it computed, the mean of a few
+        self.since = np.full(n, np.nan)  # when each worker began to compute; nan: it does not compute
+        self.spent = np.full(n, np.nan)  # seconds that each worker computes, a moving mean
         self.sending: dict[int, _Sending] = {}
         self.tasks: dict[int, int] = {}  # task -> sender
-        self.waiting: dict[int, int] = {}  # who is done and too far ahead, and with which task
-        self.unsent: set[int] = set()  # tasks of those that had nobody to send to
+        self.waiting: dict[int, int] = {}  # workers that wait for slower ones -> the task that they have done
+        self.unsent: set[int] = set()  # tasks that had no receiver
         self.scales: list[int] = []
         self.dropped = 0
         self.numbers = 0
@@ -225,7 +229,7 @@ class SelMcast:
             case Progress(node, task, receiver, left):
                 i = self.tasks.get(task)
                 if i is not None and self.nodes[i] == node:
-                    # Nothing of it is left when the receiver says so, which may be heard before.
+                    # `Finished` from the receiver may come before the last report of the sender.
                     before = self.sending[i].left
                     before[self.index[receiver]] = min(before[self.index[receiver]], max(left, UNDER_WAY))
             case Finished(node, task):
@@ -243,7 +247,7 @@ class SelMcast:
                 return [Abort(task, reason)]
         return ()
 
-    # --- who is there ---
+    # --- members ---
 
     def _back(self, i: int, now: float) -> list[Order]:
         if self.network is not None:
@@ -255,7 +259,7 @@ class SelMcast:
         return []
 
     def _lost(self, i: int, now: float) -> list[Order]:
-        """Its multicasts end; who sends to it does so no more, and nobody waits for it."""
+        """A worker is lost: its multicast ends, it is dropped from the others', and no worker waits for it."""
         self.present[i] = False
         self.since[i] = np.nan
         self.waiting.pop(i, None)
@@ -283,7 +287,7 @@ class SelMcast:
         return orders
 
     def _without(self, sender: int, receiver: int, now: float) -> list[Order]:
-        """The multicast ends without this receiver."""
+        """Drops a receiver from a multicast."""
         task = self.sending[sender]
         if not task.receivers[receiver]:
             return []
@@ -296,7 +300,7 @@ class SelMcast:
     # --- selection ---
 
     def _waits(self, now: float) -> Reals:
-        """tau: what a worker would wait, were its multicast done now."""
+        """(n,): tau, the seconds that each worker would wait if its multicast were done now."""
         after = self.round.copy()
         after[list(self.sending)] += 1
         least = int(after[self.present].min()) if self.present.any() else 0
@@ -374,7 +378,8 @@ class SelMcast:
         return orders
 
     def _paced(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Who has to send slower hears it first, then what begins does, then others may send faster."""
+        """Adds the changes of rates to the orders: first for senders that become slower, then the orders themselves,
+        then for senders that become faster."""
         if self.network is None or self.network.switch is None:
             return orders
         rates = self.network.rates({i: each.receivers & (each.left > UNDER_WAY) for i, each in self.sending.items()})
@@ -393,7 +398,7 @@ class SelMcast:
         ]
         return [*slower, *there, *(each for each in faster if isinstance(each, Pace) and each.task not in begun)]
 
-    # --- what is done ---
+    # --- multicasts that are done ---
 
     def _arrived(self, i: int, j: int, now: float) -> list[Order]:
         task = self.sending[i]
@@ -425,7 +430,7 @@ class SelMcast:
             task = self.waiting.pop(i)
             if task in self.unsent:
                 self.unsent.discard(task)
-                orders.append(ContinueAlone(self.nodes[i], "nobody can be reached"))
+                orders.append(ContinueAlone(self.nodes[i], "no other agent can be reached"))
             else:
                 orders.append(Release(self.nodes[i], task))
         return orders

@@ -1,9 +1,9 @@
-"""Algorithms 1 and 2 where multicasts share links.
+"""SelMcast's Algorithms 1 and 2 for networks in which multicasts share links.
 
-SelMcast's paper has one big switch: what binds is the sender's upload and the receiver's download, Eq. (10) and (11).
-In a network of few links what binds is a link of the way, and another one for each pair. Here (10) and (11) are a row
-for each link: how long it takes to carry what is selected. A receiver's load is the most of those on the way to it.
-Where the network is one big switch, both algorithms choose whom the paper's choose.
+The paper's network is one big switch: the sender's upload and the receiver's download limit a multicast, Eq. (10) and
+(11). In a network of few links the limit is some link of the path, another one for each pair. Here (10) and (11) have a
+row for each link: the time that it needs to carry what is selected. A receiver's load is the largest on the path to it.
+On one big switch both algorithms choose the receivers that the paper's algorithms choose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controlplane.planner.strategies.wan.selmcast.algorithm import TOLERANCE, Bo
 
 
 class _Selection:
-    """Receivers selected so far, and what each link has to carry for them. v: Mbit of each pair, (n, n)."""
+    """The receivers selected so far, and what each link has to carry for them. v: (n, n), Mbit of each pair."""
 
     def __init__(self, links: Links, layer: Layer, v: Reals, begin: Bools) -> None:
         n, _, count = links.crosses.shape
@@ -24,7 +24,7 @@ class _Selection:
         self.y = np.zeros_like(begin)
         self.load: Reals = np.zeros(count)
         self.own: Reals = np.zeros((n, count))
-        """Of each sender; copies cross a link once (L3), so the largest of them."""
+        """Mbit of each sender on each link; with L3 a link carries a multicast once, so its largest volume counts."""
         for i, j in zip(*np.nonzero(begin), strict=True):
             self.add(int(i), int(j))
 
@@ -34,25 +34,28 @@ class _Selection:
         return np.maximum(more - self.own[i], 0.0) if self.copied else more
 
     def times(self, i: int, receivers: NDArray[np.intp]) -> Reals:
-        """(receivers, links): seconds of each link on the way with each of them, one at a time; 0: not on the way."""
+        """(receivers, links): the seconds that each link on the path would need with each of these receivers, one at a
+        time; 0 for links that are not on the path."""
         total = np.where(self.links.crosses[i, receivers], self.load + self._more(i, receivers), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(total > 0, total / self.links.mbps, 0.0)
 
     def add(self, i: int, j: int) -> None:
+        """Selects j as a receiver of i."""
         more = self._more(i, np.array([j]))[0]
         self.y[i, j] = True
         self.load += more
         self.own[i] += more
 
     def seconds(self, i: int) -> float:
-        """Until all links that i uses have carried what they have to."""
+        """Seconds until all links that i uses have carried everything that is selected."""
         used = self.links.crosses[i, self.y[i]].any(axis=0) & (self.load > 0)
         with np.errstate(divide="ignore"):
             return float((self.load[used] / self.links.mbps[used]).max(initial=0.0))
 
     def basic(self, i: int, q: int, candidates: Bools) -> None:
-        """q receivers more, one by one the least loaded (ties: by all links on the way, then by number)."""
+        """Selects q more receivers, one by one, each the least loaded one (ties: by all links on the path, then by
+        number)."""
         for _ in range(q):
             free = np.flatnonzero(candidates & ~self.y[i])
             times = self.times(i, free)
@@ -63,7 +66,7 @@ class _Selection:
             self.add(i, int(free[best]))
 
     def improve(self, candidates: Bools, stale: NDArray[np.int64], deadline: Reals) -> None:
-        """Pareto improvement: whoever fits in before the sender's deadline, those first that have waited longest."""
+        """Pareto improvement: adds receivers that do not delay a sender past its deadline, the stalest pairs first."""
         rows, columns = np.nonzero(candidates & ~self.y)
         order = np.argsort(-stale[rows, columns], kind="stable")
         for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
@@ -72,8 +75,8 @@ class _Selection:
 
 
 def select(task: Instance, links: Links, *, allowed: Bools | None = None) -> Bools:
-    """Algorithm 1; the task's upload and download do not count, the links do. allowed: pairs that may be selected
-    (None: all)."""
+    """Algorithm 1, with the rates of the links instead of the task's upload and download. allowed: (n, n) bool, the
+    pairs that may be selected (None: all). Returns (n, n) bool."""
     others = ~np.eye(task.n, dtype=bool) if allowed is None else allowed
     chosen = _Selection(links, task.layer, np.repeat(task.volumes[:, None], task.n, axis=1), task.must)
     for i in np.lexsort((-task.volumes, -task.must.sum(axis=1))).tolist():
@@ -84,7 +87,8 @@ def select(task: Instance, links: Links, *, allowed: Bools | None = None) -> Boo
 
 
 def select_ssp(task: Instance, now: Ongoing, links: Links, *, eta: float = 0.75, waiting_first: bool = False) -> Bools:
-    """Algorithm 2, as in `algorithm.select_ssp`; the task's upload and download do not count, the links do."""
+    """Algorithm 2 (see `algorithm.select_ssp`), with the rates of the links instead of the task's upload and
+    download."""
     x, v = now.x, now.remaining
     chosen = _Selection(links, task.layer, v, x & (task.must | (v < eta * task.volumes[:, None])))
     sign = -1 if waiting_first else 1
