@@ -80,7 +80,7 @@ def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
     broken: list[tuple[str, str]] = []
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
-        coordinator.active = False
+        coordinator._leadership.active = False
         coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for other in ("c", "b"):
             coordinator._said("a", lost(coordinator, other))
@@ -98,7 +98,7 @@ def test_what_an_agent_had_brought_that_is_another_process_now_is_not_waited_for
     """It said so while nobody coordinated, died, and is there again before somebody does."""
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
-        coordinator.active = False
+        coordinator._leadership.active = False
         coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for node in ("b", "c"):
             coordinator._said(node, {"type": "ready", "values": 8, "turn": 1})
@@ -206,7 +206,7 @@ def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
         task = coordinator.policy.task(7, 8, 0.0)
         for node, member in coordinator._members.items():
             member.state = AgentState(0, 0, {}, {}) if node == "c" else AgentState(5, 7, {7: (task, False)}, {})
-        coordinator.active = False
+        coordinator._leadership.active = False
         coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         coordinator._leadership.take_over()
         done.set()
