@@ -24,9 +24,6 @@ from overlay.core.momentum import Velocity
 from overlay.core.trainer_tensor import TrainerTensor
 from overlay.core.tree_state import PartialSum, TreeState
 
-TIMER_SECONDS = 0.0005
-"""A paced tree that may send within this time sends at once, because timers are no finer."""
-
 
 @dataclass(frozen=True)
 class SendRequest:
@@ -78,8 +75,7 @@ class Execution:
         self._copies = CopySender(environment.progress)
         self._tensor = TrainerTensor(restorable=task.op != "copy")
         self._early_results: list[tuple[int, int, Values]] = []  # that arrived before this agent's own values
-        self.closed = False
-        self.complete = False
+        self.closed = self.complete = False
         self.counters: Counter[str] = Counter()
         self.trees = [TreeState.of(task, index, node) for index in range(len(task.trees))]
         self._results_left = sum(tree.chunks for tree in self.trees if tree.is_receiver)
@@ -93,10 +89,7 @@ class Execution:
         contiguous. Raises ValueError for another size than the task's."""
         if tensor.dtype != np.float32 or tensor.shape != (self.task.values,):
             raise ValueError(f"task {self.task.number} needs {self.task.values} float32 values, got {tensor.shape}")
-        copied = self.task.op == "mix" or self.task.keep
-        if self.task.op == "copy":  # the sender's trainer continues before all of it has left
-            copied = self.node == self.task.trees[0].root
-        self._tensor.submit(tensor, copied=copied)
+        self._tensor.submit(tensor, copied=_outlasts_results(self.task, self.node))
         for index, chunk, values in self._early_results:
             self._take(index, chunk, values)
         self._early_results.clear()
@@ -112,7 +105,7 @@ class Execution:
                 for edge in tree.down:
                     self._send_copy(edge)
             elif tree.is_leaf:
-                tree.next_send_at = self._clock()
+                tree.pace.next_at = self._clock()
                 self._send_leaf(index)
             elif tree.own_bit:
                 for chunk in list(tree.sums):
@@ -131,11 +124,7 @@ class Execution:
         if known.contributors & contributors or known.sent:
             self.counters["duplicate"] += 1
             return
-        if known.total is None:
-            known.total = values
-        else:
-            np.add(known.total, values, out=known.total)
-        known.contributors |= contributors
+        known.add(values, contributors)
         self._send_if_complete(index, chunk)
 
     def result(self, index: int, chunk: int, values: Values) -> None:
@@ -193,23 +182,23 @@ class Execution:
             tree = TreeState.of(task, index, self.node)
             tree.is_receiver = tree.is_receiver and not self.complete  # a complete agent keeps the results it has
             self._results_left += tree.chunks if tree.is_receiver else 0
-            tree.next_send_at = self._clock()
+            tree.pace.next_at = self._clock()
             self.trees.append(tree)
         for index in added:
-            if self._source is not None and self.trees[index].is_leaf:
+            if self._tensor.source is not None and self.trees[index].is_leaf:
                 self._send_leaf(index)
 
     def resend(self, index: int, chunks: Collection[int], receiver: str) -> None:
         """A receiver of a tree that switches copy lacks these chunks: they are sent to it alone."""
         tree = self.trees[index]
-        if self.closed or self._source is None or not (tree.own_bit and self.task.trees[index].routes):
+        if self.closed or self._tensor.source is None or not (tree.own_bit and self.task.trees[index].routes):
             return
         for edge in tree.down:
             for chunk in chunks if edge.receiver == receiver else ():
                 if chunk in tree.results:
                     start, end = self.task.chunk(index, chunk)
                     self.counters["again"] += 1
-                    self._send(SendRequest(Kind.DOWN, index, chunk, 0, edge, self._source[start:end]))
+                    self._send(SendRequest(Kind.DOWN, index, chunk, 0, edge, self._tensor.source[start:end]))
 
     def drop(self, nodes: Collection[str]) -> None:
         """These receivers get no more of a copy."""
@@ -221,9 +210,8 @@ class Execution:
         """Trees that switches copy are sent at this rate (Mbit/s of values) from now on."""
         self.task = self.task.at_rate(mbps)
         for index, tree in enumerate(self.trees):
-            if tree.is_leaf and self._source is not None:
-                one_chunk = self.task.chunk_values * 32e-6 / mbps
-                tree.next_send_at = min(tree.next_send_at, self._clock() + one_chunk)
+            if tree.is_leaf and self._tensor.source is not None:
+                tree.pace.hasten(self._clock() + self.task.chunk_values * 32e-6 / mbps)
                 self._send_leaf(index)
 
     def restore(self) -> None:
@@ -244,11 +232,6 @@ class Execution:
     def tensor(self) -> Values | None:
         """The trainer's tensor, over whose values results are written; None before `start` and after `close`."""
         return self._tensor.values
-
-    @property
-    def _source(self) -> Values | None:
-        """The values to send."""
-        return self._tensor.source
 
     def has_chunk(self, index: int, chunk: int, values: int) -> bool:
         """Whether the task has such a chunk, of this many values."""
@@ -303,13 +286,11 @@ class Execution:
         if known.sent or known.contributors | tree.own_bit != tree.expected or known.total is None:
             return
         if tree.own_bit:
-            if self._source is None:
+            if self._tensor.source is None:
                 return
             start, end = self.task.chunk(index, chunk)
-            np.add(known.total, self._source[start:end], out=known.total)
-        known.sent = True
-        total, known.total = known.total, None
-        self._send_up(index, chunk, total)
+            known.add(self._tensor.source[start:end], tree.own_bit)
+        self._send_up(index, chunk, known.taken())
 
     def _send_up(self, index: int, chunk: int, values: Values, *, divided: bool = False) -> None:
         """Sends a sum to the parent; at the root it becomes the result. divided: it is the mean already."""
@@ -345,36 +326,37 @@ class Execution:
     def _send_within_window(self, index: int, tree: TreeState) -> None:
         rate = self.task.trees[index].rate_of(self.node) if tree.own_bit else 0.0
         window = self.task.window if tree.is_receiver and self.task.window else tree.chunks
-        while (
-            not self.closed
-            and self._source is not None
-            and tree.next_chunk < min(tree.chunks, tree.first_missing + window)
-        ):
+        source = self._tensor.source
+        if source is None:
+            return
+        while not self.closed and tree.next_chunk < min(tree.chunks, tree.first_missing + window):
             if (index, tree.next_chunk) in self._skip:
                 tree.next_chunk += 1
                 continue
             start, end = self.task.chunk(index, tree.next_chunk)
-            if rate > 0:
-                now = self._clock()
-                if tree.next_send_at > now + TIMER_SECONDS:
-                    tree.timers += 1
-                    callback = partial(self._timer, index, tree, tree.timers)
-                    self._environment.later(tree.next_send_at - now, callback)
-                    return
-                # Unused time is lost, except for one chunk's: a late timer must not slow the tree down.
-                seconds = (end - start) * 32e-6 / rate
-                tree.next_send_at = max(tree.next_send_at, now - seconds) + seconds
+            wait = tree.pace.wait(self._clock(), (end - start) * 32e-6 / rate) if rate > 0 else 0.0
+            if wait:
+                tree.timers += 1
+                self._environment.later(wait, partial(self._timer, index, tree, tree.timers))
+                return
             chunk, tree.next_chunk = tree.next_chunk, tree.next_chunk + 1
-            self._send_up(index, chunk, self._source[start:end])
+            self._send_up(index, chunk, source[start:end])
 
     def _send_copy(self, edge: Edge) -> None:
         """Sends chunks of a copy to a receiver, as many as its connection takes soon."""
 
         def post(chunk: int) -> bool:
-            if self._source is None or not self.sends_to(edge.receiver):
+            if self._tensor.source is None or not self.sends_to(edge.receiver):
                 return False
             start, end = self.task.chunk(0, chunk)
-            self._send(SendRequest(Kind.DOWN, 0, chunk, 0, edge, self._source[start:end]))
+            self._send(SendRequest(Kind.DOWN, 0, chunk, 0, edge, self._tensor.source[start:end]))
             return True
 
         self._copies.send(edge.receiver, self.trees[0].chunks, post)
+
+
+def _outlasts_results(task: Task, node: str) -> bool:
+    """Whether an agent needs its submitted values when results have replaced them, or its trainer has continued."""
+    if task.op == "copy":  # the sender's trainer continues before all of the copy has left
+        return node == task.trees[0].root
+    return task.op == "mix" or task.keep

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from controlplane.planner.plan.task import Edge, Task
 from overlay.core.message import Values
+
+TIMER_SECONDS = 0.0005
+"""A chunk that may be sent within this time is sent at once, because timers are no finer."""
 
 
 @dataclass
@@ -16,6 +21,40 @@ class PartialSum:
     total: Values | None = None
     sent: bool = False
 
+    def add(self, values: Values, contributors: int) -> None:
+        """Adds values; the first ones become the memory of the sum."""
+        if self.total is None:
+            self.total = values
+        else:
+            np.add(self.total, values, out=self.total)
+        self.contributors |= contributors
+
+    def taken(self) -> Values:
+        """The sum, which is complete and belongs to the caller from now on."""
+        assert self.total is not None, "a sum is sent once, and not before it has values"
+        self.sent, total, self.total = True, self.total, None
+        return total
+
+
+@dataclass
+class Pace:
+    """When the next chunk of a tree may be sent, in seconds of the execution's clock."""
+
+    next_at: float = 0.0
+
+    def wait(self, now: float, seconds: float) -> float:
+        """How long to wait before a chunk may be sent that takes so many seconds at the tree's rate. 0: it is sent now,
+        and the next one waits for its end. Unused time is lost, except for one chunk's: a late timer must not slow the
+        tree down."""
+        if self.next_at > now + TIMER_SECONDS:
+            return self.next_at - now
+        self.next_at = max(self.next_at, now - seconds) + seconds
+        return 0.0
+
+    def hasten(self, at: float) -> None:
+        """The next chunk may be sent at this time, or earlier."""
+        self.next_at = min(self.next_at, at)
+
 
 @dataclass
 class TreeState:
@@ -23,9 +62,9 @@ class TreeState:
 
     own_bit: this agent's bit; 0: it contributes nothing. expected: all bits that pass this agent on the way up; 0: it
     adds nothing. child_bits: the bits below each child, which is what each child's partial sums must contain.
-    first_missing: the lowest chunk without a result. next_chunk, next_send_at (seconds of the execution's clock),
-    timers (how many have been set: only the last one counts) and sending (the send loop is on the stack): for an agent
-    without children, which begins the tree's sums.
+    first_missing: the lowest chunk without a result. next_chunk, pace, timers (how many have been set: only the last
+    one counts) and sending (the send loop is on the stack): for an agent without children, which begins the tree's
+    sums.
     """
 
     chunks: int
@@ -40,7 +79,7 @@ class TreeState:
     results: set[int] = field(default_factory=set)
     first_missing: int = 0
     next_chunk: int = 0
-    next_send_at: float = 0.0
+    pace: Pace = field(default_factory=Pace)
     timers: int = 0
     sending: bool = False
 

@@ -20,12 +20,18 @@ from functools import partial
 from itertools import count, pairwise
 from random import Random
 
+from controlplane.planner.plan.task import SumTree
 from controlplane.planner.routing import ways
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.topology import Topology
 from overlay.core.framing import FRAME_HEADERS, SEGMENTS_AN_ACKNOWLEDGEMENT, segment_bytes
 from overlay.core.tcp import BITS, LEAST_RTT, Connections, Window
+from overlay.net.multicast import Carrier
 from overlay.net.transport import kept_open
+from p4src.protocol import PROTOCOL
+
+CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
+"""The packets that switches copy."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class SimulatedNetwork:
         self._sharing: dict[int, list[Window]] = {}  # link -> windows of the connections whose narrowest link it is
         self._channels: dict[tuple[str, str], _Channel] = {}
         self._order = count()
+        self._copied_until: dict[tuple[int, int], float] = {}  # key of `send_copied` -> when its packets have left, s
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
         """Sets the capacity of a link of the topology, from now on."""
@@ -117,6 +124,29 @@ class SimulatedNetwork:
         channel = self.connect(pair)
         heapq.heappush(channel.waiting, (priority, next(self._order), message))
         self._flush(channel)
+
+    def send_copied(
+        self, key: tuple[int, int], tree: SumTree, values: int, left: Callable[[], None], arrived: Callable[[str], None]
+    ) -> None:
+        """Sends a chunk of this many values once over each link of the tree's routes, since switches copy it. Packets
+        leave one by one at the tree's rate, after those of earlier chunks with the same key, and each link takes its
+        time for a whole packet. left(): all packets have left; arrived(receiver): they are at a receiver."""
+        packet_seconds = 32e-6 * CARRIER.packet_values / tree.rate_mbps
+        packets = CARRIER.packets(values)
+        begin = max(self.sim.now, self._copied_until.get(key, 0.0))
+        self._copied_until[key] = begin + packets * packet_seconds
+        links = [self.links[pair] for pair in dict.fromkeys(pair for route in tree.routes for pair in pairwise(route))]
+
+        def carried() -> None:
+            self.sim.after(max(0.0, begin + (packets - 1) * packet_seconds - self.sim.now), all_left)
+
+        def all_left() -> None:
+            left()
+            for route in tree.routes:
+                whole = sorted(CARRIER.bytes(1) * BITS / self.rates[self.links[pair]] for pair in pairwise(route))
+                self.sim.after(self.route_delay(route) + sum(whole[:-1]), partial(arrived, route[-1]))
+
+        self.sim.send(CARRIER.bytes(values) * BITS, links, carried)
 
     def connect(self, pair: tuple[str, str]) -> _Channel:
         """The connections from the first agent to the second; they are opened where they are not yet."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -43,14 +43,9 @@ from overlay.core.orders import OrderExecutor, RunningTask
 from overlay.core.path_selector import PathSelector
 from overlay.core.scatter import EAGER_PRIORITY, Scatter
 from overlay.core.tcp import BITS, Connections
-from overlay.net.multicast import Carrier
 from overlay.sim.network import Message, SimulatedNetwork
-from p4src.protocol import PROTOCOL
 
 SEGMENT_BYTES = segment_bytes()
-CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
-"""The packets that switches copy."""
-
 
 @dataclass(frozen=True)
 class _Chunk:
@@ -110,7 +105,6 @@ class Simulation:
         self._scatters: dict[str, Scatter[Values]] = {node: Scatter(node) for node in topology.servers}
         self._default_splits: dict[int, DefaultSplit] = {}
         self._turns = count(1)
-        self._copied_until: dict[tuple[int, int], float] = {}  # (task, tree) -> when all packets so far have left, s
         self.rounds = 0
         self._most_rounds = 0
 
@@ -267,7 +261,16 @@ class Simulation:
             execution = self._executions[task.number][node]
         start, end = task.chunk(request.tree, request.chunk)
         if request.edge is None:
-            self._send_copied(task, request, end - start, execution)
+            tree = task.trees[request.tree]
+
+            def arrived(receiver: str) -> None:
+                self._arrive(task, replace(request, edge=Edge(tree.root, receiver)))
+
+            def left() -> None:
+                if execution is not None:
+                    execution.sent(request)
+
+            self.network.send_copied((task.number, request.tree), tree, end - start, left, arrived)
             return
         size = 4 * (end - start) + HEADER_BYTES
 
@@ -302,30 +305,6 @@ class Simulation:
 
         message = Message(chunk.size, began, arrived, chunk.wanted, skipped=taken)
         self.network.send(pair, chunk.task.priority, message)
-
-    def _send_copied(self, task: Task, request: SendRequest, values: int, execution: Execution | None) -> None:
-        """Sends a chunk once over each link of its tree's routes, since switches copy it. Packets leave one by one at
-        the tree's rate, and each link takes its time for a whole one."""
-        tree, network = task.trees[request.tree], self.network
-        packet_seconds = 32e-6 * CARRIER.packet_values / tree.rate_mbps
-        packets = CARRIER.packets(values)
-        begin = max(self.sim.now, self._copied_until.get((task.number, request.tree), 0.0))
-        self._copied_until[task.number, request.tree] = begin + packets * packet_seconds
-        pairs = dict.fromkeys(pair for route in tree.routes for pair in pairwise(route))
-        links = [network.links[pair] for pair in pairs]
-
-        def carried() -> None:
-            self.sim.after(max(0.0, begin + (packets - 1) * packet_seconds - self.sim.now), left)
-
-        def left() -> None:
-            if execution is not None:
-                execution.sent(request)
-            for route in tree.routes:
-                whole = sorted(CARRIER.bytes(1) * BITS / network.rates[network.links[pair]] for pair in pairwise(route))
-                own = replace(request, edge=Edge(tree.root, route[-1]))
-                self.sim.after(network.route_delay(route) + sum(whole[:-1]), partial(self._arrive, task, own))
-
-        self.sim.send(CARRIER.bytes(values) * BITS, links, carried)
 
     def _arrive(self, task: Task, request: SendRequest) -> None:
         if task.number not in self._orders.running:
