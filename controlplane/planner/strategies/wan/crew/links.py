@@ -1,10 +1,9 @@
-"""LP (2) where connections share links.
+"""CREW's LP (2) for networks in which connections share links.
 
-CREW's paper takes connections for independent of one another, as between clouds; over a network of few links they are
-not: what one pair gets hangs on who else sends. The LP is the same with a row for each link instead of one for each
-connection, and equal to `optimal_split` where every connection has a link to itself and all of a block is added before
-any of it is sent back. Where blocks are added chunk by chunk, results leave while others still come: both cross a link
-in the same time.
+The paper takes connections for independent, as between clouds. Over a network of few links they are not: the rate of
+one pair depends on which others send. Here the LP has a row for each link instead of one for each connection. It equals
+`optimal_split` when every connection has a link to itself and a block is added whole before any of it is sent back.
+When blocks are added chunk by chunk (`pipelined`), results leave while sums still arrive, so both load a link at once.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from controlplane.planner.strategies.wan.errors import WanError
 
 
 class Links(links.Links):
-    """Of CREW's workers."""
+    """The links between CREW's agents, and the best split over them."""
 
     def split(self, initiators: Sequence[int], aggregators: Sequence[int], *, pipelined: bool = False) -> Split:
-        """With the least time for scatter and then multicast; pipelined: for both at once, given as `scatter`. Raises
-        WanError when nobody can add for all."""
+        """The split with the least time for the scatter followed by the multicast; pipelined: for both at once, which
+        is then `scatter_s`. Raises WanError when no aggregator has bandwidth from and to all initiators."""
         n, group, able = len(self.crosses), list(initiators), list(aggregators)
         up = self.crosses[group].sum(axis=0)  # (n, links): how often aggregator j's block crosses each link
         down = self.crosses[:, group].sum(axis=1)

@@ -1,6 +1,8 @@
-"""crew: every parameter server adds the block that CREW's LP gives it, straight from and to all workers.
+"""The strategy crew: every parameter server adds the block that CREW's LP assigns to it, directly from and to all
+workers.
 
-The baselines of its paper: crew-even (E-D), opr, ps, ring, blink, topo-adopt. (Its A2A adds nothing: all-to-all.)
+Also the baselines of CREW's paper: crew-even (E-D), opr, ps, ring, blink, topo-adopt. The paper's A2A adds nothing on
+the way and is the strategy all-to-all.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ Routes = Mapping[str, Mapping[str, tuple[str, ...]]]  # target -> source -> site
 
 
 def _widest_routes(view: Sites) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Between all sites: fewest hops, then the largest bottleneck, then the order of nodes."""
+    """The routes between all sites, by fewest hops, then by the largest bottleneck, then by the order of nodes."""
     graph = usable(view.graph)
     return {t: {t: (t,), **shortest_routes(graph, t, [t, *nx.ancestors(graph, t)])} for t in graph}
 
 
 def _mesh(view: Sites, nodes: Sequence[str], routes: Routes) -> Matrix:
-    """What CREW sees: a full mesh of the bottlenecks of the routes."""
+    """The network as CREW models it: a full mesh of the bottleneck rates of the routes, Mbit/s."""
     mesh = np.zeros((len(nodes), len(nodes)))
     for a, source in enumerate(nodes):
         for b, target in enumerate(nodes):

@@ -1,10 +1,10 @@
-"""Ours: the best fractional packing of aggregation trees, with a proven bound.
+"""The best fractional packing of aggregation trees, with a proven bound (strategy `wan`, ours).
 
-Every part of the model climbs an in-tree to a root and comes back down an out-tree; all hops pipelined, both ways at
-once, every site adding. Maximise the sum of the trees' rates under the directed links' capacities. Column generation:
-the master LP over the trees known so far prices the links; the cheapest in-tree and out-tree of each root under these
-prices are the new columns. Any prices y >= 0 give the bound sum(B y) / (cost of the cheapest pair), so the gap is known
-at every step. No scheme of this kind (any number of trees, any roots allowed) is faster.
+Each part of the model climbs an in-tree to a root and descends an out-tree. All hops are pipelined, both directions run
+at once, and every site adds. The sum of the trees' rates is maximised under the capacities of the directed links, by
+column generation: the master LP over the known trees prices the links, and the cheapest in-tree and out-tree of each
+root under these prices are the new columns. Any prices y >= 0 give the bound sum(B y) / (cost of the cheapest pair), so
+the gap is known at every step. No scheme of this kind, with any number of trees and any of the roots, is faster.
 
 The cheapest trees: Edmonds' arborescences where all nodes take part; else Steiner arborescences, by dynamic programming
 for up to 12 nodes that take part, and beyond that heuristics for the columns and dual ascent for the bound, which stays
@@ -28,9 +28,8 @@ from controlplane.planner.strategies.wan.tree_packing.shallow import shallower
 
 @dataclass(frozen=True)
 class PackedTree:
-    """up[v]: whom v sends its sum to; down[v]: from whom v gets the result; but for the root. mbps: rate.
-
-    Nodes that take no part are in a tree only where it passes through them.
+    """up[v]: the node to which v sends its sum. down[v]: the node from which v gets the result. The root is in neither.
+    mbps: the tree's rate. Nodes that contribute nothing are in a tree only where it passes through them.
     """
 
     root: Node
@@ -41,7 +40,7 @@ class PackedTree:
 
 @dataclass(frozen=True)
 class Packing:
-    """rate: Mbit/s of model per second, the trees' sum. bound: no packing is faster."""
+    """rate: the sum of the trees' rates, in Mbit/s of the model. bound: no packing has a higher rate."""
 
     trees: tuple[PackedTree, ...]
     rate: float
@@ -68,14 +67,14 @@ def pack(
     rounds: int = 500,
     shallow: float = 0.0,
 ) -> Packing:
-    """graph: directed, "mbps" on its links. roots: who may be one (all). terminals: who has something to add and wants
-    the result (all); every other node may be passed through, and adds what meets there.
+    """The best packing of trees in a directed graph whose links have "mbps".
 
-    shares: the part of the model that each root has to carry (None: whatever is best). root_mbps: what a root takes in
-    at most. results: whether their way down counts on the links. back: the part of what a link carries that also goes
-    over the link the other way (acknowledgements). Stops when the rate is within `gap` of the bound.
-    shallow: the part of the rate that may be given up for trees that a chunk is soon through (where all nodes take
-    part, results count and no shares are given).
+    roots: the nodes that may be roots (None: all). terminals: the nodes that contribute and want the result (None:
+    all); trees may pass through all other nodes, which add sums that meet there. shares: the part of the model that
+    each root has to carry (None: whatever is best). root_mbps: the most that a root takes in. results: whether results
+    count on links. back: the part of a link's load that also loads the link in the other direction (acknowledgements).
+    gap: the packing is good enough when its rate is within this part of the bound. shallow: the part of the rate that
+    may be given up for trees with less delay (where all nodes are terminals, results count and no shares are given).
     Raises WanError for unreachable nodes and wrong input.
     """
     candidates = _candidates(graph, roots, terminals, shares)
@@ -111,7 +110,7 @@ def _candidates(
     terminals: Sequence[Node] | None,
     shares: Mapping[Node, float] | None,
 ) -> list[Node]:
-    """Who may be a root, each once. Raises WanError for what is wrong in pack's arguments."""
+    """The nodes that may be roots, each once. Raises WanError for wrong arguments of `pack`."""
     candidates = list(graph.nodes) if roots is None else list(dict.fromkeys(roots))
     if shares is not None:
         if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
@@ -127,8 +126,8 @@ def _candidates(
 
 
 def _generated(problem: Problem, master: Master, scale: float, gap: float, rounds: int) -> tuple[np.ndarray, float]:
-    """(rates of the master's trees in its unit of `scale` Mbit/s, the bound in Mbit/s): trees are added until the rate
-    is within `gap` of the bound, or none helps."""
+    """Adds trees to the master until its rate is within `gap` of the bound, or no tree improves it. Returns (the rates
+    of the master's trees in units of `scale` Mbit/s, the bound in Mbit/s)."""
     for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
         master.add((k, up, down))
     bound = np.inf

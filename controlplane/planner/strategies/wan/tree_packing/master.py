@@ -1,4 +1,4 @@
-"""The master program of the packing: which rates of the trees known so far are best, and what that says of prices."""
+"""The master program of the packing: the best rates of the trees known so far, and the prices that follow from them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.tree_packing.problem import Problem
 
 Column = tuple[int, list[int], list[int]]
-"""A tree: number of its root, its arcs on the way up and on the way down."""
+"""A tree: (the number of its root, its arcs on the way up, its arcs on the way down)."""
 
 
 class Master:
-    """The LP over the trees known so far, solved anew from its last basis whenever some are added.
+    """The LP over the trees known so far. It is solved again from its last basis whenever trees have been added.
 
-    limits: of the links, then of the roots, in the LP's unit. part: the share that each root has to carry, or None.
-    least: None: the most rate is looked for; else, at this rate, the trees of least cost. columns: the trees, in the
-    order in which they came.
+    limits: those of the links, then those of the roots, in the LP's unit. part: the share that each root has to carry,
+    or None. least: None to maximise the rate; else a rate at which the trees' cost is minimised. columns: the trees, in
+    the order in which they were added.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Master:
             self._program.add_row(lower=least)
 
     def add(self, column: Column, cost: float = -1.0) -> bool:
-        """A tree, unless it is known already; whether it was new."""
+        """Adds a tree unless it is known already; returns whether it was new."""
         root, up, down = column
         key = (root, tuple(sorted(up)), tuple(sorted(down)))
         if key in self._known:
@@ -67,7 +67,7 @@ class Master:
         return True
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """(rates of the trees in the order in which they came, prices of links and roots, what a unit of rate is worth
+        """(rates of the trees in the order of `columns`, prices of links and then of roots, the price of a unit of rate
         where the rate is given)."""
         try:
             solution = self._program.solve()
@@ -79,6 +79,6 @@ class Master:
         return np.maximum(solution.values, 0.0), price, worth
 
     def worth(self, links: np.ndarray, roots: np.ndarray) -> float:
-        """Of all that is limited, under these prices of links and of roots."""
+        """The worth of all limits under these prices of links and of roots: sum(B y)."""
         n, limits, finite = len(links), self.limits, self._finite
         return float(links[finite[:n]] @ limits[:n][finite[:n]]) + float(roots[finite[n:]] @ limits[n:][finite[n:]])

@@ -1,4 +1,4 @@
-"""What is packed: a network's links as numbered arcs, and which trees of them are the cheapest under prices."""
+"""The packing problem: a network's links as numbered arcs, and the cheapest trees under given prices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from controlplane.planner.strategies.wan.tree_packing.steiner import (
 
 
 class Problem:
-    """The links as arcs between numbers, and the cheapest trees of a root under prices.
+    """A network's links as arcs between numbered nodes, and each root's cheapest trees under prices.
 
-    Its arguments are those of algorithm.pack. Raises WanError for nodes that cannot be reached.
+    The arguments are those of algorithm.pack. Raises WanError for nodes that cannot be reached.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Problem:
                 )
 
     def with_back(self, cost: np.ndarray) -> np.ndarray:
-        """What a tree pays for each link, that part of the link the other way included which it takes there."""
+        """The cost of each link to a tree, with the cost of the part of the opposite link that the tree loads, too."""
         if not self.back:
             return cost
         return cost + self.back * np.where(self.opposite >= 0, cost[self.opposite], 0.0)
 
     def costs(self, price: np.ndarray) -> tuple[np.ndarray, float]:
-        """(the links' prices with a little of their scarcity, so that free links are not taken at random and all are
-        positive; by how much a tree can cost more than under prices that a bound may use). A bound may use these costs
-        themselves as prices but for links without a limit, whose price is 0."""
+        """(costs, slack). The costs are the prices plus a little of each link's scarcity, so that all are positive and
+        ties between free links are not decided at random. A bound may use them as prices, except for links without a
+        limit, whose price is 0: a tree can cost `slack` more than under such prices."""
         grain = 1e-8 * max(float(price.max(initial=0.0)), 1e-6)
         extra = grain * (self.capacity.min(initial=1.0) / self.capacity + 1e-3)
         unlimited = extra[~np.isfinite(self.capacity)]
@@ -82,7 +82,7 @@ class Problem:
         return price + extra, slack
 
     def _one_way(self, arcs: Sequence[Arc], cost: np.ndarray, exact: bool) -> tuple[list[list[int]], np.ndarray | None]:
-        """(a tree of each root, what the cheapest costs at least or None: not known)."""
+        """(a cheap tree of each root, a lower bound of the cheapest tree's cost for each root or None: not known)."""
         values = cost.tolist()
         n = len(self.nodes)
         best = self.exact == "edmonds" or (bool(self.exact) and exact)
@@ -104,7 +104,7 @@ class Problem:
         return trees, None
 
     def trees(self, cost: np.ndarray, exact: bool) -> tuple[list[tuple[list[int], list[int]]], np.ndarray | None]:
-        """((up, down) of each root, what the cheapest cost together at least or None: not known)."""
+        """((up, down) of each root, a lower bound of the cost of each root's cheapest pair or None: not known)."""
         ups, least = self._one_way(self.reversed, cost, exact)
         if self.falls is not None:
             return list(zip(ups, self.falls, strict=True)), least

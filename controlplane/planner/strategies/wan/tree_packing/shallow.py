@@ -1,4 +1,4 @@
-"""Trees that a chunk is soon through, found by growing them from the root under prices."""
+"""Packings whose trees have little delay: trees are grown from the root under prices of links."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from controlplane.planner.strategies.wan.tree_packing.master import Column, Mast
 from controlplane.planner.strategies.wan.tree_packing.problem import Problem
 
 HASTES = (0.03, 0.3, 3.0)
-"""What a unit of delay is worth beside the links' prices, in parts of the mean price: one tree is tried for each."""
+"""The price of a unit of delay, in parts of the links' mean price: one tree is grown for each of these."""
 ROUNDS = 30
 GAIN = 1e-3
-"""A tree is taken up whose delay is less than what its rate is worth by this part of it."""
+"""A tree is added to the program when its delay is below the worth of its rate by at least this part of it."""
 
 
 def delay(arcs: Sequence[Arc], root: int, tree: Sequence[int], hop: Sequence[float]) -> float:
-    """The longest of the ways from the root, hop[arc] each."""
+    """The delay of the longest path from the root, where hop[k] is the delay of arc k."""
     into = {arcs[k][1]: k for k in tree}
 
     def to(node: int) -> float:
@@ -38,8 +38,8 @@ def grown(
     hop: Sequence[float],
     haste: float,
 ) -> list[int] | None:
-    """A tree to all ends of the arcs: each next node is the one that is cheapest to reach, its delay from the root
-    times `haste` counted as a price. None: some node cannot be reached."""
+    """A tree from the root to all nodes of the arcs, grown by the arc with the least price plus `haste` times its delay
+    from the root. None: some node cannot be reached."""
     far = {root: 0.0}
     tree: list[int] = []
     nodes = {root, *(end for arc in arcs for end in arc)}
@@ -59,9 +59,9 @@ def grown(
 
 
 def shallower(problem: Problem, known: Master, rate: float) -> tuple[Master, np.ndarray]:
-    """(trees, their rates): at this rate in the LP's unit, those through which a chunk is soonest, weighted by their
-    rates. Every tree has as many links, but deep ones fill and drain longer. New trees come from growing some under the
-    prices: a heuristic, never worse than what is known."""
+    """(trees, their rates): a packing of this rate (in the LP's unit) with the least delay, weighted by the trees'
+    rates. All trees have equally many links, but deep ones take longer to fill and drain. New trees are grown under the
+    prices, which is a heuristic; the packing is never worse than the known one."""
     master = Master(problem, known.limits, None, rate)
     hop = (float(np.median(problem.capacity)) / problem.capacity).tolist()
 

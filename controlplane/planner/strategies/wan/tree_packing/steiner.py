@@ -19,7 +19,7 @@ MOST_TERMINALS = 12  # of the dynamic program: 3^12 n sums
 
 
 class Distances:
-    """Shortest ways under positive costs. length: (n, n), infinity where there is none."""
+    """Shortest paths under positive costs. length: (n, n), infinity where there is no path."""
 
     def __init__(self, n: int, arcs: Sequence[Arc], cost: Sequence[float]) -> None:
         best: dict[Arc, int] = {}
@@ -32,7 +32,7 @@ class Distances:
         self.length, self._before = dijkstra(csr_matrix((values, (tails, heads)), (n, n)), return_predecessors=True)
 
     def path(self, u: int, v: int) -> list[int]:
-        """The indexes of the arcs of a shortest way."""
+        """The indexes of the arcs of a shortest path."""
         result = []
         while v != u:
             before = int(self._before[u, v])
@@ -86,11 +86,11 @@ class Exact:
                 self._best[subset] = (length + self._joined[subset][None, :]).min(axis=1)
 
     def cost(self, root: int) -> float:
-        """Infinite where the root does not reach all terminals."""
+        """The cost of a cheapest tree; infinite where the root does not reach all terminals."""
         return float(self._best[-1][root])
 
     def tree(self, root: int) -> list[int] | None:
-        """The arcs of a cheapest one; None where the root does not reach all terminals."""
+        """The arcs of a cheapest tree; None where the root does not reach all terminals."""
         if not np.isfinite(self.cost(root)):
             return None
         chosen: list[int] = []

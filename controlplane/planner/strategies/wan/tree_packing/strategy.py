@@ -1,4 +1,4 @@
-"""wan: the best packing of pipelined aggregation trees over all parameter servers, up and down together (ours)."""
+"""The strategy wan (ours): the best packing of pipelined aggregation trees over all parameter servers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from controlplane.planner.strategies.wan.tree_packing.algorithm import PackedTre
 from controlplane.planner.topology import Topology
 
 SHALLOW = 5e-4
-"""Of the rate, for trees that a chunk is soon through: where messages are counted, filling and draining count."""
+"""The part of the rate that may be given up for trees with less delay, where messages and not only values count."""
 
 
 def _limits(view: Sites) -> dict[str, float]:
-    """Mbit/s of sums that each server takes in, and of results that it sends."""
+    """The rates, Mbit/s, of sums that each server takes in and of results that it sends."""
     found = {}
     for server, site in view.server.items():
         mbps = view.topology.residual_ingress_mbps(server)
@@ -31,7 +31,8 @@ def _limits(view: Sites) -> dict[str, float]:
 
 
 def _given(trees: Sequence[PackedTree], limits: Mapping[str, float]) -> list[tuple[PackedTree, str, float]]:
-    """(tree, server, Mbit/s): the trees of one site to its servers, filled one after the other, largest first."""
+    """(tree, server, Mbit/s): deals the trees of one site to its servers, which are filled one after the other, the
+    largest first."""
     servers = sorted(limits, key=lambda server: -limits[server])
     left = limits[servers[0]]
     given = []
@@ -56,11 +57,11 @@ def wan(
     frozen_split: Split | None = None,
     framing: Framing = PAYLOAD,
 ) -> Plan:
-    """Column generation over trees (algorithm.py here): optimal for up to twelve sites with workers, or where every
-    site has some; beyond that with a proven bound.
+    """Column generation over trees (algorithm.py). Optimal for up to twelve sites with workers, or when every site has
+    workers; else near a proven bound.
 
-    Sites' aggregation capacities are not part of the packing; the evaluator's rate counts them. framing: what links
-    carry beside the payload; the trees' shares, the rate and its bound are then those that leave room for it.
+    The packing ignores the aggregation capacities of sites; the evaluator's rate counts them. framing: the bytes that
+    links carry beside the payload, for which the shares, the rate and the bound leave room.
     """
     view = sites(topology, job)
     limits = _limits(view)
