@@ -234,17 +234,20 @@ def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, 
     task = replace(task, upload=2.0 ** (task.upload // 3), download=2.0 ** (task.download // 3))
     n = task.n
     active = sorted({*data.draw(st.lists(st.integers(0, n - 1), max_size=n)), n - 1})
+    alike = data.draw(st.booleans())  # whether a sender has equally much left for each receiver
     x, v = np.zeros((n, n), bool), np.zeros((n, n))
     for i in active:
         row = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
         x[i] = np.arange(n) != i if i == active[-1] else row & (np.arange(n) != i)
         parts = [4] * n if i == active[-1] else data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
+        parts = parts[:1] * n if alike else parts
         v[i] = np.where(x[i], np.array(parts) / 4 * task.volumes[i], 0.0)
     waits = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), float)
     now = selmcast.Ongoing(x, v, waits, active)
     expected = literal_ssp(task, now, eta)
     assert (selmcast.select_ssp(task, now, eta=eta) == expected).all()
-    assert (shared.select_ssp(task, now, big_switch(task), eta=eta) == expected).all()
+    if alike:  # else the sender's own link, which counts here and not in the print, tells receivers apart
+        assert (shared.select_ssp(task, now, big_switch(task), eta=eta) == expected).all()
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -3,7 +3,8 @@
 The paper's network is one big switch: the sender's upload and the receiver's download limit a multicast, Eq. (10) and
 (11). In a network of few links the limit is some link of the path, another one for each pair. Here (10) and (11) have a
 row for each link: the time that it needs to carry what is selected. A receiver's load is the largest on the path to it.
-On one big switch both algorithms choose the receivers that the paper's algorithms choose.
+On one big switch both algorithms choose the receivers that the paper's algorithms choose, where a sender has equally
+much left for each of its receivers; where it has not, its own link tells them apart here, and does not in the paper.
 """
 
 from __future__ import annotations
