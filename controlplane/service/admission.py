@@ -108,14 +108,14 @@ class AdmissionControl:
         self.state.check_reach(job)
         state = self.state.now
         alone = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
-        running = [one for one in self.state.jobs.changeable() if one.name not in fixed]
+        running = [one for one in self.state.jobs.staying() if one.name not in fixed]
         plans, [plan] = self.fair_plans(running, [_demand(job, (alone,), terms)], fixed)
         rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
         return Admission(plan, self._shared_bottleneck(plan, plans), rates, plans)
 
     def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan]) -> str:
         """What is full where a plan shares with these others, and with whom."""
-        running = {job.name: job.updater.plan for job in self.state.jobs if job.updater is not None}
+        running = {job.name: job.plan for job in self.state.jobs}
         others = {name: plans.get(name) or own for name, own in running.items()}
         worst = evaluate(plan, with_loads(self.state.now, list(others.values()))).bottleneck
         sharing = [name for name, other in others.items() if worst.name in used(other, worst.kind, self.state.topology)]
@@ -136,10 +136,9 @@ class AdmissionControl:
         broken = [
             job.name
             for job in running
-            if job.updater is None
-            or fair[job.name].job != job.updater.plan.job
+            if fair[job.name].job != job.plan.job
             or job.plan.rate_mbps < job.terms.guarantee_mbps
-            or not unbroken(job.updater.plan, state)
+            or not unbroken(job.plan, state)
         ]
         far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
         change = far[: max(self._most, len(broken))]
@@ -167,7 +166,7 @@ class AdmissionControl:
         """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
         with self.state.lock:
             state = self.state.now
-        kept = [job.updater.plan for job in self.state.jobs if job.updater is not None and job.name in fixed]
+        kept = [job.plan for job in self.state.jobs if job.name in fixed]
         state = with_loads(state, kept)
         for one in more:
             if not all(unbroken(plan, state) for plan in one.start):
@@ -180,8 +179,7 @@ class AdmissionControl:
     def _demand(self, job: RunningJob, state: Topology) -> Demand:
         """A running job as it can go on in this state of the network: with the parameter servers that are left, and
         trees of which nothing is gone."""
-        assert job.updater is not None
-        plan = job.updater.plan
+        plan = job.plan
         state = without(state, job.without)
         there = job.updater.job.among(state)
         if there != plan.job:

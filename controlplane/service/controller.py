@@ -32,7 +32,7 @@ from controlplane.service.events import EventLog
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.roster import Roster
-from controlplane.service.running import Jobs, JobsError, NoJobYet, RunningJob, job_state
+from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
 from controlplane.service.update import Update, UpdateError
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
@@ -62,21 +62,20 @@ class Controller:
     """The gRPC server of a network's jobs.
 
     Args:
-        jobs: a network, which operators can add jobs to and remove them from; or jobs alone.
+        network: operators add jobs to it and remove them.
         log: gets one line per event. An `EventLog`: status has its events.
         access: whom it knows; default: everybody who reaches it may do everything.
     """
 
     def __init__(
         self,
-        jobs: Network | Jobs | RunningJob,
+        network: Network,
         *,
         log: Callable[[str], None] = lambda line: None,
         access: Access | None = None,
     ) -> None:
         self.access = access or Access()
-        self.network = jobs if isinstance(jobs, Network) else None
-        self.jobs = jobs.jobs if isinstance(jobs, Network) else jobs if isinstance(jobs, Jobs) else Jobs(jobs)
+        self.network, self.jobs = network, network.jobs
         self._log = log
         self._server: grpc.Server | None = None
         self._denied: dict[str, float] = {}
@@ -168,7 +167,7 @@ class Controller:
                 self.jobs.of(request)
                 return
             except NoJobYet as error:
-                if self.network is None or not self.network.has_server(request.node, request.addresses):
+                if not self.network.has_server(request.node, request.addresses):
                     raise
                 if str(error) != said:
                     said = str(error)
@@ -225,17 +224,15 @@ class Controller:
         reply = job.roster.status() if job is not None else pb.StatusReply()
         if job is not None:
             plan = job.plan
-            reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
+            reply.job, reply.strategy, reply.planned_rate_mbps = job.name, plan.strategy, plan.rate_mbps
             reply.plan_version = plan.version
         reply.jobs.extend(map(job_status, self.jobs))
-        if self.network is not None:
-            reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
-        if self.network is not None:
-            times = self.network.state.host_times_ms()
-            for agent in reply.agents:
-                if agent.node in times:
-                    agent.host_ms = times[agent.node]
-            reply.switches.extend(everywhere(self.network.switches.keepers, Keeper.status).values())
+        reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
+        times = self.network.state.host_times_ms()
+        for agent in reply.agents:
+            if agent.node in times:
+                agent.host_ms = times[agent.node]
+        reply.switches.extend(everywhere(self.network.switches.keepers, Keeper.status).values())
         if isinstance(self._log, EventLog):
             reply.events.extend(pb.LogEvent(time=e.time, text=e.text) for e in self._log.last(EVENTS_IN_STATUS))
         return reply
@@ -243,8 +240,6 @@ class Controller:
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
         """As `Network.replan`. Aborts with its error."""
         try:
-            if self.network is None:
-                raise UpdateError("this controller cannot change its plan")
             with self._orders(context):
                 update = self.network.replan(
                     request.job,
@@ -275,7 +270,7 @@ class Controller:
 
     def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         with self._orders(context):
-            network = self._network()
+            network = self.network
             terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
             running, entries = None, 0
             if request.plan:
@@ -313,7 +308,7 @@ class Controller:
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
         """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
         try:
-            network = self._network()
+            network = self.network
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
             with self._orders(context):
@@ -333,11 +328,6 @@ class Controller:
         """What is ordered meanwhile is this caller's, in the journals of the jobs."""
         caller = self.access.caller(context)
         return orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}")
-
-    def _network(self) -> Network:
-        if self.network is None:
-            raise JobsError("this controller has one job and no network")
-        return self.network
 
 
 def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:

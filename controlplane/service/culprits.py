@@ -54,7 +54,7 @@ class Culprits:
     def look(self) -> None:
         """Take what was reported since the last look, and name who did it when that is clear."""
         now = time.monotonic()
-        jobs = [job for job in self.network.jobs if job.updater is not None]
+        jobs = list(self.network.jobs)
         for job in jobs:
             self._take(job, now)
         names = {job.name for job in jobs}
@@ -69,7 +69,6 @@ class Culprits:
             self._judge(found, now)
 
     def _take(self, job: RunningJob, now: float) -> None:
-        assert job.updater is not None
         versions, seen = job.updater.versions, self._seen.setdefault(job.name, [])
         if not seen or seen[-1].versions != versions:
             (version, *others) = versions
@@ -135,9 +134,7 @@ class Culprits:
         """Why no job can be led around it; empty: all can."""
         topology, state = self.network.topology, self.network.state
         for job in self.network.jobs:
-            if job.updater is None:
-                continue
-            plan = job.updater.plan.job
+            plan = job.plan.job
             nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
             for node in nodes:
                 if name in only_switch(node, topology):

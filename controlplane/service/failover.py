@@ -61,9 +61,7 @@ class Failover:
         """Lead every job around what is kept off; whether that was done wherever it was needed."""
         every = True
         for job in self.state.jobs:
-            if job.updater is None:
-                continue
-            began, before = time.monotonic(), job.updater.plan.rate_mbps
+            began, before = time.monotonic(), job.plan.rate_mbps
             try:
                 if self._replanning.reshared(job):
                     continue
@@ -75,7 +73,7 @@ class Failover:
             if trees:
                 self._answers["trees led around"] += trees
                 words = sorted({f"{after} adds instead of {point}" for _, point, after in moved})
-                now = job.updater.plan.rate_mbps
+                now = job.plan.rate_mbps
                 if now < before * (1 - SAME):
                     words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
@@ -90,13 +88,13 @@ class Failover:
         """Give the lost agent's part to the others, and do again what was under way; or stop the job."""
         began = time.monotonic()
         with job.mending:
-            if job.updater is None or node in job.roster.members():
+            if node in job.roster.members():
                 return
             if self._replanning.closed or not self.state.jobs.runs(job):
                 return
             job.do_without([node], Why.LOST)
             job.losses[node] += 1
-            before = job.updater.plan
+            before = job.plan
             attempt = 0
             while True:
                 attempt += 1

@@ -103,7 +103,7 @@ class Watch:
 
     def _look_at_trees(self) -> None:
         for job in self.network.jobs:
-            if job.updater is None or not job.roster.stalled(STALLED_SECONDS):
+            if not job.roster.stalled(STALLED_SECONDS):
                 self._followed.pop(job.name, None)
                 continue
             now = time.monotonic()
@@ -143,8 +143,6 @@ class Watch:
         """A parameter server that was lost, has joined again and has stayed is used again. A worker is not: it has not
         what the others have, and an operator says when the job shall begin anew."""
         for job in self.network.jobs:
-            if job.updater is None:
-                continue
             job.roster.go_on_after_restart()
             if not job.without:
                 continue
@@ -159,7 +157,7 @@ class Watch:
                 self.network.failover.take_back(job, back, f"there for {seconds:g} s")
             elif back:
                 members = job.roster.members()
-                missing = [root for root in job.updater.plan.job.parameter_servers if root not in members]
+                missing = [root for root in job.plan.job.parameter_servers if root not in members]
                 self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
 
     def _lose_silent(self, dead: set[str], topology: Topology) -> None:
@@ -188,10 +186,9 @@ class Watch:
             return False
         jobs = []
         for job in self.network.jobs:
-            if job.updater is not None:
-                plan = job.updater.plan.job
-                nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
-                jobs.append((nodes, avoidable(state.off, topology, [plan])))
+            plan = job.plan.job
+            nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
+            jobs.append((nodes, avoidable(state.off, topology, [plan])))
         names = only_ways(topology, jobs, probation)
         if not names:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from controlplane.planner.entries import RuleSet
@@ -23,8 +24,8 @@ from controlplane.service.network_state import NetworkState
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
 from controlplane.service.room import JOB_IDS, base_rules, deployment_of
-from controlplane.service.roster import Roster
-from controlplane.service.running import Jobs, JobsError, PlanSummary, RunningJob
+from controlplane.service.roster import GRACE_SECONDS, PATIENCE_SECONDS, Roster
+from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import Stored
 from controlplane.service.switches import Switches
@@ -41,6 +42,26 @@ ORDER_SECONDS = 30.0
 seconds, and an order that is refused for that is given again."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What the operator of a network chooses.
+
+    pace: share of the planned rate at which agents send. steady, most: jobs that share keep their plans while their
+    rates are within this part of the fair ones, and at most so many change over in one step. grace, patience: as of
+    `Roster`. journal: of the events of a job, by its number (default: in memory).
+    """
+
+    pace: float = 1.0
+    steady: float = STEADY
+    most: int = MOST
+    grace: float = GRACE_SECONDS
+    patience: float = PATIENCE_SECONDS
+    journal: Callable[[int], Journal] = lambda job_id: Journal()
+
+
+USUALLY = Settings()
+
+
 class Network:
     """The switches of a topology, and the jobs that run on them. Thread-safe. A context manager.
 
@@ -48,12 +69,9 @@ class Network:
         targets: connected; they stay the caller's.
         labels: what agents are told in the place of label numbers, as the targets write them (None: the numbers).
         found: what other jobs have on them (`found`); None: nothing.
-        pace: share of the planned rate at which agents send.
         log: gets one line per event.
-        steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at
-            most so many change over in one step.
-        journal: of the events of a job, by its number (default: in memory).
-        changed: called after every change of the jobs.
+
+    changed: called after every change of the jobs.
     """
 
     def __init__(
@@ -65,11 +83,8 @@ class Network:
         epochs: EpochStore | None = None,
         labels: SecretLabels | None = None,
         found: Mapping[int, Mapping[str, RuleSet]] | None = None,
-        pace: float = 1.0,
         log: Callable[[str], None] = lambda line: None,
-        steady: float = STEADY,
-        most: int = MOST,
-        journal: Callable[[int], Journal] = lambda job_id: Journal(),
+        settings: Settings = USUALLY,
     ) -> None:
         self.topology = topology
         self.kind = kind
@@ -79,11 +94,10 @@ class Network:
         self.log = log
         self.changed: Callable[[], None] = lambda: None
         self.unkept: Callable[[], str] = lambda: ""
-        self.admissions = AdmissionControl(self.state, steady=steady, most=most, log=log)
+        self.settings = settings
+        self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
         self._epochs = epochs or EpochStore()
         self._labels = labels
-        self._pace = pace
-        self._journal = journal
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
         self.failover = Failover(self.state, self.replanning, self.answers, log)
@@ -101,7 +115,7 @@ class Network:
                 job_id,
                 taken=self.switches.taken(without=job_id),
                 installed=self.switches.rules(job_id),
-                pace=self._pace,
+                pace=self.settings.pace,
             )
             return deployment, self.switches.install(job_id, deployment.rulesets)
 
@@ -117,7 +131,9 @@ class Network:
             known=self._known(whole),
             labels=self._labels,
             least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
-            journal=self._journal(job_id),
+            grace=self.settings.grace,
+            patience=self.settings.patience,
+            journal=self.settings.journal(job_id),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         updater = Updater(
@@ -129,15 +145,13 @@ class Network:
             roster=roster,
             log=self.log,
             job_id=job_id,
-            pace=self._pace,
+            pace=self.settings.pace,
             check=self.kind.check,
             left=lambda topology: self.state.left(topology, job_id),
             changed=lambda: self.changed(),
             job=whole,
         )
-        job = RunningJob(
-            PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version), roster, updater, job_id
-        )
+        job = RunningJob(roster, updater, job_id)
         needed = {*plan.job.workers, *plan.job.parameter_servers}
         expected = needed.union(self.state.off)  # what an operator took out was not lost
         job.do_without([node for node in (*whole.workers, *whole.parameter_servers) if node not in expected], Why.LOST)
@@ -175,9 +189,7 @@ class Network:
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
         return [
-            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.terms, job.updater.job)
-            for job in self.jobs
-            if job.updater is not None
+            Stored(job.job_id, job.plan, job.updater.deployment, job.terms, job.updater.job) for job in self.jobs
         ]
 
     def launch(
@@ -249,8 +261,7 @@ class Network:
         with self.replanning.changing:
             if all(one is not job for one in self.jobs):
                 raise JobsError(f"job {name!r} was removed by another order")
-            if job.updater is not None:
-                job.updater.end()
+            job.updater.end()
             self.jobs.discard(job)
             changes = self.switches.remove(job.job_id)
             self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
@@ -261,7 +272,7 @@ class Network:
         """Whether nothing of any job passes these switches, links and parameter servers."""
         parts = set(names)
         for job in self.jobs:
-            for version in job.updater.versions if job.updater is not None else ():
+            for version in job.updater.versions:
                 for tree in version.plan.trees:
                     ways = [*(flow.route for flow in tree.flows), *tree.return_edges]
                     links = {f"{a}-{b}" for way in ways for u, v in pairwise(way) for a, b in ((u, v), (v, u))}
@@ -304,8 +315,8 @@ class Network:
         job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
         with self.state.lock:
             for one in self.jobs:
-                whole = one.updater.job if one.updater is not None else None
-                if whole is not None and not whole.may_lose_workers and (needed := {*off} & {*whole.workers}):
+                whole = one.updater.job
+                if not whole.may_lose_workers and (needed := {*off} & {*whole.workers}):
                     raise JobsError(
                         f"{min(needed)} is a worker of job {one.name}, which waits for each of its workers (one that "
                         "may lose some has at_least= among its words)"
@@ -319,12 +330,11 @@ class Network:
             bases = {
                 one.name: one.updater.state(given or self.state.bases.get(one.name, self.topology), changes)
                 for one in ([job] if job is not None else self.jobs)
-                if one.updater is not None
             }
             for one in self.jobs:
-                if one.updater is not None:  # before anything is changed for anybody
-                    nodes = {node for node in (*later, *one.without) if node not in restored}
-                    one.updater.job.among([node for node in self.topology.servers if node not in nodes])
+                # before anything is changed for anybody
+                nodes = {node for node in (*later, *one.without) if node not in restored}
+                one.updater.job.among([node for node in self.topology.servers if node not in nodes])
             if not dry_run:
                 self.state.off = later
                 for one in self.jobs:
@@ -336,8 +346,6 @@ class Network:
         made = []
         passing = bool(off or restored) and not (changes or given or strategy)
         for one in [job] if job is not None else self.replanning.worst_first(self.jobs):
-            if one.updater is None:
-                raise UpdateError("this controller cannot change its plan")
             state = self.state.at(bases[one.name], {*later, *one.without})
             most = self.replanning.most_of(one) if passing else None
             try:

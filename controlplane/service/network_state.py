@@ -50,19 +50,18 @@ class NetworkState:
         """As `now`, with the changes that a job's last plan was made for."""
         with self.lock:
             base = self.bases.get(job.name, self.topology)
-            plans = [] if job.updater is None else [job.updater.plan.job]
-            return self.at(base, [*avoidable(self.off, self.topology, plans), *job.without])
+            return self.at(base, [*avoidable(self.off, self.topology, [job.plan.job]), *job.without])
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
-        others = [job.updater.plan for job in self.jobs if job.updater is not None and job.job_id != job_id]
+        others = [job.plan for job in self.jobs if job.job_id != job_id]
         return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
 
     def host_times_ms(self) -> dict[str, float]:
         """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
         for job in self.jobs:
-            if job.updater is not None and (trips := job.roster.round_trips_ms()):
-                plan, found = job.updater.plan, self._found.get(job.name)
+            if trips := job.roster.round_trips_ms():
+                plan, found = job.plan, self._found.get(job.name)
                 if found is None or found[0] is not plan or found[1] != trips:  # seldom: states are asked for often
                     bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
                     found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
@@ -77,8 +76,7 @@ class NetworkState:
 
     def cut_off(self, job: RunningJob) -> bool:
         """Whether the only switch of one of its agents is kept off."""
-        assert job.updater is not None
-        nodes = (*job.updater.plan.job.workers, *job.updater.plan.job.parameter_servers)
+        nodes = (*job.plan.job.workers, *job.plan.job.parameter_servers)
         return any(switch in self.off for node in nodes for switch in only_switch(node, self.topology))
 
     def check_reach(self, job: Job) -> None:

@@ -70,7 +70,7 @@ class Replanning:
             rates: dict[str, tuple[float, float]] = {}
             late: dict[str, str] = {}
             while True:
-                jobs = {job.name: job for job in self.state.jobs.changeable() if job.name not in late}
+                jobs = {job.name: job for job in self.state.jobs.staying() if job.name not in late}
                 wanted = plans
                 if wanted is None:
                     wanted, _ = self._admissions.fair_plans(list(jobs.values()), fixed=late)
@@ -99,23 +99,22 @@ class Replanning:
 
     def reshared(self, job: RunningJob) -> bool:
         """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
-        assert job.updater is not None
-        before = job.updater.plan.version
+        before = job.plan.version
         rate = job.updater.reshare(self.state.of(job))
-        if rate is not None and job.updater.plan.version != before:
+        if rate is not None and job.plan.version != before:
             self._log(f"job {job.name}: new shares for trees that are intact, {rate:.4g} Mbit/s; no switch is written")
         return rate is not None
 
     def most_of(self, job: RunningJob) -> float:
         """What a job may have when it is planned again by itself: no more than it was given, while there are others:
         whoever comes first would take what these had."""
-        return job.updater.home.rate_mbps if job.updater is not None and len(self.state.jobs) > 1 else math.inf
+        return job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
 
     def worst_first(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
         """Those that have the least of what they were given."""
 
         def part(job: RunningJob) -> float:
-            return job.plan.rate_mbps / max(job.updater.home.rate_mbps, SAME) if job.updater is not None else 1.0
+            return job.plan.rate_mbps / max(job.updater.home.rate_mbps, SAME)
 
         return sorted(jobs, key=part)
 
@@ -169,7 +168,7 @@ class Replanning:
             return {}
         # One after the other: each is planned on what the others leave.
         moved_on = False
-        for job in sorted(self.worst_first(self.state.jobs.changeable()), key=lambda one: one.name in late):
+        for job in sorted(self.worst_first(self.state.jobs.staying()), key=lambda one: one.name in late):
             if self.closed or not self.state.jobs.runs(job):
                 continue
             try:
@@ -185,20 +184,20 @@ class Replanning:
                 self._answers["plans changed"] += 1
                 self._log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
             failures |= failed if self.state.jobs.runs(job) else {}
-        if moved_on and any(self._has_less(job) for job in self.state.jobs.changeable()):
+        if moved_on and any(self._has_less(job) for job in self.state.jobs.staying()):
             self._wanted.set()  # another may have made room meanwhile
         return failures
 
     def _all_home(self) -> bool:
         """Where jobs have less than they were given, and all can have that again: as they were planned then. (One after
         the other they may not find there: what one goes around by is another's way.)"""
-        jobs = [job for job in self.state.jobs.changeable() if job.updater is not None]
-        homes = {job.name: job.updater.home for job in jobs if job.updater is not None}
+        jobs = self.state.jobs.staying()
+        homes = {job.name: job.updater.home for job in jobs}
         if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
             return False
         for job in jobs:
             home, state = homes[job.name], self.state.of(job)
-            if job.updater is None or home.job != job.updater.job.among(state):
+            if home.job != job.updater.job.among(state):
                 return False
             try:
                 beside = with_loads(state, [other for name, other in homes.items() if name != job.name])
@@ -215,11 +214,10 @@ class Replanning:
 
     def _has_less(self, job: RunningJob) -> bool:
         """Than it was given."""
-        return job.updater is not None and job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
+        return job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
 
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
         updater = job.updater
-        assert updater is not None
         most = self.most_of(job) if plan is None else None
         return lambda moved: updater.update(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
 
@@ -233,7 +231,4 @@ def entries(updates: Iterable[Update | None]) -> str:
 
 def _same(job: RunningJob, plan: Plan) -> bool:
     """Whether a job runs this plan, whatever its version."""
-    return job.updater is not None and (job.updater.plan.trees, job.updater.plan.rate_mbps) == (
-        plan.trees,
-        plan.rate_mbps,
-    )
+    return (job.plan.trees, job.plan.rate_mbps) == (plan.trees, plan.rate_mbps)

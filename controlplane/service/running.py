@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.terms import USUAL, Terms
+from controlplane.planner.plan import Plan
+from controlplane.planner.terms import USUAL
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Refused
 from controlplane.service.roster import Roster
@@ -23,38 +23,19 @@ class JobsError(Exception):
     """There is no such job, there is one already, or it would get nothing; the message says which, and what to do."""
 
 
-@dataclass(frozen=True)
-class PlanSummary:
-    """What `status` says about the plan. rate: the planned sending rate of each worker, Mbit/s."""
-
-    job: str
-    strategy: str
-    rate_mbps: float
-    version: int = 1
-
-
 class RunningJob:
-    """One job: its plan and its agents. updater: changes the plan while it runs; None: it cannot be changed.
+    """One job: its agents, and its plan, which `updater` changes while it runs.
 
     terms: what it is promised where jobs share the network.
     """
 
-    def __init__(
-        self,
-        plan: PlanSummary,
-        roster: Roster,
-        updater: Updater | None = None,
-        job_id: int = 1,
-        *,
-        terms: Terms = USUAL,
-    ) -> None:
-        self.terms = terms
+    def __init__(self, roster: Roster, updater: Updater, job_id: int) -> None:
+        self.terms = USUAL
         self.ending = False  # it is being removed
         self.without: dict[str, Why] = {}  # of its agents: those that it is planned without, and why
         self._changing = threading.Lock()  # of `without`
         self.losses: Counter[str] = Counter()  # how often each was lost
         self.mending = threading.Lock()
-        self._plan = plan
         self.roster = roster
         self.updater = updater
         self.job_id = job_id
@@ -71,30 +52,25 @@ class RunningJob:
 
     def unused(self) -> dict[str, Why]:
         """Agents of the job that its plan does not use, and why."""
-        if self.updater is None:
-            return dict(self.without)
-        whole, planned = self.updater.job, self.updater.plan.job
+        whole, planned = self.updater.job, self.plan.job
         idle = {*whole.workers, *whole.parameter_servers}.difference(planned.workers, planned.parameter_servers)
         return dict.fromkeys(sorted(idle), Why.UNUSED) | self.without
 
     @property
     def name(self) -> str:
-        return self._plan.job
+        return self.updater.job.name
 
     @property
-    def plan(self) -> PlanSummary:
+    def plan(self) -> Plan:
         """The plan that runs now."""
-        if self.updater is None:
-            return self._plan
-        plan = self.updater.plan
-        return PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
+        return self.updater.plan
 
 
 class Jobs:
     """Jobs by name. Thread-safe."""
 
-    def __init__(self, *jobs: RunningJob) -> None:
-        self._jobs = {job.name: job for job in jobs}
+    def __init__(self) -> None:
+        self._jobs: dict[str, RunningJob] = {}
         self._lock = threading.RLock()
         self._added = threading.Condition(self._lock)
 
@@ -135,9 +111,9 @@ class Jobs:
         """Whether it is one of these, and is not being removed."""
         return not job.ending and any(one is job for one in self)
 
-    def changeable(self) -> list[RunningJob]:
-        """Those whose plans can be changed, but for those that are being removed."""
-        return [job for job in self if job.updater is not None and not job.ending]
+    def staying(self) -> list[RunningJob]:
+        """All but those that are being removed."""
+        return [job for job in self if not job.ending]
 
     def discard(self, job: RunningJob) -> None:
         """Take it out, where it is in."""

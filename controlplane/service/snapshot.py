@@ -61,7 +61,7 @@ class Snapshots:
         """The network now; JSON-able. Rates are in Mbit/s, times in seconds since 1970."""
         network, topology = self.network, self.network.topology
         reading = self.measurements.read()
-        jobs = [job for job in network.jobs if job.updater is not None]
+        jobs = list(network.jobs)
         loads = {job.name: self._planned(job) for job in jobs}
         used = _Used(topology, loads.values())
         names = {job.job_id: job.name for job in jobs}
@@ -97,8 +97,7 @@ class Snapshots:
         }
 
     def _planned(self, job: RunningJob) -> Loads:
-        assert job.updater is not None
-        plan = job.updater.plan
+        plan = job.plan
         kept = self._loads.get(job.name)
         if kept is None or kept[0] is not plan:
             kept = plan, Loads.of(plan, self.network.topology)
@@ -138,8 +137,7 @@ class Snapshots:
         return found
 
     def _job(self, job: RunningJob, reading: Reading, loads: Loads, used: _Used) -> dict[str, Any]:
-        assert job.updater is not None
-        plan = job.updater.plan
+        plan = job.plan
         history = self.measurements.history(job.name)
         members = job.roster.members()
         status = job.roster.status()

@@ -13,7 +13,7 @@ from controlplane.service.room import first_label, job_of
 from controlplane.targets.base import Change, InstallError, Operation, UpdateFailure, difference, empty
 from controlplane.targets.secret import SecretTarget
 from controlplane.targets.secret_labels import SecretLabels
-from tests.deploy.memory import MemoryTarget
+from tests.support.memory import MemoryTarget
 
 KEY = bytes(range(32))
 HIGHEST = (1 << 32) - 1

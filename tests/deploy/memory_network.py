@@ -11,12 +11,12 @@ from controlplane.planner.topology import Topology
 from controlplane.service.core.journal import Journal
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
-from controlplane.service.network import Network
+from controlplane.service.network import Network, Settings
 from controlplane.service.room import split
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.protocol import ENCODING
-from tests.deploy.memory import MemoryTarget
+from tests.support.memory import MemoryTarget
 
 
 class MemoryNetwork:
@@ -34,7 +34,7 @@ class MemoryNetwork:
         self.log: list[str] = []
         self.network = Network(
             topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
-            journal=journal,
+            settings=Settings(journal=journal),
         )  # fmt: skip
         self.network.switches.fill()
         self.network.switches.watch()
@@ -45,7 +45,6 @@ class MemoryNetwork:
 
     def adding(self, job: RunningJob) -> MemoryTarget:
         """A switch that adds for a job and that none of its servers hangs on."""
-        assert job.updater is not None
         plan = job.updater.plan
         access = {self.topology.access_switch(node) for node in (*plan.job.workers, *plan.job.parameter_servers)}
         return self.targets[next(p for tree in plan.trees for p in tree.points if p not in access)]

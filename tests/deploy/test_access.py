@@ -28,10 +28,7 @@ from controlplane.common.rpc.client import ControllerError, Identity, Membership
 from controlplane.common.rpc.stubs import METHODS, ControllerStub
 from controlplane.common.rpc.tls import Tls, credentials, is_local, not_after
 from controlplane.service.controller import Controller, listen
-from controlplane.service.epochs import EpochStore
 from controlplane.service.listening import open_listening
-from controlplane.service.roster import Roster
-from controlplane.service.running import PlanSummary, RunningJob
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
@@ -39,6 +36,7 @@ from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 from tests.deploy.switch import DEVICE_ID, Switch
 from tests.deploy.test_controller import Listener
+from tests.support.served import serve
 
 WANTED = Wanted(
     controller=("10.0.0.1", "head.cluster"),
@@ -54,8 +52,8 @@ REQUESTS = {
     "report_update": pb.UpdateReport(agent="ps1's agent", failure="I cannot"),
     "status": pb.StatusRequest(),
     "replan": pb.ReplanRequest(without=["V1"]),
-    "add_job": pb.AddJobRequest(job="workers=2,ps=1"),
-    "remove_job": pb.RemoveJobRequest(name="test"),
+    "add_job": pb.AddJobRequest(job="workers=20,ps=1"),
+    "remove_job": pb.RemoveJobRequest(name="another"),
 }
 FROM_PS1 = ("leave", "report", "report_update")
 OWNER = {"join": "w1", **dict.fromkeys(FROM_PS1, "ps1")}  # whose place a request speaks of
@@ -107,9 +105,9 @@ class Rig:
         arguments = make_parser().parse_args(["--topology", "testbed", "--listen", "127.0.0.1:0", *options])
         listening = open_listening(arguments, "127.0.0.1:0")
         self.log: list[str] = []
-        self.roster = Roster(configs(), EpochStore(where / "epoch"), ENCODING, self.log.append)
-        job = RunningJob(PlanSummary("test", "star", 100.0), self.roster)
-        self.controller = Controller(job, log=self.log.append, access=listening.access)
+        network = serve(configs(), where, self.log.append)
+        self.roster = network.jobs.get().roster
+        self.controller = Controller(network, log=self.log.append, access=listening.access)
         self.address = f"127.0.0.1:{self.controller.start(listening.bound)}"
         self.listener = Listener()
         identity = Identity("ps1", (), "parameter_server", ENCODING, agent="ps1's agent")
@@ -248,10 +246,10 @@ def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, unt
 def test_controller_is_checked_by_those_who_come(folder, tmp_path, until):
     """Nobody gives a token or an order to a server that another role's certificate runs."""
     ours = folder / "ours"
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING)
+    network = serve(configs(), tmp_path, lambda line: None)
     for impostor in (ours / "nodes/w2", ours / "operators/alice", ours / "switches/V1", folder / "theirs/controller"):
         tls = Tls(impostor / "certificate.pem", impostor / "key.pem", ours / "controller/authority.pem")
-        controller = Controller(RunningJob(PlanSummary("test", "star", 100.0), roster))
+        controller = Controller(network)
         port = controller.start(listen("127.0.0.1:0", tls))
         try:
             with pytest.raises(ControllerError, match="UNAVAILABLE"):

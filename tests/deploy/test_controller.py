@@ -20,12 +20,11 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.common.rpc.tls import Tls
 from controlplane.service.controller import Controller
-from controlplane.service.epochs import EpochStore
-from controlplane.service.roster import Roster
-from controlplane.service.running import PlanSummary, RunningJob
+from controlplane.service.network import Settings
 from p4src.protocol import ENCODING
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs
+from tests.support.served import serve
 from worker_agent.agent import controller_address
 from worker_agent.errors import AgentError
 
@@ -88,8 +87,8 @@ class Job:
         self.port = 0
 
     def start(self, port: int = 0, tls: Tls | None = None) -> None:
-        roster = Roster(self.configs, EpochStore(self.folder / "epoch"), ENCODING, self.log.append, grace=0.2)
-        self.controller = Controller(RunningJob(PlanSummary("test", "star", 100.0), roster), log=self.log.append)
+        self.network = serve(self.configs, self.folder, self.log.append, Settings(grace=0.2))
+        self.controller = Controller(self.network, log=self.log.append)
         self.port = self.controller.start(f"127.0.0.1:{port}", tls)
 
     @property
@@ -285,7 +284,7 @@ def test_parameter_server_that_is_refused_says_so_once(job):
 
 
 def test_taken_port_is_reported(job):
-    second = Controller(RunningJob(PlanSummary("x", "y", 1.0), job.controller.roster))
+    second = Controller(job.network)
     with pytest.raises(ControllerError, match="is the port free"):
         second.start(job.address)
 

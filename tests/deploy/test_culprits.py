@@ -42,7 +42,6 @@ def rig(request, tmp_path, kind) -> Iterator[tuple[MemoryNetwork, RunningJob]]:
 
 
 def ways(job: RunningJob) -> dict[Key, Way]:
-    assert job.updater is not None
     (version,) = job.updater.versions
     return ways_of(version.plan, version.deployment)
 
@@ -113,7 +112,6 @@ def report(job: RunningJob, refused: dict[Key, int]) -> None:
     for node in job.roster.configs:
         numbers = {}
         for (tree, label, worker), count in refused.items():
-            assert job.updater is not None
             root = job.updater.plan.trees[tree].root
             if label and node == root:
                 numbers[suspect_key(tree, label, worker)] = float(count)

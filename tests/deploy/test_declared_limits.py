@@ -90,7 +90,6 @@ def test_job_is_led_around_a_failure_though_its_switches_are_nearly_full(network
     most = held(probe, "label_entries")
     rig = networks(declaring(label_entries=most + 2))
     running = rig.add(job)
-    assert running.updater is not None
     used = {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
     (spine,) = used.intersection({"s1", "s2"})
     assert rig.network.failover.lose({spine: "it died"}, Why.SILENT), rig.log

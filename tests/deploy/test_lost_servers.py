@@ -50,7 +50,6 @@ def agents(running) -> Iterator[Agents]:
 
 
 def used(running: RunningJob) -> tuple[str, ...]:
-    assert running.updater is not None
     return running.updater.plan.job.parameter_servers
 
 

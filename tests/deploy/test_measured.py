@@ -27,7 +27,7 @@ from p4src.artifacts import find
 from p4src.protocol import frame_bytes
 from tests.controlplane.instances import examples
 from tests.deploy.agents import Agents
-from tests.deploy.memory import MemoryTarget
+from tests.support.memory import MemoryTarget
 
 BITS = 8 * frame_bytes(256)
 SLOW_MS = 100.0
@@ -104,7 +104,6 @@ class Rig:
 
     @property
     def plan(self) -> Plan:
-        assert self.job.updater is not None
         return self.job.updater.plan
 
     def report(self, hosts_ms: float) -> None:

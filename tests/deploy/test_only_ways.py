@@ -86,7 +86,6 @@ def clock(monkeypatch) -> Clock:
 
 
 def switches_of(running: RunningJob) -> set[str]:
-    assert running.updater is not None
     return {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
 
 

@@ -105,7 +105,6 @@ def test_what_does_not_change_is_not_written(rig):
     rig.add(ONE)
     before = {name: target.writes for name, target in rig.targets.items()}
     two = rig.add(TWO)
-    assert two.updater is not None
     touched = {v for v, rules in two.updater.deployment.rulesets.items() if rules.labels or rules.groups}
     assert {name for name, target in rig.targets.items() if target.writes != before[name]} == touched
 
@@ -141,7 +140,6 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
         thread.start()
         assert done.wait(60), "the failure waits for the order"
         thread.join()
-        assert one.updater is not None
         assert victim.name not in {node for tree in one.updater.plan.trees for node in tree.points}
 
 
@@ -154,7 +152,6 @@ def test_job_without_a_way_is_led_around_as_soon_as_there_is_one(rig, monkeypatc
     spines = dict.fromkeys([victim, *others[1:]], "it died")
     assert not rig.network.failover.lose(spines, Why.SILENT), "no spine is left"
     rig.network.failover.restore(others, "tried again")
-    assert one.updater is not None
     assert victim not in {node for tree in one.updater.plan.trees for flow in tree.flows for node in flow.route}
     assert rig.as_wanted()
 
@@ -162,7 +159,6 @@ def test_job_without_a_way_is_led_around_as_soon_as_there_is_one(rig, monkeypatc
 def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
     one = rig.add(ONE)
     rig.join(one)
-    assert one.updater is not None
     state = one.updater.state(changes=["c1.aggregation_mbps=1"])
     change = threading.Thread(target=lambda: _quietly(lambda: one.updater.update(state, "atp")))
     change.start()
@@ -225,7 +221,6 @@ def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
     victim = rig.adding(two)
     rig.network.failover.lose({victim.name: "it died"}, Why.LOST)
     for job in (one, two):
-        assert job.updater is not None
         for tree in job.updater.plan.trees:
             assert all(victim.name not in flow.route for flow in tree.flows)
     with pytest.raises(JobsError, match=f"hangs on {access}, which is kept off"):
@@ -247,7 +242,6 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
 
     monkeypatch.setattr(AdmissionControl, "admit", slow)
     one = rig.add(ONE)
-    assert one.updater is not None
     assert all(first.name not in flow.route for tree in one.updater.plan.trees for flow in tree.flows)
 
 
@@ -263,8 +257,7 @@ def test_job_whose_agents_are_late_keeps_its_rate_and_holds_up_nobody(rig, monke
     assert one.plan == before
     assert "one" not in admission.others
     assert any("planned without taking from those that do not change over: job one" in line for line in rig.log)
-    assert third.updater is not None
-    plans = [job.updater.plan for job in (one, two, third) if job.updater is not None]
+    plans = [job.updater.plan for job in (one, two, third)]
     for plan in plans:
         others = [other for other in plans if other is not plan]
         left = evaluate(plan, with_loads(TREE, others)).rate_mbps
@@ -276,11 +269,11 @@ WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]
 
 
 def rates(jobs: list[RunningJob]) -> dict[str, float]:
-    return {job.name: job.updater.plan.rate_mbps for job in jobs if job.updater is not None}
+    return {job.name: job.updater.plan.rate_mbps for job in jobs}
 
 
 def nothing_twice(jobs: list[RunningJob]) -> bool:
-    plans = [job.updater.plan for job in jobs if job.updater is not None]
+    plans = [job.updater.plan for job in jobs]
     return all(
         evaluate(plan, with_loads(TREE, [other for other in plans if other is not plan])).rate_mbps
         >= plan.rate_mbps * (1 - 1e-6)
@@ -316,7 +309,6 @@ def test_operator_who_plans_a_job_again_gives_it_what_there_is(rig):
     rig.network.replan(changes=["c1.aggregation_mbps=1", "a1.aggregation_mbps=1", "e1.aggregation_mbps=1"])
     less = rates([one])
     rig.add(TWO)
-    assert one.updater is not None
     assert rates([one]) == {"one": one.updater.home.rate_mbps} == less
     rig.network.replan("one", given=TREE)
     assert one.updater.home.rate_mbps == one.updater.plan.rate_mbps

@@ -14,7 +14,7 @@ from controlplane.service.network import Network
 from controlplane.service.ports import PortWatch
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
-from tests.deploy.memory import MemoryTarget
+from tests.support.memory import MemoryTarget
 
 TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
 JOB = Job("one", TREE.servers[:3] + TREE.servers[8:10], TREE.servers[5:6], 1_000_000)

@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.service.controller import Controller
-from controlplane.service.epochs import EpochStore
-from controlplane.service.roster import Roster
-from controlplane.service.running import PlanSummary, RunningJob
+from controlplane.service.network import Settings
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import Star, TreeShape, star
 from evaluation.hosts.switch import Switch
-from p4src.protocol import ENCODING
+from tests.support.served import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,8 +40,8 @@ class Network:
         self.processes: list[subprocess.Popen] = []
         switch.renew(job.rules, 256)
         self.began = time.monotonic()
-        roster = Roster(self.configs, EpochStore(folder / "epoch"), ENCODING, self.note, grace=0.5, patience=0.5)
-        self.controller = Controller(RunningJob(PlanSummary("star", "star", 400.0), roster), log=self.note)
+        network = serve(self.configs, folder, self.note, Settings(grace=0.5, patience=0.5))
+        self.controller = Controller(network, log=self.note)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)
 
