@@ -5,11 +5,10 @@ from collections.abc import Callable
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import routes
-from controlplane.service.controller import Controller
 from controlplane.service.epochs import EpochStore
-from controlplane.service.failures import Watch
-from controlplane.service.network import Network
+from controlplane.service.network import Network, Settings
 from controlplane.service.roster import Roster
+from controlplane.service.serving import Serving
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.registry import artifact, target
@@ -71,22 +70,17 @@ class Service:
     def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool) -> None:
         self.network = Network(
             owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, labels=owner.labels,
-            pace=1 - HEADROOM, log=owner.log,
+            settings=Settings(pace=1 - HEADROOM), log=owner.log,
         )  # fmt: skip
         self._plan = plan
         if plan is None:
             self.network.switches.fill()
-            self.network.switches.watch()
         else:
             deployment, _ = self.network.install(plan, JOB_ID)
-            self.network.switches.watch()
             self.network.run(plan, deployment, JOB_ID)
-        self._controller = Controller(self.network, log=owner.log)
-        self._watch = Watch(self.network, owner.log)
-        if answers_failures:
-            self._watch.start()
+        self._serving = Serving(self.network, owner.log)
         try:
-            port = self._controller.start(f"{owner.emulation.controller_host}:0")
+            port = self._serving.start(f"{owner.emulation.controller_host}:0", answers_failures=answers_failures)
         except BaseException:
             self.__exit__()
             raise
@@ -107,6 +101,4 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watch.close()
-        self._controller.stop()
-        self.network.close()
+        self._serving.close()

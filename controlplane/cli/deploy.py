@@ -12,126 +12,52 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from controlplane.cli.options import (
+    DeployError,
+    add_job_arguments,
+    add_switch_arguments,
+    check_address,
+    given_job,
+    given_plan,
+    kind_of,
+    target_of,
+    wanted_switches,
+)
+from controlplane.cli.serve import serve
 from controlplane.common import command_line
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import tls_from
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.job import JobError, parse_job
+from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, limited
-from controlplane.planner.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service.controller import Controller
-from controlplane.service.end_signal import EndSignal
 from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.events import EventLog, with_clock
-from controlplane.service.failures import Watch
-from controlplane.service.listening import Listening, add_listen_arguments, open_listening
+from controlplane.service.listening import add_listen_arguments
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, found
 from controlplane.service.running import JobsError
+from controlplane.service.settled import MOST, STEADY
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.bri import registers
 from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kind import Kind
-from controlplane.targets.registry import TARGETS, Target, artifact, target
+from controlplane.targets.registry import TARGETS
 from controlplane.targets.secret import SecretTarget
-from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets, load_switches
+from controlplane.targets.switches_file import SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
-
-LEAVING_SECONDS = 0.5
-"""How long a controller that ends waits for what switches have not answered."""
-
-GENERATIONS = {"1": "tofino", "2": "tofino2"}
-"""What `--tofino N` means, by the chip's generation."""
-
-
-class DeployError(Exception):
-    """The command cannot do what was asked; the message says what to change."""
-
-
-def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
-    """The plan that the arguments ask for: from --plan, or by --strategy for --job."""
-    if arguments.plan is not None:
-        plan = Plan.load(arguments.plan)
-        plan.check(topology)
-        feasible = evaluate(plan, topology)
-        if plan.rate_mbps > feasible.rate_mbps * (1 + 1e-6):
-            raise DeployError(
-                f"plan {arguments.plan} sends at {plan.rate_mbps:.6g} Mbit/s, but {feasible.bottleneck.name} only "
-                f"carries {feasible.rate_mbps:.6g}: plan again for this topology"
-            )
-        return plan
-    if arguments.job is None and not any(topology.role(server) for server in topology.servers):
-        raise DeployError("--job is missing: a job file, or workers=8,ps=2,seed=1; or --plan FILE")
-    job = parse_job(arguments.job or "", topology)
-    return get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
-
-
-def target_of(arguments: argparse.Namespace) -> Target | None:
-    """The target that the arguments name; None: none is named. Raises DeployError where they name several."""
-    names = sorted(set(arguments.targets or ()))
-    if len(names) > 1:
-        raise DeployError(f"{' and '.join(names)} exclude each other: a deployment has one kind of switches")
-    return target(names[0]) if names else None
-
-
-def kind_of(arguments: argparse.Namespace) -> Kind:
-    """The kind of switches that the arguments ask for, with its program; without a target, as for bmv2. Raises
-    ArtifactError, SdeMissing."""
-    of = target_of(arguments) or target("bmv2")
-    try:
-        program = artifact(of, arguments.artifacts)
-    except ArtifactError as error:
-        raise DeployError(str(error)) from None
-    kind = of.kind(program, connect=not arguments.dry_run)
-    kind.bridge = arguments.bridge
-    if arguments.cpu_port is not None:
-        kind.cpu_port = arguments.cpu_port + of.first_cpu_port
-    return kind
-
-
-def serve(arguments: argparse.Namespace, listening: Listening, network: Network, log: EventLog) -> None:
-    """Run the controller on the port that it has until SIGINT or SIGTERM; a second one ends it at once."""
-    end = EndSignal()
-    network.switches.watch()
-    controller = Controller(network, log=log, access=listening.access)
-    watch = Watch(network, log)
-    hide = listening.show(network, log)
-    try:
-        port = controller.start(listening.bound)
-        watch.start()
-        where = arguments.serve
-        if not where.startswith("unix:"):
-            where = f"{where.rpartition(':')[0]}:{port}"
-        for job in network.jobs:
-            roles = [config.role for config in job.roster.configs.values()]
-            workers, roots = roles.count("worker"), roles.count("parameter_server")
-            log(f"job {job.name}: waiting for {workers} workers and {roots} parameter servers")
-        print(f"controller serves on {where}", flush=True)
-        end.wait()
-        log("stopping; the rules stay on the switches (deploy --remove takes them off)")
-    finally:
-        silent = threading.Timer(LEAVING_SECONDS, network.switches.cut)
-        silent.daemon = True
-        silent.start()
-        hide()
-        watch.close()
-        controller.stop()
-        network.close()
-        silent.cancel()
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -144,62 +70,46 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if topology is None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
-    kind = kind_of(arguments)
-    switches: list[SwitchAddress] = []
-    listening = None
-    epochs = EpochStore(arguments.epoch_file)
-    if not arguments.dry_run:  # what can be wrong is found out before planning, which may take long
-        switches = wanted_switches(arguments, topology)
-        if arguments.serve is not None:
-            epochs.check()
-            listening = open_listening(arguments, arguments.serve)
-    plan = make_plan(arguments, limited(topology, kind.limits))
-    deployment = deployment_of(plan, topology, kind, arguments.job_id)
-    if arguments.dry_run:
-        deployment = replace(deployment, rulesets=kind.bridged(deployment.rulesets, topology))
-        if arguments.json:
-            print(json.dumps(kind.json(plan, deployment, topology), indent=2))
-        else:
-            print("\n".join(kind.lines(plan, deployment, topology)))
+    if arguments.serve is not None:
+        serve(arguments, topology, log)
         return
-    if plan.multicasts and arguments.serve is not None:
-        raise DeployError(
-            f"{plan.strategy} plans multicasts, which agents of the overlay send: python -m overlay coordinator "
-            "--switches FILE serves them (docs/overlay.md)"
-        )
+    kind = kind_of(arguments)
+    switches = [] if arguments.dry_run else wanted_switches(arguments, topology)  # before planning, which may take long
+    plan = make_plan(arguments, limited(topology, kind.limits))
+    if arguments.dry_run:
+        show(arguments, plan, topology, kind)
+        return
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
-    polite, labels = not arguments.take_over, epochs.labels()
+    polite, labels = not arguments.take_over, EpochStore(arguments.epoch_file).labels()
     targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
     try:
-        others = found(targets)
-        own = others.pop(arguments.job_id, {})
+        there = found(targets)
+        others = [str(number) for number in there if number != arguments.job_id]
         if others:
-            log(f"entries of job {', '.join(map(str, others))} are on the switches, and stay")
-        there = {**others, arguments.job_id: own}
-        network = Network(topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log)
-        deployment, changes = network.install(plan, arguments.job_id)
+            log(f"entries of job {', '.join(others)} are on the switches, and stay")
+        network = Network(topology, kind, targets, labels=labels, found=there, log=log)
+        _, changes = network.install(plan, arguments.job_id)
         log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
-        if listening is not None:
-            network.run(plan, deployment, arguments.job_id)
-            serve(arguments, listening, network, log)
     finally:
         for target in targets:
             target.close()
 
 
-def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
-    """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
-    if arguments.switches is None:
-        of = target_of(arguments)
-        protocol = of.protocol if of is not None else "P4Runtime"
-        raise DeployError(f"--switches FILE is missing: where the {protocol} servers listen (docs/deploy.md)")
-    switches = load_switches(arguments.switches)
-    if topology is None:
-        return list(switches.values())
-    missing = [name for name in topology.switches if name not in switches]
-    if missing:
-        raise DeployError(f"switches file {arguments.switches} lacks {', '.join(missing)} of the topology")
-    return [switches[name] for name in topology.switches]
+def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
+    """The plan that the arguments ask for: from --plan, or by --strategy for --job."""
+    if arguments.plan is not None:
+        return given_plan(arguments, topology)
+    return get_strategy(arguments.strategy)(topology, given_job(arguments, topology), seed=arguments.seed)
+
+
+def show(arguments: argparse.Namespace, plan: Plan, topology: Topology, kind: Kind) -> None:
+    """Print what the plan would put on the switches."""
+    deployment = deployment_of(plan, topology, kind, arguments.job_id)
+    deployment = replace(deployment, rulesets=kind.bridged(deployment.rulesets, topology))
+    if arguments.json:
+        print(json.dumps(kind.json(plan, deployment, topology), indent=2))
+    else:
+        print("\n".join(kind.lines(plan, deployment, topology)))
 
 
 def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
@@ -259,49 +169,11 @@ def clear_registers(
             log(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
 
 
-def _generation(text: str) -> str:
-    if text not in GENERATIONS:
-        raise argparse.ArgumentTypeError(f"got {text!r}; wanted: {' or '.join(GENERATIONS)}, the chip's generation")
-    return GENERATIONS[text]
-
-
-def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which switches, of which kind, with which program."""
-    where = parser.add_argument_group("where")
-    where.add_argument(
-        "--target", dest="targets", action="append", choices=tuple(TARGETS), metavar="NAME",
-        help="; ".join(f"{name}: {target(name).help}" for name in TARGETS),
-    )  # fmt: skip
-    where.add_argument("--bmv2", dest="targets", action="append_const", const="bmv2", help="short for --target bmv2")
-    where.add_argument(
-        "--tofino", dest="targets", action="append", nargs="?", type=_generation, const="1", metavar="1|2",
-        help="short for --target tofino; --tofino 2: for --target tofino2",
-    )  # fmt: skip
-    where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
-    where.add_argument(
-        "--artifacts",
-        metavar="NAME",
-        help="compiled program (default: that of the target)",
-    )
-    where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
-    where.add_argument(
-        "--bridge", action="store_true", help="pass ARP, IPv6, VLAN frames and multicast on (default: drop them)"
-    )
-    where.add_argument(
-        "--cpu-port", type=int, metavar="N", help="with --bridge: where what is for a switch itself goes (LLDP)"
-    )
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.deploy", __doc__)
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
-    what.add_argument(
-        "--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M (default: the topology's roles)"
-    )
-    what.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    what.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
-    what.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
+    add_job_arguments(what)
     what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
     add_switch_arguments(parser)
     how = parser.add_argument_group("how")
@@ -323,6 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
     how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
     how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     add_listen_arguments(parser)
+    parser.set_defaults(keeps=False, steady=100 * STEADY, most_changes=MOST)
     return parser
 
 
@@ -339,8 +212,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--clear-registers goes with --remove and --tofino")
     if arguments.json and not arguments.dry_run:
         raise DeployError("--json needs --dry-run")
-    if arguments.serve is not None and not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
-        raise DeployError(f"--serve needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
+    if arguments.serve is not None:
+        check_address("--serve", arguments.serve)
     if arguments.cpu_port is not None and not (arguments.bridge and 0 <= arguments.cpu_port < 1 << 9):
         raise DeployError("--cpu-port needs --bridge, and a port that the switch has: 0 to 511")
     if not 0 <= arguments.job_id < JOB_IDS:

@@ -296,7 +296,7 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
 
 def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     """Every switch of a switches file: its P4Runtime server answers and has the device; its BRI server, our program."""
-    from controlplane.cli.deploy import GENERATIONS
+    from controlplane.cli.options import GENERATIONS
     from controlplane.targets.base import TargetError
     from controlplane.targets.bri.program import Program
     from controlplane.targets.bri.sde import SdeMissing, load_client

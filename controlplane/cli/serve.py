@@ -4,87 +4,159 @@
     python -m controlplane.controller job add --controller HOST:PORT --job workers=8,ps=2,name=mine
     python -m controlplane.controller job list --controller HOST:PORT
 
-One job that is there from the start: python -m controlplane.deploy --serve. See docs/deploy.md.
+--job (or --plan) names a job that is there from the start. See docs/deploy.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from controlplane.cli.deploy import (
+from controlplane.cli.options import (
     DeployError,
+    add_job_arguments,
     add_switch_arguments,
+    check_address,
+    given_job,
+    given_plan,
     kind_of,
-    serve,
     target_of,
     wanted_switches,
 )
 from controlplane.common import command_line
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.topology import TopologyError
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.end_signal import EndSignal
 from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.events import EventLog, with_clock
-from controlplane.service.listening import add_listen_arguments, open_listening
-from controlplane.service.network import Network
+from controlplane.service.listening import Listening, add_listen_arguments, open_listening
+from controlplane.service.network import Network, Settings
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
+from controlplane.service.serving import LEAVING_SECONDS, Serving
 from controlplane.service.settled import MOST, STEADY
-from controlplane.service.state import StateError, StateFolder, default_folder
+from controlplane.service.state import StateError, StateFolder, Stored, default_folder
 from controlplane.targets.base import TargetError
 from controlplane.targets.registry import TARGETS
-from controlplane.targets.switches_file import SwitchesFileError, connect_targets
+from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
+
+
+def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> None:
+    """Be the controller until SIGINT or SIGTERM: of the jobs that were there before, where they are kept, and of the
+    one that the arguments name. Raises what `main` turns into messages."""
+    kind = kind_of(arguments)
+    switches = wanted_switches(arguments, topology)
+    epochs = EpochStore(arguments.epoch_file)
+    epochs.check()
+    with ExitStack() as stack:
+        state = stack.enter_context(_state(arguments, switches)) if arguments.keeps else None
+        jobs = state.load() if state is not None else []
+        for stored in jobs:
+            stored.plan.check(topology)
+        wanted = _first_job(arguments, topology, jobs)
+        listening = open_listening(arguments, arguments.serve)
+        # From here on switches are touched.
+        polite, labels = not arguments.take_over, epochs.labels()
+        targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
+        for target in targets:
+            stack.callback(target.close)
+        there = found(targets)
+        settings = Settings(steady=arguments.steady / 100, most=arguments.most_changes)
+        if state is not None:
+            settings = replace(settings, journal=partial(state.journal, log=log))
+        network = Network(
+            topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
+        )
+        stack.callback(network.close)
+        strangers = sorted(set(there) - {stored.job_id for stored in jobs} - {arguments.job_id})
+        if strangers:
+            numbers = ", ".join(map(str, strangers))
+            log(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)")
+        if state is not None:
+            network.start(jobs, state.kept_off())
+            kept = state.keeper(lambda: (network.stored(), network.taken_out()), log)
+            network.changed, network.unkept = kept.save, kept.problem
+            before = f"{len(jobs)} jobs as before" if jobs else "no job yet"
+            log(f"{before}; jobs are kept in {state.path}")
+        if isinstance(wanted, Plan):
+            network.add(network.admissions.admission(wanted, arguments.job_id).plan, job_id=arguments.job_id)
+        elif wanted is not None:
+            network.launch(wanted, arguments.strategy, arguments.seed, job_id=arguments.job_id)
+        _answer(arguments.serve, listening, network, log)
+
+
+def _state(arguments: argparse.Namespace, switches: Sequence[SwitchAddress]) -> StateFolder:
+    return StateFolder(arguments.state or default_folder(f"{one.address} {one.device_id}" for one in switches))
+
+
+def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence[Stored]) -> Plan | Job | None:
+    """The job that is there from the start, or its plan; None: none is asked for, or it is there as before."""
+    if arguments.keeps and arguments.job is None and arguments.plan is None:
+        return None
+    wanted: Plan | Job
+    if arguments.plan is not None:
+        wanted = given_plan(arguments, topology)
+        strategy, job = wanted.strategy, wanted.job
+    else:
+        wanted = job = given_job(arguments, topology)
+        strategy = arguments.strategy
+    before = next((stored for stored in jobs if stored.plan.job.name == job.name), None)
+    if before is None:
+        return wanted
+    if (before.job or before.plan.job, before.plan.strategy) != (job, strategy):
+        raise DeployError(
+            f"another job named {job.name!r} is there as before: remove it (inart job remove {job.name}), or give this "
+            "one another name"
+        )
+    return None
+
+
+def _answer(address: str, listening: Listening, network: Network, log: EventLog) -> None:
+    """Run the controller on the port that it has until SIGINT or SIGTERM; a second one ends it at once."""
+    end = EndSignal()
+    service = Serving(network, log, listening.access)
+    hide = listening.show(network, log)
+    try:
+        port = service.start(listening.bound)
+        if not address.startswith("unix:"):
+            address = f"{address.rpartition(':')[0]}:{port}"
+        for job in network.jobs:
+            roles = [config.role for config in job.roster.configs.values()]
+            workers, roots = roles.count("worker"), roles.count("parameter_server")
+            log(f"job {job.name}: waiting for {workers} workers and {roots} parameter servers")
+        print(f"controller serves on {address}", flush=True)
+        end.wait()
+        log("stopping; the rules stay on the switches (deploy --remove takes them off)")
+    finally:
+        silent = threading.Timer(LEAVING_SECONDS, network.switches.cut)
+        silent.daemon = True
+        silent.start()
+        hide()
+        service.close()
+        silent.cancel()
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages."""
     started = time.monotonic()
     log = EventLog(lambda line: print(with_clock(line, started), file=sys.stderr, flush=True))
-    if not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
-        raise DeployError(f"--listen needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
+    check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
     if target_of(arguments) is None:
         raise DeployError(f"say which kind of switches: --target {'|'.join(TARGETS)}")
-    topology = parse_topology(arguments.topology)
-    kind = kind_of(arguments)
-    switches = wanted_switches(arguments, topology)
-    epochs = EpochStore(arguments.epoch_file)
-    epochs.check()
-    folder = arguments.state or default_folder(f"{switch.address} {switch.device_id}" for switch in switches)
-    with StateFolder(folder) as state:
-        jobs = state.load()
-        for stored in jobs:
-            stored.plan.check(topology)
-        listening = open_listening(arguments, arguments.serve)
-        # From here on switches are touched.
-        polite, labels = not arguments.take_over, epochs.labels()
-        targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
-        try:
-            there = found(targets)
-            network = Network(
-                topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log,
-                steady=arguments.steady / 100, most=arguments.most_changes,
-                journal=lambda job_id: state.journal(job_id, log),
-            )  # fmt: skip
-            strangers = sorted(set(there) - {stored.job_id for stored in jobs})
-            if strangers:
-                numbers = ", ".join(map(str, strangers))
-                log(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)")
-            network.start(jobs, state.kept_off())
-            kept = state.keeper(lambda: (network.stored(), network.taken_out()), log)
-            network.changed, network.unkept = kept.save, kept.problem
-            log(f"{len(jobs)} jobs as before, kept in {folder}" if jobs else f"no job yet; jobs are kept in {folder}")
-            serve(arguments, listening, network, log)
-        finally:
-            for target in targets:
-                target.close()
+    serve(arguments, parse_topology(arguments.topology), log)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -104,9 +176,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="of jobs, in one step, when one comes or goes (%(default)s); the steps follow each other",
     )  # fmt: skip
     parser.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
+    add_job_arguments(parser.add_argument_group("a job that is there from the start"))
     add_switch_arguments(parser)
     add_listen_arguments(parser)
-    parser.set_defaults(dry_run=False)
+    parser.set_defaults(dry_run=False, keeps=True, job_id=None)
     return parser
 
 

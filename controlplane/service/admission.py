@@ -59,11 +59,14 @@ class AdmissionControl:
         self.state, self._steady, self._most, self._log = state, steady, most, log
         self.steps = 0
 
-    def admit(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
-        """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
+    def admit(
+        self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, job_id: int | None = None
+    ) -> Admission:
+        """The plan for a job on what the others leave. job_id: its number, where switches may hold entries of it
+        already. Raises JobsError, Infeasible, DoesNotFit: what is short."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
-        state = self.state.left(self.state.now, None)
+        state = self.state.left(self.state.now, job_id)
         try:
             plan = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
         except (Infeasible, Unreachable) as error:
@@ -71,7 +74,7 @@ class AdmissionControl:
             if not others:
                 raise
             raise Infeasible(f"{error}, beside {others} (--share plans all jobs together)") from None
-        admission = self.admission(plan)
+        admission = self.admission(plan, job_id)
         if admission.plan.rate_mbps < terms.guarantee_mbps:
             raise JobsError(
                 f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
@@ -79,10 +82,15 @@ class AdmissionControl:
             )
         return admission
 
-    def admission(self, plan: Plan) -> Admission:
+    def admission(self, plan: Plan, job_id: int | None = None) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
         self.state.jobs.check_name(plan.job.name)
-        state = self.state.left(self.state.now, None)
+        if plan.multicasts:
+            raise JobsError(
+                f"{plan.strategy} plans multicasts, which agents of the overlay send: inart overlay coordinator "
+                "--switches FILE serves them (docs/overlay.md)"
+            )
+        state = self.state.left(self.state.now, job_id)
         plan.check(state)
         now = evaluate(plan, state)
         alone = evaluate(plan, self.state.now).rate_mbps

@@ -1,4 +1,4 @@
-"""What a controller listens on, and whom it lets in: the options of `deploy --serve` and `serve`."""
+"""What a controller listens on, and whom it lets in: the options of `serve` and `deploy --serve`."""
 
 from __future__ import annotations
 

@@ -193,7 +193,14 @@ class Network:
         ]
 
     def launch(
-        self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, terms: Terms = USUAL
+        self,
+        job: Job,
+        strategy: str,
+        seed: int = 0,
+        *,
+        together: bool = False,
+        terms: Terms = USUAL,
+        job_id: int | None = None,
     ) -> tuple[Admission, RunningJob, int]:
         """`AdmissionControl.admit` (together: `shared`), and `add`, as one order; planned again when something fails
         meanwhile. Raises as they do."""
@@ -205,8 +212,8 @@ class Network:
                     if together:
                         admission = self.admissions.shared(job, strategy, seed, terms, late)
                     else:
-                        admission = self.admissions.admit(job, strategy, seed, terms)
-                    running, changes = self.add(admission.plan, terms=terms, others=admission.plans)
+                        admission = self.admissions.admit(job, strategy, seed, terms, job_id)
+                    running, changes = self.add(admission.plan, terms=terms, others=admission.plans, job_id=job_id)
                     break
                 except Late as error:
                     self.log(f"job {job.name} is planned without taking from those that do not change over: {error}")
@@ -222,18 +229,23 @@ class Network:
             return admission, running, changes
 
     def add(
-        self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
+        self,
+        plan: Plan,
+        *,
+        terms: Terms = USUAL,
+        others: Mapping[str, Plan] | None = None,
+        job_id: int | None = None,
     ) -> tuple[RunningJob, int]:
         """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
-        which the running jobs are changed over before. Raises as `admissions.admission`, `install` and
-        `replanning.rebalance`."""
+        which the running jobs are changed over before. job_id: its number (default: a free one). Raises as
+        `admissions.admission`, `install` and `replanning.rebalance`."""
         with self.replanning.changing:
             self.jobs.check_name(plan.job.name)
             try:
                 if others:
                     self.replanning.fair = True
                     self.replanning.rebalance(others)
-                job_id = self.free_id()
+                job_id = self.free_id() if job_id is None else job_id
                 deployment, changes = self.install(plan, job_id)
             except BaseException:
                 if others:

@@ -689,6 +689,34 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
     assert not any(switch.entities for switch in switches.values())
 
 
+def test_job_of_the_command_line_is_there_from_the_start_and_kept(served):
+    """It is added once: a controller that starts again goes on with what it has kept."""
+    _, switches, command, process, _ = served
+    process.send_signal(signal.SIGINT)
+    assert process.wait(END_SECONDS) == 0
+    entries = []
+    for _ in range(2):
+        again = subprocess.Popen(
+            [*command, "--job", "workers=2,ps=1,name=a"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert again.stdout is not None
+            address = again.stdout.readline().removeprefix("controller serves on ").strip()
+            assert [(job.name, job.plan_version) for job in fetch_status(address).jobs] == [("a", 1)]
+            entries.append({name: switch.snapshot() for name, switch in switches.items()})
+            again.send_signal(signal.SIGINT)
+            assert again.wait(END_SECONDS) == 0
+        finally:
+            again.kill()
+            again.communicate()
+    assert entries[0] == entries[1]
+    other = [*command, "--job", "workers=3,ps=1,name=a"]
+    refused = subprocess.run(other, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2
+    assert "another job named 'a' is there as before: remove it" in refused.stderr
+
+
 def test_port_is_bound_before_a_switch_is_touched(served, tmp_path, capsys):
     address, switches, *_, file = served
     plan = ["--topology", "testbed", "--job", "workers=2,ps=1", "--bmv2", "--switches", str(file), "--take-over"]

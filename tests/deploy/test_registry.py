@@ -2,7 +2,8 @@
 
 import pytest
 
-from controlplane.cli.deploy import DeployError, check_arguments, kind_of, make_parser
+from controlplane.cli.deploy import check_arguments, make_parser
+from controlplane.cli.options import DeployError, kind_of
 from controlplane.targets import registry
 from controlplane.targets.registry import TARGETS, Target, target
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from controlplane.cli.deploy import SwitchAddress
 from controlplane.common.rpc.tls import credentials
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Changed
+from controlplane.targets.switches_file import SwitchAddress
 from overlay.core.systems import make
 from overlay.net.coordinator import Coordinator
 from overlay.net.replication import p4runtime

@@ -1,0 +1,131 @@
+"""The options that `deploy` and `serve` have in common: which switches, of which kind, and which job."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import Job, parse_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import STRATEGIES
+from controlplane.planner.topology import Topology
+from controlplane.targets.kind import Kind
+from controlplane.targets.registry import TARGETS, Target, artifact, target
+from controlplane.targets.switches_file import SwitchAddress, load_switches
+from p4src.artifacts import ArtifactError
+
+GENERATIONS = {"1": "tofino", "2": "tofino2"}
+"""What `--tofino N` means, by the chip's generation."""
+
+
+class DeployError(Exception):
+    """The command cannot do what was asked; the message says what to change."""
+
+
+def given_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
+    """The plan of --plan, if the topology carries it."""
+    plan = Plan.load(arguments.plan)
+    plan.check(topology)
+    feasible = evaluate(plan, topology)
+    if plan.rate_mbps > feasible.rate_mbps * (1 + 1e-6):
+        raise DeployError(
+            f"plan {arguments.plan} sends at {plan.rate_mbps:.6g} Mbit/s, but {feasible.bottleneck.name} only "
+            f"carries {feasible.rate_mbps:.6g}: plan again for this topology"
+        )
+    return plan
+
+
+def given_job(arguments: argparse.Namespace, topology: Topology) -> Job:
+    """The job of --job, or the one that the topology's roles make."""
+    if arguments.job is None and not any(topology.role(server) for server in topology.servers):
+        raise DeployError("--job is missing: a job file, or workers=8,ps=2,seed=1; or --plan FILE")
+    return parse_job(arguments.job or "", topology)
+
+
+def check_address(option: str, address: str) -> None:
+    """Raises DeployError where a controller cannot listen on what an option says."""
+    if not re.fullmatch(r"unix:.+|.+:\d+", address):
+        raise DeployError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}")
+
+
+def target_of(arguments: argparse.Namespace) -> Target | None:
+    """The target that the arguments name; None: none is named. Raises DeployError where they name several."""
+    names = sorted(set(arguments.targets or ()))
+    if len(names) > 1:
+        raise DeployError(f"{' and '.join(names)} exclude each other: a deployment has one kind of switches")
+    return target(names[0]) if names else None
+
+
+def kind_of(arguments: argparse.Namespace) -> Kind:
+    """The kind of switches that the arguments ask for, with its program; without a target, as for bmv2. Raises
+    ArtifactError, SdeMissing."""
+    of = target_of(arguments) or target("bmv2")
+    try:
+        program = artifact(of, arguments.artifacts)
+    except ArtifactError as error:
+        raise DeployError(str(error)) from None
+    kind = of.kind(program, connect=not arguments.dry_run)
+    kind.bridge = arguments.bridge
+    if arguments.cpu_port is not None:
+        kind.cpu_port = arguments.cpu_port + of.first_cpu_port
+    return kind
+
+
+def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
+    """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
+    if arguments.switches is None:
+        of = target_of(arguments)
+        protocol = of.protocol if of is not None else "P4Runtime"
+        raise DeployError(f"--switches FILE is missing: where the {protocol} servers listen (docs/deploy.md)")
+    switches = load_switches(arguments.switches)
+    if topology is None:
+        return list(switches.values())
+    missing = [name for name in topology.switches if name not in switches]
+    if missing:
+        raise DeployError(f"switches file {arguments.switches} lacks {', '.join(missing)} of the topology")
+    return [switches[name] for name in topology.switches]
+
+
+def _generation(text: str) -> str:
+    if text not in GENERATIONS:
+        raise argparse.ArgumentTypeError(f"got {text!r}; wanted: {' or '.join(GENERATIONS)}, the chip's generation")
+    return GENERATIONS[text]
+
+
+def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which switches, of which kind, with which program."""
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--target", dest="targets", action="append", choices=tuple(TARGETS), metavar="NAME",
+        help="; ".join(f"{name}: {target(name).help}" for name in TARGETS),
+    )  # fmt: skip
+    where.add_argument("--bmv2", dest="targets", action="append_const", const="bmv2", help="short for --target bmv2")
+    where.add_argument(
+        "--tofino", dest="targets", action="append", nargs="?", type=_generation, const="1", metavar="1|2",
+        help="short for --target tofino; --tofino 2: for --target tofino2",
+    )  # fmt: skip
+    where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
+    where.add_argument(
+        "--artifacts",
+        metavar="NAME",
+        help="compiled program (default: that of the target)",
+    )
+    where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
+    where.add_argument(
+        "--bridge", action="store_true", help="pass ARP, IPv6, VLAN frames and multicast on (default: drop them)"
+    )
+    where.add_argument(
+        "--cpu-port", type=int, metavar="N", help="with --bridge: where what is for a switch itself goes (LLDP)"
+    )
+
+
+def add_job_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Which job, and how it is planned."""
+    parser.add_argument(
+        "--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M (default: the topology's roles)"
+    )
+    parser.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")

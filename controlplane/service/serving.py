@@ -1,0 +1,44 @@
+"""A network's controller at work: it answers agents and operators, and watches switches and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controlplane.common.access import Access
+from controlplane.common.rpc.tls import Tls
+from controlplane.service.controller import Bound, Controller
+from controlplane.service.failures import Watch
+from controlplane.service.network import Network
+
+LEAVING_SECONDS = 0.5
+"""How long a controller that ends waits for what switches have not answered."""
+
+
+class Serving:
+    """From `start` to `close`, which ends the network, too; the rules stay on the switches.
+
+    Args:
+        network: with its jobs.
+        log: gets one line per event.
+        access: whom it knows; default: everybody who reaches it may do everything.
+    """
+
+    def __init__(self, network: Network, log: Callable[[str], None], access: Access | None = None) -> None:
+        self.network = network
+        self._controller = Controller(network, log=log, access=access)
+        self._watch = Watch(network, log)
+
+    def start(self, address: str | Bound, tls: Tls | None = None, *, answers_failures: bool = True) -> int:
+        """Serve on "host:port" (port 0: any free one), or what `listen` bound; returns the port. answers_failures: lead
+        the jobs around what fails. Raises ControllerError."""
+        self.network.switches.watch()
+        port = self._controller.start(address, tls)
+        if answers_failures:
+            self._watch.start()
+        return port
+
+    def close(self) -> None:
+        """End all of it. A switch that does not answer is not waited for."""
+        self._watch.close()
+        self._controller.stop()
+        self.network.close()
