@@ -7,7 +7,9 @@ with connect("10.1.0.1:9600") as agent:
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ from worker_agent.collectives import Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
-from worker_agent.member import Member, scalars
+from worker_agent.member import LOOK_SECONDS, Member, scalars
 from worker_agent.relay import NOTHING, Relay, Repeated
 from worker_agent.work import Work
 
@@ -100,8 +102,23 @@ class Agent(Member):
         seed: int = 0,
         timeout: float | None = None,
     ) -> None:
-        """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules)."""
-        self.allreduce_async(array, op, bits=bits, seed=seed).wait(timeout)
+        """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules).
+
+        Where the job does not run when this is called, because it waits for an agent or begins anew, that is waited
+        for, too, for as long as an operation may be without progress (`timeout`, if less); then AbortedError.
+        """
+        allowed = self._operation_timeout or math.inf
+        deadline = time.monotonic() + (allowed if timeout is None else min(allowed, timeout))
+        while True:
+            try:
+                work = self.allreduce_async(array, op, bits=bits, seed=seed)
+                break
+            except AbortedError:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._closed.is_set():
+                    raise
+                self.wait_change(min(left, LOOK_SECONDS))
+        work.wait(timeout)
 
     def on_stop(self, listener: Callable[[str], None], *, remove: bool = False) -> None:
         """`listener(reason)` when the epoch ends, from any thread; not when the plan changes under a running job."""

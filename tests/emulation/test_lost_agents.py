@@ -52,10 +52,6 @@ def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.xfail(
-    strict=False,
-    reason="the others may be told to begin before their agents have the new epoch's configuration, and then they end",
-)
 def test_parameter_server_that_came_back_while_other_things_failed_is_used_again(monkeypatch) -> None:
     """A spine is lost; a parameter server is killed and started again; a worker is killed; then all are back."""
     monkeypatch.setattr(trust, "STEADY_SECONDS", 1.0)
