@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.common.agentconfig import AgentConfig
 from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.star import Star
 from evaluation.hosts.switch import Faults, Switch
@@ -68,15 +69,22 @@ class Rig:
         self.servers: list[Server] = []
         switch.renew(job.rules, job.workers[0].values_per_packet)
         with self._stack as stack:
-            for config in job.servers:
-                if config.node not in without:
-                    with inside(network.hosts[config.node]):
-                        self.servers.append(stack.enter_context(Server(config, "data0", io)))
+            self._serve(stack, [config for config in job.servers if config.node not in without], io)
             for config in job.workers:
                 if config.node not in without:
                     with inside(network.hosts[config.node]):
                         self.engines.append(stack.enter_context(Engine(config, "data0", timeout, io)))
             self._stack = stack.pop_all()
+
+    def _serve(self, stack: ExitStack, servers: Sequence[AgentConfig], io: IoOptions | None = None) -> None:
+        for config in servers:
+            with inside(self.network.hosts[config.node]):
+                self.servers.append(stack.enter_context(Server(config, "data0", io)))
+
+    def start_servers(self) -> None:
+        """Those that were left out begin now."""
+        there = [server.config.node for server in self.servers]
+        self._serve(self._stack, [config for config in self.job.servers if config.node not in there])
 
     def faults(self, **faults: float) -> None:
         """See Faults."""
