@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, difference
+from controlplane.targets.base import NotPrimary, TargetError
+from controlplane.targets.held import Held
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_DEADLINE_SECONDS = 5.0
@@ -24,17 +25,12 @@ class Keeper:
 
     It does not fight another controller that takes the switch over: it says so and only reads from then on.
 
-    rules: what the switch shall hold; whoever changes that writes it with `write`, or calls `wake`. holds: what it
-    holds, as far as is known (None: nothing is). lock: of whoever writes to the target.
+    rules: what the switch shall hold; whoever changes that writes it, with the switch's lock, or calls `wake`.
     """
 
-    def __init__(
-        self, target: SwitchTarget, rules: RuleSet, log: Callable[[str], None], holds: RuleSet | None = None
-    ) -> None:
-        self.target = target
+    def __init__(self, held: Held, rules: RuleSet, log: Callable[[str], None]) -> None:
+        self.held, self.target = held, held.target
         self.rules = rules
-        self.holds = holds
-        self.lock = threading.RLock()
         self.refills = 0
         self.ordered = False  # whoever sets `rules` now writes them, too
         self.state = "connected"
@@ -42,8 +38,8 @@ class Keeper:
         self._log = log
         self._wake = threading.Event()
         self._closed = threading.Event()
-        target.on_lost = self._lost
-        self._thread = threading.Thread(target=self._run, name=f"keeper-{target.name}", daemon=True)
+        self.target.on_lost = self._lost
+        self._thread = threading.Thread(target=self._run, name=f"keeper-{held.name}", daemon=True)
         self._thread.start()
 
     def _lost(self, reason: str) -> None:
@@ -80,33 +76,15 @@ class Keeper:
             raise NotPrimary("another controller took the switch over; its rules are that one's now")
         return self.target.alive and self.target.runs_program(HEARTBEAT_DEADLINE_SECONDS)
 
-    def write(self, rules: RuleSet) -> int:
-        """Bring the switch to these rules, with the lock held; how many changes that took. Raises TargetError."""
-        if self.holds is not None:
-            changes = difference(self.holds, rules)
-            known, self.holds = self.holds, None
-            try:
-                self.target.apply(changes)
-            except TargetError:
-                if not self.target.alive:
-                    raise
-                # It does not hold what was thought, or refuses: reading it tells.
-                self._log(f"switch {self.target.name} is read again: it refused a change of {len(known.labels)} labels")
-            else:
-                self.holds = rules
-                return len(changes)
-        self.target.load_pipeline()
-        changes = difference(self.target.read(), rules)
-        self.target.apply(changes)
-        if difference(self.target.read(), rules):
-            raise TargetError(f"switch {self.target.name} does not hold what was written to it")
-        self.holds = rules
-        return len(changes)
-
     @property
     def ready(self) -> bool:
         """Whether the switch can be written to now."""
         return self.state == "connected" and self.target.alive
+
+    @property
+    def as_it_shall_be(self) -> bool:
+        """Whether the switch is known to hold `rules`: it was these very ones that were written last."""
+        return self.held.holds is self.rules
 
     def wake(self) -> None:
         """Look at the switch at once: `rules` may be others than it holds."""
@@ -115,21 +93,21 @@ class Keeper:
     def _catch_up(self) -> None:
         """Write what was to be written while the switch could not be."""
         # In this order: rules that an order has set are seen together with it.
-        if self.holds is self.rules or self.ordered or not self.lock.acquire(blocking=False):
+        if self.as_it_shall_be or self.ordered or not self.held.lock.acquire(blocking=False):
             return
         try:
-            changes = self.write(self.rules)
+            changes = self.held.write(self.rules)
             if changes:
                 self._log(f"switch {self.target.name}: {changes} entries written that it lacked")
         finally:
-            self.lock.release()
+            self.held.lock.release()
 
     def _refill(self) -> None:
         if not self.target.alive:
             self.target.connect(RECONNECT_SECONDS)
-        with self.lock:
-            self.holds = None
-            changes = self.write(self.rules)
+        with self.held.lock:
+            self.held.holds = None
+            changes = self.held.write(self.rules)
             self.refills += 1
             self.problem = ""
             self._log(f"switch {self.target.name} is back: {changes} entries written")
@@ -168,11 +146,11 @@ class Keeper:
 
     def cut(self) -> None:
         """Wait no longer for a switch that does not answer; one that is being written to has its time."""
-        if self.lock.acquire(blocking=False):
+        if self.held.lock.acquire(blocking=False):
             try:
                 self.target.close()
             finally:
-                self.lock.release()
+                self.held.lock.release()
 
     def close(self) -> None:
         """Stop watching, and wait for the end of it."""

@@ -12,8 +12,8 @@ from controlplane.planner.rules import Taken
 from controlplane.service.keeper import Keeper
 from controlplane.service.room import part, union
 from controlplane.targets import fabric
-from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
-from controlplane.targets.fabric import everywhere
+from controlplane.targets.base import SwitchTarget, empty
+from controlplane.targets.held import Held
 
 
 class Switches:
@@ -41,20 +41,23 @@ class Switches:
         self._lock = threading.RLock()
         self.placing = threading.RLock()
         """Of whoever looks for room and then takes it: what is free stays free meanwhile."""
-        self._written: dict[str, RuleSet] = {}
+        self._held = tuple(Held(target, log) for target in targets)
         self.targets = tuple(targets)
         self.keepers: tuple[Keeper, ...] = ()
 
     def watch(self) -> None:
         """From now on a switch that restarts is filled again."""
         with self._lock:
-            self.keepers = tuple(
-                Keeper(target, self._wanted(target.name), self._log, self._written.get(target.name))
-                for target in self.targets
-            )
+            if not self.keepers:
+                self.keepers = tuple(Keeper(one, self._rules_of(one), self._log) for one in self._held)
 
     def _wanted(self, switch: str) -> RuleSet:
         return union(self._base[switch], [parts[switch] for parts in self._jobs.values() if switch in parts])
+
+    def _rules_of(self, one: Held) -> RuleSet:
+        """As `_wanted`; what the switch holds already stays the same object: keepers look at that."""
+        rules = self._wanted(one.name)
+        return one.holds if one.holds == rules else rules
 
     def rules(self, job: int) -> dict[str, RuleSet]:
         """What a job has on each switch."""
@@ -114,7 +117,8 @@ class Switches:
     def fill(self) -> int:
         """Bring every switch to what it shall hold; how many changes that took. Raises FabricError."""
         with self._lock:
-            self._written.clear()
+            for one in self._held:
+                one.holds = None
             return self._write()
 
     def remove(self, job: int) -> int:
@@ -132,52 +136,33 @@ class Switches:
             return changes
 
     def _write(self) -> int:
+        """Raises FabricError."""
         if self.keepers:
-            return self._write_kept()
-        wanted = {target.name: self._wanted(target.name) for target in self.targets}
+            return self._write_watched()
         # A switch whose rules stay is not read for that.
-        wanted = {switch: rules for switch, rules in wanted.items() if self._written.get(switch) != rules}
-        for switch in wanted:
-            self._written.pop(switch, None)
-        targets = [target for target in self.targets if target.name in wanted]
-        changes = sum(one.changes for one in fabric.install(targets, wanted, self._log))
-        self._written.update(wanted)
-        return changes
+        wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
+        return sum(done.changes for done in fabric.bring(wanted, self._log))
 
-    def _write_kept(self) -> int:
-        """By the keepers, which know what their switches hold. One that dies meanwhile gets it when it is back."""
+    def _write_watched(self) -> int:
+        """One that does not answer gets it from its keeper when it is back. Raises FabricError."""
         for keeper in self.keepers:
             keeper.ordered = True
+        before = {keeper: keeper.held.holds for keeper in self.keepers}
         try:
-            return self._write_ordered()
+            for keeper in self.keepers:
+                self._want(keeper)
+            wanted = {k.held: k.rules for k in self.keepers if k.ready and not k.as_it_shall_be}
+            return fabric.bring_those_that_answer(wanted)
+        except fabric.FabricError:
+            for keeper, held in before.items():
+                if held is not None:
+                    keeper.rules = held
+            raise
         finally:
             for keeper in self.keepers:
                 keeper.ordered = False
-                if keeper.holds is not keeper.rules:
+                if not keeper.as_it_shall_be:
                     keeper.wake()
-
-    def _write_ordered(self) -> int:
-        for keeper in self.keepers:
-            self._want(keeper)
-        before = {keeper: keeper.holds for keeper in self.keepers}
-        concerned = [keeper for keeper in self.keepers if keeper.holds is not keeper.rules]
-        done = everywhere(concerned, _write_one)
-        failures = {keeper: result for keeper, result in done.items() if isinstance(result, TargetError)}
-        if not failures:
-            return sum(result for result in done.values() if isinstance(result, int))
-
-        def restore(keeper: Keeper) -> int | TargetError:
-            held = before[keeper]
-            if held is not None:
-                keeper.rules = held
-            return _write_one(keeper)
-
-        left = [k for k, result in everywhere(concerned, restore).items() if isinstance(result, TargetError)]
-        words = "\n".join(str(error) for error in failures.values())
-        end = "all switches are as they were before"
-        if left:
-            end = f"NOT RESTORED, and tried again: {', '.join(keeper.target.name for keeper in left)}"
-        raise fabric.FabricError(f"{words}\n{end}")
 
     def cut(self) -> None:
         """End what waits for switches that do not answer: for the end of the process."""
@@ -196,23 +181,3 @@ class Switches:
 def _own(rules: RuleSet) -> RuleSet:
     """What belongs to the network."""
     return replace(rules, labels=(), groups=tuple(group for group in rules.groups if is_flood(group)))
-
-
-def _write_one(keeper: Keeper) -> int | TargetError:
-    """How many changes it took, or why the switch refuses them. One that does not answer, or is being filled, gets
-    them from its keeper and counts as none."""
-    if not keeper.ready or not keeper.lock.acquire(blocking=False):
-        keeper.wake()
-        return 0
-    try:
-        return keeper.write(keeper.rules)
-    except InstallError as error:
-        if keeper.target.alive:
-            return error
-        keeper.wake()
-        return 0
-    except TargetError:  # it has died, or does not answer
-        keeper.wake()
-        return 0
-    finally:
-        keeper.lock.release()

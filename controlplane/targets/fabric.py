@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import SwitchTarget, TargetError, difference, empty
+from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
+from controlplane.targets.held import Held, Progress
 
 Switch = TypeVar("Switch")
 Result = TypeVar("Result")
-Progress = Callable[[str], None]
-
 RESTORE_ATTEMPTS = 3
+RESTORED = "all switches are as they were before"
 AT_ONCE = 64
 """Switches that are worked on at a time."""
 
@@ -59,45 +59,68 @@ def install(
             f"the plan needs switches that are not in the switches file: {', '.join(sorted(unknown))}; "
             'add them as "NAME": {"address": "HOST:PORT", "device_id": N}'
         )
-    if not targets:
+    return bring({Held(target): rulesets.get(target.name, empty(target.name)) for target in targets}, progress)
+
+
+def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None) -> list[Installed]:
+    """As `install`, for switches of which nothing has to be known. Raises as it does."""
+    if not wanted:
         return []
-    loaded = _on_all(targets, lambda target: target.load_pipeline())
-    _raise_failures(loaded, "does not take the program")
-    replaced = {name: bool(result) for name, result in loaded.items()}
-    fresh = sum(replaced.values())
+    loaded = _on_all(wanted, Held.read)
+    _raise_failures(loaded, "cannot be read, or does not take the program")
+    fresh = sum(bool(result) for result in loaded.values())
     if fresh:
-        progress(f"program loaded on {fresh} switches, already there on {len(targets) - fresh}")
-
-    befores = _on_all(targets, lambda target: target.read())
-    _raise_failures(befores, "cannot be read")
-    before: dict[str, RuleSet] = {name: rules for name, rules in befores.items() if isinstance(rules, RuleSet)}
-
-    writing = {target.name: threading.Lock() for target in targets}
+        progress(f"program loaded on {fresh} switches, already there on {len(wanted) - fresh}")
+    before = {one: one.holds for one in wanted}
     interrupted = threading.Event()
 
-    def bring(target: SwitchTarget) -> int:
-        wanted = rulesets.get(target.name, empty(target.name))
-        changes = difference(before[target.name], wanted)
-        with writing[target.name]:
-            if interrupted.is_set():
-                return 0
-            target.apply(changes)
-        _verify(target, wanted)
-        return len(changes)
+    def write(one: Held) -> int:
+        with one.lock:
+            return 0 if interrupted.is_set() else one.write(wanted[one])
 
     try:
-        applied = _on_all(targets, bring)
+        applied = _on_all(wanted, write)
     except KeyboardInterrupt:
         interrupted.set()
         progress("interrupted: putting back what the switches held (Ctrl-C again leaves them as they are)")
-        for lock in writing.values():
-            lock.acquire()
-        raise KeyboardInterrupt(_restore(targets, before)) from None
-    failures = {name: result for name, result in applied.items() if isinstance(result, TargetError)}
+        for one in wanted:
+            with one.lock:
+                pass
+        raise KeyboardInterrupt(_restored(before)) from None
+    failures = {one: result for one, result in applied.items() if isinstance(result, TargetError)}
     if failures:
-        progress(f"{', '.join(sorted(failures))} failed: restoring {len(targets)} switches")
-        raise FabricError(_summary(failures) + "\n" + _restore(targets, before))
-    return [Installed(target.name, replaced[target.name], _count(applied[target.name])) for target in targets]
+        progress(f"{', '.join(sorted(one.name for one in failures))} failed: restoring {len(wanted)} switches")
+        raise FabricError(_summary(failures) + "\n" + _restored(before))
+    return [Installed(one.name, bool(loaded[one]), _count(applied[one])) for one in wanted]
+
+
+def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> int:
+    """Bring switches, of most of which it is known what they hold, to these rules; how many changes that took. One that
+    does not answer, or is being written to by somebody else, is left out and counts as none: whoever watches it fills
+    it later. If one refuses a change, all get back what they held before. Raises FabricError."""
+
+    def write(one: Held, rules: RuleSet) -> int:
+        if not one.target.alive or not one.lock.acquire(blocking=False):
+            return 0
+        try:
+            return one.write(rules)
+        except TargetError as error:
+            if isinstance(error, InstallError) and one.target.alive:
+                raise
+            return 0
+        finally:
+            one.lock.release()
+
+    before = {one: one.holds for one in wanted}
+    done = _on_all(wanted, lambda one: write(one, wanted[one]))
+    failures = {one: result for one, result in done.items() if isinstance(result, TargetError)}
+    if not failures:
+        return sum(_count(result) for result in done.values())
+    held = {one: rules for one, rules in before.items() if rules is not None}
+    again = _on_all(held, lambda one: write(one, held[one]))
+    left = [one.name for one, result in again.items() if isinstance(result, TargetError)]
+    end = f"NOT RESTORED, and tried again: {', '.join(left)}" if left else RESTORED
+    raise FabricError("\n".join(map(str, failures.values())) + f"\n{end}")
 
 
 def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> list[Installed]:
@@ -106,21 +129,18 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
     Every switch is tried, also when some fail. Raises FabricError that names those.
     """
 
-    def clear(target: SwitchTarget) -> int:
-        if not target.runs_program():
+    def clear(one: Held) -> int:
+        if not one.target.runs_program():
             progress(
-                f"switch {target.name} does not run this program: nothing is taken off it (where it runs another build "
+                f"switch {one.name} does not run this program: nothing is taken off it (where it runs another build "
                 "of it, --artifacts says which)"
             )
             return 0
-        changes = difference(target.read(), empty(target.name))
-        target.apply(changes)
-        _verify(target, empty(target.name))
-        return len(changes)
+        return one.write(empty(one.name))
 
-    cleared = _on_all(targets, clear)
+    cleared = _on_all([Held(target) for target in targets], clear)
     _raise_failures(cleared, "not emptied")
-    return [Installed(target.name, False, _count(cleared[target.name])) for target in targets]
+    return [Installed(one.name, False, _count(result)) for one, result in cleared.items()]
 
 
 def everywhere(
@@ -163,63 +183,50 @@ def _count(result: int | TargetError) -> int:
     return result
 
 
-def _verify(target: SwitchTarget, wanted: RuleSet) -> None:
-    left = difference(target.read(), wanted)
-    if left:
-        lines = "\n".join(f"  {change}" for change in left[:8])
-        raise TargetError(
-            f"switch {target.name} does not hold what was written to it (is another controller at work?); "
-            f"{len(left)} differences:\n{lines}"
-        )
+def _restored(before: Mapping[Held, RuleSet | None]) -> str:
+    """Back to `before`, from whatever is there now: a failed batch may have been applied in part. Whether that worked,
+    in words."""
 
-
-def _restore(targets: Sequence[SwitchTarget], before: Mapping[str, RuleSet]) -> str:
-    """Back to `before`, from whatever is there now: a failed batch may have been applied in part."""
-
-    def restore(target: SwitchTarget) -> None:
+    def restore(one: Held) -> None:
+        rules = before[one]
+        assert rules is not None
         for attempt in range(RESTORE_ATTEMPTS):
+            one.holds = None
             try:
-                target.apply(difference(target.read(), before[target.name]))
-                _verify(target, before[target.name])
+                one.write(rules)
                 return
             except TargetError:
                 if attempt == RESTORE_ATTEMPTS - 1:
                     raise
 
-    failures = {
-        name: result for name, result in _on_all(targets, restore).items() if isinstance(result, TargetError)
-    }
+    failures = {one: result for one, result in _on_all(before, restore).items() if isinstance(result, TargetError)}
     if not failures:
-        return "all switches are as they were before"
-    return (
-        f"NOT RESTORED: {', '.join(sorted(failures))}; run the same command with --remove once it answers\n"
-        + _summary(failures)
-    )
+        return RESTORED
+    names = ", ".join(sorted(one.name for one in failures))
+    return f"NOT RESTORED: {names}; run the same command with --remove once it answers\n{_summary(failures)}"
 
 
-def _on_all(
-    targets: Sequence[SwitchTarget], work: Callable[[SwitchTarget], Result]
-) -> dict[str, Result | TargetError]:
+def _on_all(switches: Iterable[Switch], work: Callable[[Switch], Result]) -> dict[Switch, Result | TargetError]:
     """Run `work` on all switches in parallel; a TargetError becomes that switch's result."""
 
-    def guarded(target: SwitchTarget) -> Result | TargetError:
+    def guarded(switch: Switch) -> Result | TargetError:
         try:
-            return work(target)
+            return work(switch)
         except TargetError as error:
             return error
 
-    return {target.name: result for target, result in everywhere(targets, guarded).items()}
+    return everywhere(list(switches), guarded)
 
 
-def _raise_failures(results: Mapping[str, object], what: str) -> None:
-    failures = {name: result for name, result in results.items() if isinstance(result, TargetError)}
+def _raise_failures(results: Mapping[Any, object], what: str) -> None:
+    failures = {switch: result for switch, result in results.items() if isinstance(result, TargetError)}
     if failures:
-        names = ", ".join(sorted(failures))
+        names = ", ".join(sorted(switch.name for switch in failures))
         raise FabricError(f"{len(failures)} of {len(results)} switches ({names}): {what}\n{_summary(failures)}")
 
 
-def _summary(failures: Mapping[str, TargetError]) -> str:
-    lines = [str(failures[name]) for name in sorted(failures)[:5]]
+def _summary(failures: Mapping[Any, TargetError]) -> str:
+    lines = [str(failures[switch]) for switch in sorted(failures, key=lambda switch: str(switch.name))[:5]]
     if len(failures) > 5:
         lines.append(f"... and {len(failures) - 5} more switches")
     return "\n".join(lines)

@@ -12,13 +12,13 @@ from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
 from controlplane.planner.terms import Terms
-from controlplane.service import switches as switches_module
 from controlplane.service import update
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Phase
 from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
+from controlplane.targets import fabric
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
@@ -111,14 +111,14 @@ def test_what_does_not_change_is_not_written(rig):
 
 def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_it(rig, monkeypatch):
     """Else what a switch refuses would be nobody's, and the order would count as carried out."""
-    everywhere = switches_module.everywhere
+    everywhere = fabric.everywhere
 
-    def looked(keepers, work):  # type: ignore[no-untyped-def]
-        for keeper in keepers:
+    def looked(switches, work):  # type: ignore[no-untyped-def]
+        for keeper in rig.network.switches.keepers:
             keeper._catch_up()
-        return everywhere(keepers, work)
+        return everywhere(switches, work)
 
-    monkeypatch.setattr(switches_module, "everywhere", looked)
+    monkeypatch.setattr(fabric, "everywhere", looked)
     victim = rig.adding(rig.add(ONE))
     rig.network.remove("one")
     assert not any("that it lacked" in line for line in rig.log), rig.log

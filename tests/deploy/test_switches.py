@@ -13,6 +13,7 @@ from controlplane.planner.entries import Forward, LabelEntry, Route, RuleSet
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference
+from controlplane.targets.held import Held
 from controlplane.targets.p4runtime import session
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
@@ -149,7 +150,7 @@ def test_election_id_is_above_what_the_switch_has_seen():
 def test_killed_switch_is_filled_again(switch, target, until: Callable):
     rules = RuleSet("s1", (LabelEntry(1, 1, Forward(2)),), (), ())
     fabric.install([target], {"s1": rules})
-    keeper = Keeper(target, rules, lambda line: None)
+    keeper = Keeper(Held(target), rules, lambda line: None)
     try:
         switch.kill()
         switch.start()

@@ -1,0 +1,71 @@
+"""What one switch holds, as far as is known, and the only way to change it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from controlplane.planner.entries import RuleSet
+from controlplane.targets.base import SwitchTarget, TargetError, difference
+
+Progress = Callable[[str], None]
+
+
+class Held:
+    """A connected target, and its entries.
+
+    holds: what it holds (None: that is not known). lock: of whoever writes to the target, for as long as that takes.
+    """
+
+    def __init__(self, target: SwitchTarget, log: Progress = lambda line: None) -> None:
+        self.target = target
+        self.holds: RuleSet | None = None
+        self.lock = threading.RLock()
+        self._log = log
+        self._just_read = False
+
+    @property
+    def name(self) -> str:
+        """The switch's."""
+        return self.target.name
+
+    def read(self) -> bool:
+        """Load our program, and see what the switch holds. Whether it ran another one before. Raises TargetError."""
+        replaced = self.target.load_pipeline()
+        self.holds, self._just_read = self.target.read(), True
+        return replaced
+
+    def write(self, rules: RuleSet) -> int:
+        """Bring the switch to these rules; how many changes that took. Where it does not hold what was thought, or
+        nothing is known, it is read first, and what has been written is read back. Raises TargetError; what the switch
+        holds is not known then."""
+        if self.holds is not None and not self._just_read:
+            known, self.holds = self.holds, None
+            changes = difference(known, rules)
+            try:
+                self.target.apply(changes)
+            except TargetError:
+                if not self.target.alive:
+                    raise
+                self._log(f"switch {self.name} is read again: it refused a change of {len(known.labels)} labels")
+            else:
+                self.holds = rules
+                return len(changes)
+        if self.holds is None:
+            self.read()
+        assert self.holds is not None
+        known, self.holds, self._just_read = self.holds, None, False
+        changes = difference(known, rules)
+        self.target.apply(changes)
+        self._verify(rules)
+        self.holds = rules
+        return len(changes)
+
+    def _verify(self, wanted: RuleSet) -> None:
+        left = difference(self.target.read(), wanted)
+        if left:
+            lines = "\n".join(f"  {change}" for change in left[:8])
+            raise TargetError(
+                f"switch {self.name} does not hold what was written to it (is another controller at work?); "
+                f"{len(left)} differences:\n{lines}"
+            )
