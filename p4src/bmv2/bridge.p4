@@ -19,7 +19,7 @@ control Bridge(in headers_t hdr, inout standard_metadata_t standard_metadata) {
     }
 
     @name(".flood") @id(8)
-    action flood(bit<16> group) {
+    action flood(group_t group) {
         standard_metadata.mcast_grp = group;
     }
 
@@ -30,7 +30,7 @@ control Bridge(in headers_t hdr, inout standard_metadata_t standard_metadata) {
     table bridge_table {
         key = {
             standard_metadata.ingress_port: ternary @name("ingress_port");
-            hdr.ethernet.destination: ternary @name("destination");
+            hdr.ethernet.dst_addr: ternary @name("destination");
         }
         actions = { bridge; flood; discard; }
         const default_action = discard();

@@ -9,32 +9,42 @@
 #define INART_HEADERS_P4
 
 typedef bit<9> port_t;
-typedef bit<48> mac_t;
+typedef bit<48> mac_addr_t;
+typedef bit<32> ipv4_addr_t;
+typedef bit<16> group_t;        // a multicast group of the packet replication engine
+typedef bit<32> label_t;        // what an aggregation packet is switched by, as MPLS packets are
+typedef bit<32> epoch_t;        // a job's plan and membership; two epochs never share a sum
+typedef bit<64> flows_t;        // a bit for each flow into an aggregation point
+typedef bit<64> owner_t;        // whose a slot is: epoch ++ sequence
+typedef bit<32> slot_t;         // an index into the registers
+typedef bit<8> verdict_t;       // an index into verdict_counter
 
+// Names are those of the Open-Tofino examples and the RFCs.
 header ethernet_t {
-    mac_t destination;
-    mac_t source;
+    mac_addr_t dst_addr;
+    mac_addr_t src_addr;
     bit<16> ether_type;
 }
 
 header ipv4_t {
     bit<4> version;
-    bit<4> header_words;
-    bit<8> service;
-    bit<16> total_length;
+    bit<4> ihl;             // the header's length in words of 32 bits
+    bit<8> diffserv;
+    bit<16> total_len;      // bytes, this header included
     bit<16> identification;
-    bit<16> fragment;
+    bit<3> flags;
+    bit<13> frag_offset;
     bit<8> ttl;
     bit<8> protocol;
-    bit<16> checksum;
-    bit<32> source;
-    bit<32> destination;
+    bit<16> hdr_checksum;
+    ipv4_addr_t src_addr;
+    ipv4_addr_t dst_addr;
 }
 
 header udp_t {
-    bit<16> source_port;
-    bit<16> destination_port;
-    bit<16> length;
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> hdr_length;     // bytes, this header included
     bit<16> checksum;
 }
 
@@ -51,6 +61,8 @@ struct headers_t {
     values_t values;
 }
 
+const bit<3> IPV4_MORE_FRAGMENTS = 1;   // the bit of ipv4_t.flags that all fragments but the last have set
+
 // What the slot's values and the packet's have to do with each other; decided in slots.p4, done in values.p4.
 enum bit<8> operation_t {
     NONE = 0,       // the packet's values are what leaves, or the packet does not leave
@@ -63,16 +75,16 @@ enum bit<8> operation_t {
 
 struct metadata_t {
     bool ours;          // UDP to our group, and no port that is not ours: it has a verdict
-    bit<8> verdict;
+    verdict_t verdict;
     bool aggregate;     // label_table chose aggregate; its parameters follow
-    bit<32> slot_base;
-    bit<32> slot_mask;
-    bit<64> flow;
-    bit<64> everyone;
-    bit<32> next_label;
-    bit<32> partial_label;
+    slot_t slot_base;
+    slot_t slot_mask;
+    flows_t flow;
+    flows_t everyone;
+    label_t next_label;
+    label_t partial_label;
     port_t port;
-    bit<32> slot;
+    slot_t slot;
     operation_t operation;
 }
 

@@ -12,7 +12,8 @@
 // Build options (python -m p4src.build passes them): INART_VALUES values in a packet, INART_SLOTS slots,
 // INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. The behaviour is written down in docs/protocol.md and, as
 // a program that this one is tested against, in tests/model/switch.py.
-// Limit: a switch works on one packet at a time; ingress keeps the registers consistent only then.
+// Limit: no other packet may be between slots and values of the same slot. @atomic says so, but bmv2's v1model has one
+// thread in ingress and ignores it, as does softswitch, which works on one packet at a time.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -42,16 +43,18 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
             meta.verdict = INART_VERDICT_MALFORMED;
             if (hdr.values.isValid() && hdr.inart.version == INART_VERSION &&
                 standard_metadata.packet_length == INART_VALUES_OFFSET + 4 * INART_VALUES &&
-                hdr.ipv4.total_length == INART_IPV4_LENGTH + 4 * INART_VALUES &&
-                hdr.udp.length == INART_UDP_LENGTH + 4 * INART_VALUES) {
+                hdr.ipv4.total_len == INART_IPV4_LENGTH + 4 * INART_VALUES &&
+                hdr.udp.hdr_length == INART_UDP_LENGTH + 4 * INART_VALUES) {
                 label.apply(hdr, meta, standard_metadata);
                 if (meta.aggregate) {
-                    slots.apply(hdr, meta, standard_metadata);
-                    values.apply(hdr, meta, standard_metadata);
+                    @atomic {
+                        slots.apply(hdr, meta, standard_metadata);
+                        values.apply(hdr, meta, standard_metadata);
+                    }
                 }
             }
             verdicts.apply(hdr, meta, standard_metadata);
-        } else if (hdr.ipv4.isValid() && hdr.ethernet.destination[40:40] == 0) {
+        } else if (hdr.ipv4.isValid() && hdr.ethernet.dst_addr[40:40] == 0) {
             route.apply(hdr, meta, standard_metadata);
         } else if (hdr.ipv4.isValid() || (hdr.ethernet.isValid() && hdr.ethernet.ether_type != ETHERTYPE_IPV4)) {
             bridge.apply(hdr, standard_metadata);

@@ -22,7 +22,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
     }
 
     @name(".replicate") @id(2)
-    action replicate(bit<16> group) {
+    action replicate(group_t group) {
         meta.verdict = INART_VERDICT_REPLICATED;
         standard_metadata.mcast_grp = group;
     }
@@ -30,8 +30,8 @@ control Label(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
     // flow: this flow's bit at its aggregation point; everyone: those of all its flows. A complete sum leaves with
     // next_label, anything less with partial_label.
     @name(".aggregate") @id(3)
-    action aggregate(bit<32> slot_base, bit<32> slot_mask, bit<64> flow, bit<64> everyone,
-                     bit<32> next_label, bit<32> partial_label, port_t port) {
+    action aggregate(slot_t slot_base, slot_t slot_mask, flows_t flow, flows_t everyone,
+                     label_t next_label, label_t partial_label, port_t port) {
         meta.aggregate = true;
         hdr.udp.checksum = 0;    // label, bitmap and values of what leaves are others
         meta.slot_base = slot_base;

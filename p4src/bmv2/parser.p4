@@ -27,7 +27,7 @@ parser InartParser(packet_in packet,
 
     state parse_ipv4 {
         packet.extract(hdr.ipv4);
-        transition select(hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.protocol, hdr.ipv4.destination) {
+        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.protocol, hdr.ipv4.dst_addr) {
             (4, 5, IPV4_PROTOCOL_UDP, INART_GROUP): parse_group;
             default: accept;
         }
@@ -35,15 +35,15 @@ parser InartParser(packet_in packet,
 
     state parse_group {
         meta.ours = true;
-        transition select(hdr.ipv4.fragment) {
-            0 &&& IPV4_FRAGMENT_MASK: parse_udp;
+        transition select(hdr.ipv4.flags, hdr.ipv4.frag_offset) {
+            (0 &&& IPV4_MORE_FRAGMENTS, 0): parse_udp;
             default: accept;
         }
     }
 
     state parse_udp {
         packet.extract(hdr.udp);
-        transition select(hdr.udp.destination_port) {
+        transition select(hdr.udp.dst_port) {
             INART_UDP_PORT_BASE &&& INART_UDP_PORT_MASK: parse_inart;
             default: parse_other_port;
         }

@@ -12,9 +12,9 @@
 
 control Route(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     @name(".route") @id(5)
-    action route(mac_t destination_mac, port_t port) {
-        hdr.ethernet.destination = destination_mac;
-        hdr.ethernet.source = INART_GATEWAY_MAC;
+    action route(mac_addr_t destination_mac, port_t port) {
+        hdr.ethernet.dst_addr = destination_mac;
+        hdr.ethernet.src_addr = INART_GATEWAY_MAC;
         hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
         standard_metadata.egress_spec = port;
     }
@@ -24,14 +24,14 @@ control Route(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
 
     @name(".ipv4_table") @id(2)
     table ipv4_table {
-        key = { hdr.ipv4.destination: lpm @name("destination"); }
+        key = { hdr.ipv4.dst_addr: lpm @name("destination"); }
         actions = { route; @defaultonly no_route; }
         const default_action = no_route();
         size = INART_ROUTE_TABLE_SIZE;
     }
 
     apply {
-        if (hdr.ipv4.version == 4 && hdr.ipv4.header_words == 5 && standard_metadata.checksum_error == 0 &&
+        if (hdr.ipv4.version == 4 && hdr.ipv4.ihl == 5 && standard_metadata.checksum_error == 0 &&
             hdr.ipv4.ttl > 1) {
             ipv4_table.apply();
         }

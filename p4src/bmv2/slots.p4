@@ -24,20 +24,20 @@
 
 control Slots(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     @name(".slot_owner") @id(1)
-    register<bit<64>>(INART_SLOTS) slot_owner;
+    register<owner_t>(INART_SLOTS) slot_owner;
     @name(".slot_bitmap") @id(2)
-    register<bit<64>>(INART_SLOTS) slot_bitmap;
+    register<flows_t>(INART_SLOTS) slot_bitmap;
     @name(".slot_closed") @id(3)
     register<bit<1>>(INART_SLOTS) slot_closed;
 
-    bit<64> own;
-    bit<64> owner;
-    bit<64> bitmap;     // the slot's flows, before and after
+    owner_t own;
+    owner_t owner;
+    flows_t bitmap;     // the slot's flows, before and after
     bit<1> closed;
     bool resend;
     bool first;
 
-    action send_on(bit<64> flows, bit<8> verdict) {
+    action send_on(flows_t flows, verdict_t verdict) {
         meta.verdict = verdict;
         hdr.inart.bitmap = flows;
         hdr.inart.label = meta.partial_label;
