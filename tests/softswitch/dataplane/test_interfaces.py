@@ -59,7 +59,7 @@ class Hosts:
             name, inner = self.namespace(n), ("ip", "-n", self.namespace(n))
             run("ip", "netns", "add", name)
             run("ip", "link", "add", self.switch_side(n), "type", "veth", "peer", "name", "eth0", "netns", name)
-            run("sysctl", "-q", "-w", f"net.ipv6.conf.{self.switch_side(n)}.disable_ipv6=1")
+            self.keep_ipv6_silent(n)
             run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1")
             run("ip", "link", "set", self.switch_side(n), "up")
             run(*inner, "link", "set", "eth0", "address", f"02:00:00:00:00:0{n}", "up")
@@ -72,6 +72,10 @@ class Hosts:
 
     def switch_side(self, n: int) -> str:
         return f"isw{self.tag}{n}"
+
+    def keep_ipv6_silent(self, n: int) -> None:
+        """The kernel's own IPv6 frames on the switch's end would arrive at the host between those of a test."""
+        run("sysctl", "-q", "-w", f"net.ipv6.conf.{self.switch_side(n)}.disable_ipv6=1")
 
     def python(self, n: int, code: str, *arguments: str) -> subprocess.Popen[str]:
         command = ["ip", "netns", "exec", self.namespace(n), sys.executable, "-c", code, *arguments]
@@ -240,6 +244,7 @@ def test_an_interface_that_is_made_again_is_the_ports_again(fabric: Fabric, host
     until(lambda: device.drop_stats()["transmit_error"] == 1)
     run("ip", "link", "add", "itmp0", "type", "veth", "peer", "name", "eth0", "netns", hosts.namespace(1))
     run("ip", "link", "set", "itmp0", "name", hosts.switch_side(1))
+    hosts.keep_ipv6_silent(1)
     run("ip", "link", "set", hosts.switch_side(1), "up")
     run("ip", "-n", hosts.namespace(1), "link", "set", "eth0", "up")
     until(lambda: device.port_is_up(1))
