@@ -49,6 +49,7 @@ VERBS = {
     "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",), order=True),
     "ps": Verb("ps_server.__main__", "a parameter server"),
     "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),
+    "site": Verb("overlay.sites.command", "train across data centres: coordinator, run, status", extra="control"),
     "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
 }
 

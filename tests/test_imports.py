@@ -31,8 +31,9 @@ MAY_IMPORT = {
     "overlay.core": PLANNER,
     "overlay.net": SERVICE | {"overlay.core"},
     "overlay.sim": OVERLAY,
+    "overlay.sites": OVERLAY,
     "overlay": CLI | {"overlay.core", "overlay.net", "overlay.sim"},
-    "inart": {"worker_agent"},
+    "inart": {"worker_agent", "overlay.sites"},
     "examples": AGENT | {"worker_agent.torch"},
     "topologies": CLI | AGENT | {"ps_server", "overlay", "overlay.core", "overlay.net", "overlay.sim"},
 }
@@ -42,7 +43,7 @@ PURE = {"controlplane.service.core": {"threading", "time", "queue", "socket", "o
 """Packages that decide and do nothing: libraries with effects, or with a clock, that they do not import."""
 
 ONLY_IN = {
-    "torch": {"worker_agent.torch", "overlay.net", "examples"},
+    "torch": {"worker_agent.torch", "overlay.net", "overlay.sites", "examples"},
     "grpc": {"controlplane.common", "controlplane.targets", "controlplane.service", "softswitch"},
 }
 """Libraries that only these packages import when they are imported themselves (in a function, any may)."""

@@ -22,7 +22,7 @@ from overlay.core.copy_sender import CopySender
 from overlay.core.message import Kind, Values
 from overlay.core.momentum import Velocity
 from overlay.core.trainer_tensor import TrainerTensor
-from overlay.core.tree_state import PartialSum, TreeState
+from overlay.core.tree_state import PartialSum, TreeState, combine_of
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Execution:
         self._copies = CopySender(environment.progress)
         self._tensor = TrainerTensor(restorable=task.op != "copy")
         self._early_results: list[tuple[int, int, Values]] = []  # that arrived before this agent's own values
+        self._combine = combine_of(task.op)
         self.closed = self.complete = False
         self.counters: Counter[str] = Counter()
         self.trees = [TreeState.of(task, index, node) for index in range(len(task.trees))]
@@ -124,7 +125,7 @@ class Execution:
         if known.contributors & contributors or known.sent:
             self.counters["duplicate"] += 1
             return
-        known.add(values, contributors)
+        known.add(values, contributors, self._combine)
         self._send_if_complete(index, chunk)
 
     def result(self, index: int, chunk: int, values: Values) -> None:
@@ -289,7 +290,7 @@ class Execution:
             if self._tensor.source is None:
                 return
             start, end = self.task.chunk(index, chunk)
-            known.add(self._tensor.source[start:end], tree.own_bit)
+            known.add(self._tensor.source[start:end], tree.own_bit, self._combine)
         self._send_up(index, chunk, known.taken())
 
     def _send_up(self, index: int, chunk: int, values: Values, *, divided: bool = False) -> None:

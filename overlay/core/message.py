@@ -23,7 +23,7 @@ from overlay.core.errors import MessageError
 
 Values = NDArray[np.float32]
 MAGIC = b"INOV"
-VERSION = 4
+VERSION = 5
 MOST_VALUES = 1 << 24
 _PATH = MOST_VIA + 2
 _FORMAT = struct.Struct(f"<4sBBHQIIIQdBB{_PATH}H")
@@ -41,6 +41,9 @@ class Kind(IntEnum):
     DISCARD = 4  # no values: the sender has given the task up, and its receivers are to do so, too
     SENT = 6  # no values: the root has sent all of a tree that switches copy; a receiver answers with MISSING
     MISSING = 7  # the numbers (32 bits each) of the chunks of such a tree that have not arrived
+    PROBE = 8  # values without a meaning, to measure a rate; `task` is the measurement, `chunk` 1 on the last one
+    FETCH = 9  # no values: the receiver is to send its state, in pieces; `task` is the sender's number for that
+    PIECE = 10  # a part of a state, as bytes; `chunk` is its position, `contributors` the number of pieces
 
 
 @dataclass(frozen=True)

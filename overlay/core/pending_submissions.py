@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
 
 
 class PendingSubmissions:
     """The submissions of each agent that wait for a task, oldest first; tasks take an agent's oldest submission.
 
-    nodes: all agents of the job. A submission is known by its turn, the agent's own number for it.
+    nodes(): all agents of the job at present. A submission is known by its turn, the agent's own number for it.
     """
 
-    def __init__(self, nodes: Sequence[str]) -> None:
+    def __init__(self, nodes: Callable[[], Sequence[str]]) -> None:
         self._nodes = nodes
-        self._turns: dict[str, deque[tuple[int, float]]] = {node: deque() for node in nodes}
+        self._turns: dict[str, deque[tuple[int, float]]] = defaultdict(deque)
 
     def add(self, node: str, turn: int, now: float) -> None:
         """The agent has submitted values, at this time in seconds."""
@@ -35,12 +35,12 @@ class PendingSubmissions:
 
     def waiting(self, before: float = float("inf")) -> list[str]:
         """The agents whose oldest submission has waited since this time or longer."""
-        return [node for node in self._nodes if self._turns[node] and self._turns[node][0][1] <= before]
+        return [node for node in self._nodes() if self._turns[node] and self._turns[node][0][1] <= before]
 
     def missing(self, members: Collection[str]) -> str:
         """In words, which agents have not joined and which have submitted nothing. members: the agents that joined."""
-        away = [node for node in self._nodes if node not in members]
-        empty = [node for node in self._nodes if node in members and not self._turns[node]]
+        away = [node for node in self._nodes() if node not in members]
+        empty = [node for node in self._nodes() if node in members and not self._turns[node]]
         words = []
         if away:
             words.append(f"{', '.join(away)} {'has' if len(away) == 1 else 'have'} not joined")

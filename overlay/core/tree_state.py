@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from controlplane.planner.plan.task import Edge, Task
+from controlplane.planner.plan.task import Edge, Op, Task
 from overlay.core.message import Values
 
 TIMER_SECONDS = 0.0005
 """A chunk that may be sent within this time is sent at once, because timers are no finer."""
+
+
+Combine = Callable[[Values, Values], None]
+"""Adds the second array to the first one, in place."""
+
+
+def _add(total: Values, values: Values) -> None:
+    np.add(total, values, out=total)
+
+
+def _raise_to(total: Values, values: Values) -> None:
+    np.maximum(total, values, out=total)
+
+
+def _add_words(total: Values, values: Values) -> None:
+    words = total.view(np.uint64)
+    np.add(words, values.view(np.uint64), out=words)
+
+
+def combine_of(op: Op) -> Combine:
+    """What "adding" means for a task's operation."""
+    return {"maximum": _raise_to, "words": _add_words}.get(op, _add)
 
 
 @dataclass
@@ -21,12 +44,12 @@ class PartialSum:
     total: Values | None = None
     sent: bool = False
 
-    def add(self, values: Values, contributors: int) -> None:
+    def add(self, values: Values, contributors: int, combine: Combine = _add) -> None:
         """Adds values; the first ones become the memory of the sum."""
         if self.total is None:
             self.total = values
         else:
-            np.add(self.total, values, out=self.total)
+            combine(self.total, values)
         self.contributors |= contributors
 
     def taken(self) -> Values:

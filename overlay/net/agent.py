@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.planner.plan.task import Task
-from overlay.core.errors import Late, OverlayError
+from overlay.core.errors import Behind, Late, OverlayError, PeerLost
 from overlay.core.execution import Execution
 from overlay.core.message import Values
 from overlay.core.tcp import MOST_CONNECTIONS
@@ -27,7 +27,8 @@ from overlay.net.multicast import Carrier
 from overlay.net.neighbours import Neighbours
 from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import ReliableMulticast
-from overlay.net.submissions import Done, Submission, Submissions
+from overlay.net.site_services import SiteServices
+from overlay.net.submissions import About, Done, Submission, Submissions
 from overlay.net.tasks import AgentParts, Tasks
 from overlay.net.tls import Security
 from overlay.net.transport import Inbound, end_all
@@ -122,7 +123,8 @@ class Agent:
             node, self._loop, parts, counters=counters,
             copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
-        self._dispatcher = Dispatcher(parts, self._tasks, counters=counters, log=log)
+        self.site = SiteServices(node, self._loop, self._membership, self._neighbours)
+        self._dispatcher = Dispatcher(parts, self._tasks, self.site, counters=counters, log=log)
 
     # --- for trainers ---
 
@@ -135,31 +137,32 @@ class Agent:
         if self._refusal:
             raise OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}")
 
-    def synchronise_async(self, tensor: Values) -> concurrent.futures.Future[Done]:
+    def synchronise_async(self, tensor: Values, about: About | None = None) -> concurrent.futures.Future[Done]:
         """Submits these values; the future ends when the result has replaced them.
 
-        tensor: float32, one dimension, contiguous; not to be touched before the future ends. The future raises PeerLost
-        or OverlayError; the tensor then has the submitted values again. Raises ValueError for another kind of tensor.
+        tensor: float32, one dimension, contiguous; not to be touched before the future ends. about: what the values
+        are, for policies whose members come and go. The future raises PeerLost or OverlayError; the tensor then has the
+        submitted values again. Raises ValueError for another kind of tensor.
         """
-        return self._submit(tensor).future
+        return self._submit(tensor, about).future
 
-    def _submit(self, tensor: Values) -> Submission:
+    def _submit(self, tensor: Values, about: About | None) -> Submission:
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
-        submission = Submission(tensor)
+        submission = Submission(tensor, about)
         try:
             self._loop.call_soon_threadsafe(self._submit_in_loop, submission)
         except RuntimeError:  # the loop is closed
             submission.future.set_exception(OverlayError(f"{self.node}: the agent was closed"))
         return submission
 
-    def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
+    def synchronise(self, tensor: Values, timeout: float | None = None, *, about: About | None = None) -> Done:
         """Submits these values and waits until the result has replaced them (`synchronise_async`).
 
         timeout: seconds after which the round is given up for all agents in it; then raises Late, a TimeoutError that
         names the agents that are missing.
         """
-        submission = self._submit(tensor)
+        submission = self._submit(tensor, about)
         try:
             return submission.future.result(timeout)
         except TimeoutError:
@@ -222,6 +225,7 @@ class Agent:
         self._multicast.close()
         self._tasks.abort_all(f"{self.node}: the agent was closed")
         self._submissions.fail_all(OverlayError(f"{self.node}: the agent was closed"))
+        self.site.fail_all(OverlayError(f"{self.node}: the agent was closed"))
         self._membership.close()
         await end_all()
 
@@ -257,9 +261,12 @@ class Agent:
         else:
             self._submissions.withdraw(submission, OverlayError(f"{self.node}: {reason}"))
 
-    def _reject(self, turn: int | None, reason: str) -> None:
-        """No task can contain the submission of this turn (None: the oldest one)."""
-        error = OverlayError(f"{self.node}: {reason}")
+    def _reject(self, turn: int | None, reason: str, message: dict[str, Any]) -> None:
+        """No task can contain the submission of this turn (None: the oldest one). message: the coordinator's."""
+        words, behind = f"{self.node}: {reason}", message.get("behind")
+        error = OverlayError(words) if behind is None else Behind(words, behind)
+        if message.get("again"):
+            error = PeerLost(words)
         if not self._submissions.reject(turn, error) and turn is not None:
             number = self._submissions.task_by_turn(turn)
             if number is not None:  # its task has begun since the trainer gave up
@@ -315,7 +322,9 @@ class Agent:
         elif kind == "alone":
             self._submissions.first_alone()
         elif kind == "unmet":
-            self._reject(message["turn"], message["reason"])
+            self._reject(message["turn"], message["reason"], message)
+        elif kind == "site":
+            self.site.said(message)
         elif kind == "waits":
             self._log(f"{self.node}: waits for others: {message['reason']}")
         elif kind == "gathering":
@@ -326,6 +335,7 @@ class Agent:
             self._tasks.abort_all(f"the coordinator refused this agent: {self._refusal}")
             reason = f"{self.node}: the coordinator refused this agent: {self._refusal}"
             self._submissions.fail_all(OverlayError(reason))
+            self.site.fail_all(OverlayError(reason))
 
     def _begun(self, execution: Execution | None) -> None:
         if execution is not None:
@@ -348,4 +358,5 @@ class Agent:
         self._eager_scatter.introduced(self._tasks.running)
         self._joined.set()
         self._tasks.coordinator_acts()
+        self.site.introduced()
         self._submissions.announce()

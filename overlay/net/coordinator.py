@@ -7,10 +7,10 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from controlplane.planner.plan.task import Task
-from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy
+from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy, Tick
 from overlay.core.errors import OverlayError
 from overlay.net import liveness
 from overlay.net.leadership import STANDBY, Leadership
@@ -33,6 +33,30 @@ ANYWHERE = ("", "0.0.0.0", "::")
 """Hosts of agents that listen at all addresses: others reach such an agent at the address that it connects from."""
 
 
+class Desk(Protocol):
+    """What a coordinator does for its members beside tasks, in its loop (site_desk.py)."""
+
+    def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
+        """The coordinator's parts, before anybody joins."""
+        ...
+
+    def joined(self, node: str) -> None:
+        """A member has joined, and has been introduced."""
+        ...
+
+    def left(self, node: str) -> None:
+        """A member is lost."""
+        ...
+
+    def said(self, node: str, message: dict[str, Any]) -> None:
+        """A member has sent a message of the type "site"."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """What there is to know, for people."""
+        ...
+
+
 class Coordinator:
     """A server in a thread of its own; a context manager.
 
@@ -44,6 +68,8 @@ class Coordinator:
 
     probe_values: agents report the throughput of chunks of at least this many values; None: of none. replication: the
     switches that copy multicasts (L3), closed with the coordinator; None: there are none, and no task may need them.
+    desk: what members say beside what policies hear (site_desk.py); None: nothing. A policy with a method `admit` lets
+    any name join that it does not object to.
     security: TLS; None: plaintext. log: gets each line. finished(task, seconds): all participants have what a task had
     for them; seconds: of the slowest of them.
 
@@ -60,6 +86,7 @@ class Coordinator:
         probe_values: int | None = None,
         security: Security | None = None,
         replication: Replication | None = None,
+        desk: Desk | None = None,
         log: Callable[[str], None] = lambda line: None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
@@ -69,6 +96,9 @@ class Coordinator:
         self._loop = new_event_loop()
         self._members = Members()
         self._driver = PolicyDriver(policy, self._members, replication=replication, log=log, on_finished=finished)
+        self._desk = desk
+        if desk is not None:
+            desk.attach(self._loop, self._members, self._driver)
         self._leadership = Leadership(
             self._loop, self._members, self._driver, backs_up=backs_up, security=security,
             introduce=self._introduce, log=log,
@@ -147,6 +177,8 @@ class Coordinator:
                     self._gone(member, f"{member.node}'s host answers, and {member.node} itself has said nothing for "
                                f"{liveness.FROZEN_SECONDS:.0f} s: it counts as lost")  # fmt: skip
             self._remind()
+            if getattr(self.policy, "ticks", False) and self.active:
+                self._driver.handle(Tick())
 
     def _remind(self) -> None:
         """Agents whose submissions have waited for a while are told which agents are missing, once for each change."""
@@ -166,7 +198,9 @@ class Coordinator:
                 message = json.loads(line)
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
-                if member is None and message.get("type") == "watch":
+                if member is None and message.get("type") == "status" and self._desk is not None:
+                    writer.write(json.dumps(self._desk.status()).encode() + b"\n")
+                elif member is None and message.get("type") == "watch":
                     writer.write(alive(message, active=self.active))
                 elif member is None:
                     member = self._join(message, writer)
@@ -214,6 +248,8 @@ class Coordinator:
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
         if not self.active:
             self._leadership.gather(member)
+            for name in self._members if self.active and self._desk is not None else ():
+                self._desk.joined(name)
             return member
         self._introduce()
         for split in self._driver.default_splits.values():
@@ -223,6 +259,8 @@ class Coordinator:
             if given_up:  # while the agent was away
                 self._members.tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
         self._driver.handle(Back(node))
+        if self._desk is not None:
+            self._desk.joined(node)
         return member
 
     def _objection(
@@ -232,7 +270,8 @@ class Coordinator:
         before = self._members.get(node)
         if message.get("type") != "join":
             return "the first message must be of the type join"
-        if node not in self.policy.nodes:
+        admit = getattr(self.policy, "admit", None)
+        if admit is None and node not in self.policy.nodes:
             return f"{node} has no part in this job; it has {', '.join(self.policy.nodes)}"
         if before is not None and before.address != address:
             return f"{node} is there already, at {before.address[0]}:{before.address[1]}"
@@ -241,7 +280,7 @@ class Coordinator:
                 self._security.check(writer.transport, "node", node)
             except OverlayError as error:
                 return str(error)
-        return None
+        return None if admit is None else admit(node)
 
     # --- messages ---
 
@@ -274,6 +313,8 @@ class Coordinator:
         if self._leadership.member_gone():
             self._introduce()
             self._driver.handle(Lost(member.node))
+            if self._desk is not None:
+                self._desk.left(member.node)
 
     def _said(self, node: str, message: dict[str, Any]) -> None:
         """A member has said this; the policy hears of it when this coordinator acts."""
@@ -281,5 +322,7 @@ class Coordinator:
             self._members[node].tell(alive(message))
         elif not self.active:
             self._leadership.hold_back(node, message)
+        elif message["type"] == "site" and self._desk is not None:
+            self._desk.said(node, message)
         else:
             self._driver.said(node, message)

@@ -14,6 +14,7 @@ from overlay.core.execution import Execution
 from overlay.core.measurement import ThroughputEstimator
 from overlay.core.message import Header, Kind, Values
 from overlay.net.multicast import Packet
+from overlay.net.site_services import SiteServices
 from overlay.net.tasks import AgentParts, Tasks
 
 
@@ -24,11 +25,12 @@ class Dispatcher:
     """
 
     def __init__(
-        self, parts: AgentParts, tasks: Tasks, *, counters: Counter[str], log: Callable[[str], None]
-    ) -> None:
+        self, parts: AgentParts, tasks: Tasks, site: SiteServices, *, counters: Counter[str],
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._membership, self._neighbours, self._multicast = parts.membership, parts.neighbours, parts.multicast
         self._eager_scatter, self._pending_messages = parts.eager_scatter, parts.pending_messages
-        self._tasks, self._counters, self._log = tasks, counters, log
+        self._tasks, self._site, self._counters, self._log = tasks, site, counters, log
         self.probe_values: int | None = None
         self._throughputs: dict[str, ThroughputEstimator] = {}
 
@@ -59,7 +61,8 @@ class Dispatcher:
 
     def buffer_for(self, header: Header) -> Values:
         """Memory for the values of the message that begins with this header."""
-        known = header.epoch == self._neighbours.epoch and header.kind not in (Kind.EAGER, Kind.MISSING)
+        of_no_task = (Kind.EAGER, Kind.MISSING, Kind.PROBE, Kind.PIECE)
+        known = header.epoch == self._neighbours.epoch and header.kind not in of_no_task
         execution = self._tasks.running.get(header.task) if known else None
         if execution is not None and header.last and execution.has_chunk(header.tree, header.chunk, header.values):
             return execution.buffer_for(header.kind, header.tree, header.chunk)
@@ -68,6 +71,11 @@ class Dispatcher:
     def received(self, header: Header, values: Values) -> None:
         """A whole message has arrived."""
         current = header.epoch == self._neighbours.epoch
+        if header.kind in (Kind.PROBE, Kind.FETCH, Kind.PIECE):
+            sender = self._neighbours.name(header.path[0])
+            if current and sender is not None:
+                self._site.received(sender, header, values)
+            return
         if current and self.probe_values is not None and header.values:
             self._measure(header, values.nbytes * 8e-6, self.probe_values)
         if header.kind == Kind.EAGER:

@@ -54,13 +54,13 @@ class Neighbours:
 
     def set_members(self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str]) -> None:
         """The coordinator has said who the members are. members: where each listens. everyone: all agents of the job,
-        members or not; their numbers are their positions in the sorted list."""
+        members or not; their numbers are their positions in this list, which all agents are told alike."""
         for name, peer in list(self.peers.items()):
             if members.get(name) != peer.address:
                 peer.close()
                 del self.peers[name]
         self.epoch, self.members = epoch, dict(members)
-        self._names = sorted(everyone)
+        self._names = list(everyone)
         self._numbers = {name: k for k, name in enumerate(self._names)}
         self._reopen_nothing()
         self._keep_open()
@@ -139,6 +139,15 @@ class Neighbours:
     def _receivers(self, task: Task) -> dict[str, None]:
         """The neighbours to which this agent sends chunks of the task, each once (the keys, in order)."""
         return dict.fromkeys(receiver for sender, receiver in task.hops() if sender == self._node)
+
+    def round_trips(self) -> dict[str, float]:
+        """The least round trip to each neighbour that is connected, in seconds, as the kernel has seen it."""
+        found = {}
+        for name, peer in self.peers.items():
+            trip = peer.round_trip()
+            if trip is not None:
+                found[name] = trip
+        return found
 
     def bytes_sent(self) -> dict[str, int]:
         """Bytes sent to each neighbour."""

@@ -63,7 +63,7 @@ class PolicyDriver:
         self._log, self._on_finished = log, on_finished
         self._orders = OrderExecutor(self)
         self.running = self._orders.running
-        self.pending = PendingSubmissions(policy.nodes)
+        self.pending = PendingSubmissions(lambda: policy.nodes)
         self.newest = -1
         self.default_splits: dict[int, dict[str, Any]] = {}
 
@@ -84,7 +84,8 @@ class PolicyDriver:
         if kind == "ready":
             turn = int(message.get("turn", 0))
             self.pending.add(node, turn, time.monotonic())
-            self.handle(Ready(node, int(message["values"]), turn))
+            round_, op = int(message.get("round", 0)), str(message.get("op", ""))
+            self.handle(Ready(node, int(message["values"]), turn, round_, op, float(message.get("weight", 1.0))))
         elif kind == "withdraw":
             self._withdraw(node, int(message["turn"]), message["task"], str(message["reason"]))
         elif kind == "finished":
@@ -240,7 +241,8 @@ class PolicyDriver:
         for node in order.nodes:
             self.pending.remove_first(node)
         self._log(f"{', '.join(order.nodes)}: {order.reason}")
-        self._members.tell(order.nodes, type="unmet", turn=None, reason=order.reason)
+        about = {"reason": order.reason, "behind": order.behind, "again": order.again}
+        self._members.tell(order.nodes, type="unmet", turn=None, **about)
 
     def default_split_set(self, order: DefaultSplit) -> None:
         self.default_splits[order.values] = {

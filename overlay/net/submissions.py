@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 
 from overlay.core.errors import OverlayError
@@ -21,11 +21,21 @@ ALONE_SECONDS = 1.0
 @dataclass(frozen=True)
 class Done:
     """The end of a synchronisation: the number of its task (0: the agent continued alone), the agents whose values are
-    in the result, and the seconds since the task was announced."""
+    in the result, and the seconds since the task was announced. weights: of the participants, where they gave some."""
 
     task: int
     participants: tuple[str, ...]
     seconds: float
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class About:
+    """What a submission is, for policies whose members come and go (`Ready`)."""
+
+    round: int = 0
+    op: str = ""
+    weight: float = 1.0
 
 
 @dataclass(eq=False)
@@ -33,10 +43,11 @@ class Submission:
     """Values, and the future of the trainer that waits for their result.
 
     began: seconds of the monotonic clock. announced: the coordinator has been told. turn: this agent's own number for
-    the submission, given when the coordinator is told.
+    the submission, given when the coordinator is told. about: what the values are; None: what the policy expects.
     """
 
     tensor: Values
+    about: About | None = None
     future: concurrent.futures.Future[Done] = field(default_factory=concurrent.futures.Future)
     began: float = field(default_factory=time.monotonic)
     announced: bool = False
@@ -95,7 +106,8 @@ class Submissions:
         if not submission.announced and self._membership.connected:
             submission.announced = True
             submission.turn = next(self._turns)
-            self._membership.tell(type="ready", values=submission.tensor.size, turn=submission.turn)
+            about = {} if submission.about is None else asdict(submission.about)
+            self._membership.tell(type="ready", values=submission.tensor.size, turn=submission.turn, **about)
             self._eager_scatter.send(submission.turn, submission.tensor)
 
     def reject(self, turn: int | None, error: OverlayError) -> bool:
@@ -157,11 +169,11 @@ class Submissions:
         submission = self._in_task[task] = self.waiting.popleft()
         return submission.tensor
 
-    def done(self, task: int, participants: tuple[str, ...], seconds: float) -> None:
+    def done(self, done: Done) -> None:
         """The task's result is in the submission's tensor."""
-        submission = self._in_task.pop(task, None)
+        submission = self._in_task.pop(done.task, None)
         if submission is not None:
-            submission.future.set_result(Done(task, participants, seconds))
+            submission.future.set_result(done)
 
     def release(self, task: int) -> None:
         """The policy lets the trainer that sends a copy continue."""

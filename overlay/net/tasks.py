@@ -21,7 +21,7 @@ from overlay.net.membership import Membership
 from overlay.net.neighbours import Neighbours
 from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import NOTHING, ReliableMulticast
-from overlay.net.submissions import Submissions
+from overlay.net.submissions import Done, Submissions
 
 ENDED_TASKS = 256
 """An agent remembers of this many tasks how they ended, for a coordinator that takes over."""
@@ -279,7 +279,7 @@ class Tasks:
             assert execution.tensor is not None
             self._copied(sender, task.number, execution.tensor)
         self._tell(type="finished", task=task.number, seconds=seconds)
-        self._submissions.done(task.number, self._mixed(task), seconds)
+        self._submissions.done(Done(task.number, self._mixed(task), seconds, task.weights))
 
     def _mixed(self, task: Task) -> tuple[str, ...]:
         """The agents whose values are in this agent's result."""

@@ -28,6 +28,9 @@ CONNECT_SECONDS = 10.0
 UNANSWERED_SECONDS = 10.0
 """A connection counts as lost when nothing is acknowledged for this long; TCP alone would try for 15 minutes."""
 
+NO_ROUND_TRIP = 4000.0
+"""Seconds; Linux gives a larger least round trip (2^32 - 1 microseconds) while it has not seen any."""
+
 RETRY_SECONDS = 0.1
 UNSENT_BYTES = 4096, 1 << 17
 """Limits of how many bytes the kernel holds of a connection that have not left; between them it is half a chunk. With
@@ -127,9 +130,9 @@ class Inbound(asyncio.BufferedProtocol):
                 self._secure = False
             elif self._secure:
                 raise MessageError("its first message does not say which agent opened it")
-            if header.kind in (Kind.DISCARD, Kind.SENT):
+            if header.kind in (Kind.DISCARD, Kind.SENT, Kind.FETCH):
                 self._receiver.received(header, np.empty(0, np.float32))
-            if header.kind in (Kind.HELLO, Kind.DISCARD, Kind.SENT) or header.values == 0:
+            if header.kind in (Kind.HELLO, Kind.DISCARD, Kind.SENT, Kind.FETCH) or header.values == 0:
                 return
             self._header, self._values = header, self._receiver.buffer_for(header)
             self._view = memoryview(self._values.data).cast("B")
@@ -293,6 +296,11 @@ class Peer:
         while not self._closed and len(self._lines) < wanted:
             self._lines.append(line := _Outbound(self))
             self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
+
+    def round_trip(self) -> float | None:
+        """The least round trip of the connections, in seconds; None: none is open yet, or nothing was acknowledged."""
+        trips = [each.rtt_seconds for line in self._lines if (each := line.seen()) is not None]
+        return min((trip for trip in trips if 0 < trip < NO_ROUND_TRIP), default=None)
 
     @property
     def connections(self) -> int:

@@ -162,7 +162,7 @@ class SumTree:
             raise TaskError(f"{name}: what switches copy needs a rate, nothing holds it back")
 
 
-Op = Literal["sum", "mean", "mix", "copy"]
+Op = Literal["sum", "mean", "mix", "copy", "maximum", "words"]
 
 
 @dataclass(frozen=True)
@@ -172,15 +172,18 @@ class Task:
     number: unique and rising in an epoch. round: of training, for the log. op: "sum", "mean" (over the tree's
     contributors), or "mix": each receiver takes the mean of its own values and all that reach it (SelMcast; one tree a
     sender, nothing is added on the way), or "copy": receivers get the sender's values beside their own, whenever they
-    come (SelMcast, SSP; one tree, straight from its root). momentum: roots keep v = momentum v + sum or mean, and v is
-    the result (a server's optimiser: what an APSP's server has to take along when it moves).
+    come (SelMcast, SSP; one tree, straight from its root), or "maximum" of each value, or "words": each two values are
+    the bits of one unsigned number of 64 bits, and these are added (integers of few bits, several in a word; who
+    submits them leaves room, so that no carry leaves a field). momentum: roots keep v = momentum v + sum or mean, and v
+    is the result (a server's optimiser: what an APSP's server has to take along when it moves).
 
     window: chunks of a tree that a contributor sends ahead of their results; 0: no limit. keep: agents keep what they
     brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
     share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
     under way; each takes `detour_length` at a time (NetStorm, VI). budget: seconds after which a participant that has
     not got everything discards the task; 0: never. turns: which of each participant's bringings this is, where they
-    have begun to send before (CREW's scatter that does not block); trees begin at whole chunks then.
+    have begun to send before (CREW's scatter that does not block); trees begin at whole chunks then. weights: what each
+    participant gave as its weight (samples, say); agents do not multiply by it, they tell their trainers.
     """
 
     number: int
@@ -198,6 +201,7 @@ class Task:
     momentum: float = 0.0
     budget: float = 0.0
     turns: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
 
     @cached_property
     def nodes(self) -> frozenset[str]:
@@ -243,6 +247,10 @@ class Task:
         """The same, sent so fast."""
         return replace(self, trees=tuple(replace(tree, rate_mbps=mbps) for tree in self.trees))
 
+    def weighted(self, weights: Mapping[str, float]) -> Task:
+        """The same, which says what each participant weighs."""
+        return replace(self, weights=tuple(weights[node] for node in self.participants))
+
     def with_root(self, tree: int, root: str) -> Task:
         """The same where another agent adds this tree's values, straight from its contributors and back: the tree
         carries nothing any more, and a new one at the end does, so that no message means two things."""
@@ -272,6 +280,12 @@ class Task:
             len(self.turns) != len(self.participants) or any(tree.first % self.chunk_values for tree in self.trees)
         ):
             raise TaskError(f"task {self.number}: turns are of all participants, and trees begin at whole chunks then")
+        if self.weights and len(self.weights) != len(self.participants):
+            given = f"{len(self.weights)} weights for {len(self.participants)} participants"
+            raise TaskError(f"task {self.number}: {given}")
+        bounds = [number for tree in self.trees for number in (tree.first, tree.count)]
+        if self.op == "words" and any(n % 2 for n in (self.values, self.chunk_values, *bounds)):
+            raise TaskError(f"task {self.number}: words of 64 bits are two values each, and a chunk would cut one")
         if self.momentum and self.op not in ("sum", "mean"):
             raise TaskError(f"task {self.number}: momentum goes with sums and means, not with {self.op}")
         if self.op != "mix":
@@ -308,8 +322,8 @@ class Task:
                 )
                 for tree in data["trees"]
             )
-            turns = tuple(data.get("turns", ()))
-            return cls(**{**data, "trees": trees, "detours": _edges(data.get("detours", ())), "turns": turns})
+            lists = {name: tuple(data.get(name, ())) for name in ("turns", "weights")}
+            return cls(**{**data, **lists, "trees": trees, "detours": _edges(data.get("detours", ()))})
         except (KeyError, TypeError) as error:
             raise TaskError(f"task: {error}") from None
 

@@ -24,11 +24,18 @@ BROKEN_MBPS = 1e-3
 
 @dataclass(frozen=True)
 class Ready:
-    """An agent has submitted `values` float32 values to synchronise. turn: the agent's own number of the submission."""
+    """An agent has submitted `values` float32 values to synchronise. turn: the agent's own number of the submission.
+
+    For policies whose members come and go (site_rounds.py): round: the trainer's number of the round. op: what is to be
+    done with the values ("": what the policy always does). weight: of the values, such as the samples behind them.
+    """
 
     node: str
     values: int
     turn: int = 0
+    round: int = 0
+    op: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,12 @@ class Withdrawn:
     turn: int
 
 
-Event = Ready | Withdrawn | Finished | Measured | Changed | Progress | Lost | Silent | Back | Failed
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed: about a second since the last one. Only policies with an attribute `ticks` are told."""
+
+
+Event = Ready | Withdrawn | Finished | Measured | Changed | Progress | Lost | Silent | Back | Failed | Tick
 
 
 @dataclass(frozen=True)
@@ -171,10 +183,14 @@ class ContinueAlone:
 
 @dataclass(frozen=True)
 class Reject:
-    """No task can contain the oldest submissions of these agents: their trainers get them back, with the reason."""
+    """No task can contain the oldest submissions of these agents: their trainers get them back, with the reason.
+    behind: the round that others have reached meanwhile, where that is why; the trainer then needs their state. again:
+    the same values may be submitted again, since only the members have changed."""
 
     nodes: tuple[str, ...]
     reason: str
+    behind: int | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,190 @@
+"""What sites have measured of the network between them, and the topology that plans are made on.
+
+Rates are measured between pairs of sites, first alone and then all at once, because pairs often share what they use: a
+site's uplink carries all that the site sends. Where the round trip of a pair is what a way over a third site takes
+(within VIA_PART), packets most likely take that way: the pair is no link of its own, and is left to the other two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.strategies.wan.tree_packing.strategy import wan
+from controlplane.planner.topology import Topology
+from overlay.core.framing import tcp_framing
+
+Pair = tuple[str, str]
+"""(the site that sends, the site that receives)."""
+
+VIA_PART = 0.05
+VIA_LEAST_SECONDS = 0.002
+"""Round trips below this say nothing of the way: inside one building all pairs look alike."""
+
+SHARED_PART = 0.85
+"""A site whose pairs carry less than this part together of the sum of what they carry alone has a limit of its own."""
+
+CHANGE_PART = 0.3
+"""Plans are made anew when a rate that is believed changes by more than this part (hysteresis)."""
+
+UNKNOWN_MBPS = 1000.0
+"""Between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
+
+INNER_MBPS = 1e7  # inside a site: never what limits
+SAMPLES = 8
+GOOD_SAMPLE = 0.75
+
+
+def direct_pairs(round_trips: Mapping[Pair, float]) -> list[Pair]:
+    """The pairs that are links of their own, by all round trips in seconds; both directions of a pair, sorted."""
+    trips: dict[frozenset[str], float] = {}
+    for pair, seconds in round_trips.items():
+        key = frozenset(pair)
+        trips[key] = min(seconds, trips.get(key, seconds))
+    sites = sorted({site for pair in round_trips for site in pair})
+
+    def composed(a: str, b: str) -> bool:
+        own = trips[frozenset((a, b))]
+        if own < VIA_LEAST_SECONDS:
+            return False
+        for via in sites:
+            first, second = trips.get(frozenset((a, via)), 0.0), trips.get(frozenset((via, b)), 0.0)
+            near = min(first, second) <= VIA_PART * own  # in the same town as one of the two: no way of its own
+            if via not in (a, b) and not near and first + second <= own * (1 + VIA_PART):
+                return True
+        return False
+
+    found = {pair for pair in round_trips if not composed(*pair)}
+    return sorted(found | {(b, a) for a, b in found})
+
+
+def slots(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Divides the pairs into slots: in each, a site sends to at most one other and receives from at most one."""
+    made: list[list[Pair]] = []
+    for sender, receiver in sorted(pairs):
+        for slot in made:
+            if all(sender != a and receiver != b for a, b in slot):
+                slot.append((sender, receiver))
+                break
+        else:
+            made.append([(sender, receiver)])
+    return made
+
+
+class SiteNetwork:
+    """Rates and round trips between sites, by name, and plans for any set of them. Not thread-safe.
+
+    chunk_values: of the plans' tasks. mtu: bytes of the network's packets. version: changes whenever plans would.
+
+    pairs: Mbit/s of payload of each measured pair alone. out, into: Mbit/s of all that a site sends, or receives, where
+    that is less than its pairs carry. round_trips: seconds.
+    """
+
+    def __init__(self, chunk_values: int, mtu: int = MTU) -> None:
+        self.chunk_values, self._mtu = chunk_values, mtu
+        self.version = 0
+        self.pairs: dict[Pair, float] = {}
+        self.out: dict[str, float] = {}
+        self.into: dict[str, float] = {}
+        self.round_trips: dict[Pair, float] = {}
+        self._seen: dict[Pair, list[float]] = {}
+        self._plans: dict[tuple[str, ...], tuple[int, Plan, Topology]] = {}
+
+    def surveyed(
+        self, alone: Mapping[Pair, float], together: Mapping[Pair, float], trips: Mapping[Pair, float]
+    ) -> None:
+        """Pairs have been measured, alone and then all at once (Mbit/s of payload), and their round trips (seconds).
+        What was known of other pairs stays."""
+        self.version += 1
+        self.pairs |= alone
+        self.round_trips |= trips
+        for end, limits in ((0, self.out), (1, self.into)):
+            for site in {pair[end] for pair in together}:
+                shared = [pair for pair in together if pair[end] == site and pair in alone]
+                all_at_once = sum(together[pair] for pair in shared)
+                limits.pop(site, None)
+                if len(shared) > 1 and all_at_once < SHARED_PART * sum(alone[pair] for pair in shared):
+                    limits[site] = all_at_once
+
+    def told(self, sender: str, receiver: str, mbps: float) -> None:
+        """The rate of a pair is known from elsewhere (a file, an operator), or the pair was found broken."""
+        self.version += 1
+        self.pairs[sender, receiver] = mbps
+
+    def seen(self, sender: str, receiver: str, mbps: float) -> None:
+        """A chunk of a task has travelled from the one to the other at this rate. Of several such rates a high one says
+        most of the link: a chunk may also have waited for others. Belief changes with SAMPLES of them that differ from
+        it by more than CHANGE_PART."""
+        believed = self.pairs.get((sender, receiver))
+        samples = self._seen.setdefault((sender, receiver), [])
+        samples.append(mbps)
+        if believed is None or len(samples) < SAMPLES:
+            return
+        now = sorted(samples)[int(GOOD_SAMPLE * len(samples))]
+        samples.clear()
+        if abs(now - believed) > CHANGE_PART * believed:
+            self.told(sender, receiver, now)
+
+    def links(self, sites: Sequence[str]) -> dict[Pair, float]:
+        """The rate of each link that a plan for these sites has, Mbit/s of payload. A site of which nothing is known
+        gets links to all others, with the median of what is known. What a site's own limit allows is divided among its
+        links as their rates are: a plan may then use all of them at once. (In a full mesh of sites with equal limits
+        this is optimal: every link is used, and each site sends n / 2 (n - 1) of the limit, as in a ring.)"""
+        known = {pair: mbps for pair, mbps in self.pairs.items() if pair[0] in sites and pair[1] in sites}
+        usual = median(known.values()) if known else UNKNOWN_MBPS
+        for site in sites:
+            others = [other for other in sites if other != site]
+            if not _reaches(known, site) or not _reached(known, site):
+                for other in others:
+                    known.setdefault((site, other), usual)
+                    known.setdefault((other, site), usual)
+        parts = {
+            end: {site: min(1.0, limits[site] / sum(mbps for pair, mbps in known.items() if pair[end] == site))
+                  for site in limits if site in sites and len(sites) > 1}
+            for end, limits in ((0, self.out), (1, self.into))
+        }  # fmt: skip
+        return {
+            (a, b): mbps * min(parts[0].get(a, 1.0), parts[1].get(b, 1.0)) for (a, b), mbps in known.items()
+        }
+
+    def topology(self, sites: Sequence[str]) -> Topology:
+        """Each site a switch with a worker (under the site's name) and a parameter server."""
+        raw = 1 + tcp_framing(self.chunk_values, self._mtu).headers  # links carry headers beside the payload
+        nodes: dict[str, dict[str, str]] = {}
+        links: list[tuple[str, str, dict[str, float]]] = []
+        for site in sites:
+            switch = f"site:{site}"
+            nodes[switch] = {"kind": "switch"}
+            for name, role in ((site, "worker"), (f"server:{site}", "parameter_server")):
+                nodes[name] = {"kind": "server", "role": role}
+                for link in ((switch, name), (name, switch)):
+                    links.append((*link, {"bandwidth_mbps": INNER_MBPS}))
+        for (sender, receiver), mbps in self.links(sites).items():
+            trip = self.round_trips.get((sender, receiver), 0.0)
+            about = {"bandwidth_mbps": raw * mbps, "delay_ms": 500.0 * trip}
+            links.append((f"site:{sender}", f"site:{receiver}", about))
+        return Topology(nodes, links, "sites")
+
+    def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
+        """The plan of `wan` for these sites (two or more), and what it was made on. Raises as the strategy does."""
+        key = tuple(sites)
+        known = self._plans.get(key)
+        if known is not None and known[0] == self.version:
+            return known[1], known[2]
+        topology = self.topology(sites)
+        job = Job("sites", key, tuple(f"server:{site}" for site in key), 4_000_000)
+        plan = wan(topology, job, framing=tcp_framing(self.chunk_values, self._mtu))
+        self._plans = {k: v for k, v in self._plans.items() if v[0] == self.version}
+        self._plans[key] = self.version, plan, topology
+        return plan, topology
+
+
+def _reaches(known: Mapping[Pair, float], site: str) -> bool:
+    return any(sender == site for sender, _ in known)
+
+
+def _reached(known: Mapping[Pair, float], site: str) -> bool:
+    return any(receiver == site for _, receiver in known)

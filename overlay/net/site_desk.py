@@ -1,0 +1,273 @@
+"""The coordinator's part in what sites do beside rounds: surveys of the network, and whose state is everybody's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import Tick
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.site_network import Pair, SiteNetwork, direct_pairs, slots
+from overlay.net.members import Members
+from overlay.net.policy_driver import PolicyDriver
+
+SETTLE_SECONDS = 0.5
+"""A survey begins this long after the last site has joined, so that several that join together are measured at once."""
+
+ANSWER_SECONDS = 10.0
+"""Sites have this long to answer, beside the seconds of a measurement; what has not come by then is left out."""
+
+RETURN_SECONDS = 5.0
+"""After a coordinator was restarted, sites that were in the group have this long to join it before it goes on."""
+
+
+class SiteDesk:
+    """Of one coordinator; everything is called in its loop.
+
+    probe_seconds: of one measurement between two sites; 0: nothing is measured. all_pairs: pairs are measured, too,
+    whose round trip says that they are composed of others. log: gets each line.
+    """
+
+    def __init__(
+        self,
+        policy: SiteRounds,
+        network: SiteNetwork,
+        *,
+        probe_seconds: float = 1.0,
+        all_pairs: bool = False,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._policy, self.network, self._log = policy, network, log
+        self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
+        self._states: dict[str, tuple[int, str]] = {}  # of each site: the round before which its state is, its digest
+        self._asking: dict[str, None] = {}  # sites that wait to be told whose state is right, in order
+        self._survey: asyncio.Task[None] | None = None
+        self._number = 0
+        self._answers: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self._surveyed: set[str] = set()
+        self._returned: asyncio.TimerHandle | None = None
+        self.finished: dict[str, Any] = {}
+        policy.held = probe_seconds > 0
+
+    def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
+        self._loop, self._members, self._driver = loop, members, driver
+
+    # --- members ---
+
+    def joined(self, node: str) -> None:
+        self._consider_survey()
+
+    def left(self, node: str) -> None:
+        self._states.pop(node, None)
+        self._asking.pop(node, None)
+        self._answers.put_nowait((node, {"what": "left"}))
+        self._answer()
+
+    def task_done(self, task: Task, seconds: float) -> None:
+        """A task is done, which took the slowest site so long."""
+        if task.op != "maximum":
+            self.finished = {"round": task.round, "seconds": seconds, "sites": task.participants}
+
+    def said(self, node: str, message: dict[str, Any]) -> None:
+        what = message["what"]
+        if what in ("trips", "probed"):
+            self._answers.put_nowait((node, message))
+        elif what == "state":
+            self._states[node] = int(message["round"]), str(message["digest"])
+            self._compare(node)
+            self._answer()
+        elif what == "here":
+            self._states[node] = int(message["round"]), str(message["digest"])
+            self._asking[node] = None
+            if message.get("active") and not self._policy.started and self._returned is None:
+                self._returned = self._loop.call_later(RETURN_SECONDS, self._all_returned)
+            self._answer()
+
+    # --- whose state is everybody's ---
+
+    def _all_returned(self) -> None:
+        """Sites that were in a group have joined a coordinator that knows nothing of it, and have had their time."""
+        self._returned = None
+        if not self._policy.started and self._asking:
+            self._policy.sites = min(self._policy.sites, len(self._asking))
+            self._begin_together()
+            self._consider_survey()
+
+    def _begin_together(self) -> None:
+        """The sites that have asked begin with the state of the one that is furthest."""
+        lead = min(self._asking, key=lambda node: (-self._states[node][0], node))
+        self._policy.begin_at(self._states[lead][0])
+        self._reply(lead, None)
+        self._log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
+        self._answer()
+
+    def _answer(self) -> None:
+        """Tells the sites that have asked whose state to take, where that is known by now."""
+        if not self._policy.started:
+            if len(self._asking) >= self._policy.sites:
+                self._begin_together()
+            return
+        for node in list(self._asking):
+            round_, digest = self._states[node]
+            sources = [
+                each for each in self._policy.active
+                if each != node and self._states.get(each, (-1, ""))[0] == self._policy.round
+            ]  # fmt: skip
+            if any(self._states[each] == (round_, digest) for each in sources) or not self._policy.active:
+                self._reply(node, None)
+            elif sources:
+                self._reply(node, max(sources, key=lambda each: (self._rate(each, node), each)))
+        self._driver.handle(Tick())
+
+    def _rate(self, sender: str, receiver: str) -> float:
+        return self.network.pairs.get((sender, receiver), 0.0)
+
+    def _reply(self, node: str, source: str | None) -> None:
+        """source: the site whose state this one is to take; None: its own state is right."""
+        self._asking.pop(node, None)
+        if source is None:
+            refused = self._policy.activate(node)
+            if refused is not None:
+                self._log(f"{node} cannot take part: {refused}")
+                return
+            self._log(f"{node} takes part from round {self._policy.round} on")
+            self._members.tell((node,), type="site", what="take", **{"from": None}, round=self._policy.round)
+            return
+        round_, digest = self._states[source]
+        self._log(f"{node} takes the state of {source} before round {round_}")
+        self._members.tell((node,), type="site", what="take", **{"from": source}, round=round_, digest=digest)
+
+    def _compare(self, node: str) -> None:
+        """Sites before the same round must have the same state; who differs from most has to take theirs."""
+        own = self._states[node]
+        same_round = {each: self._states[each] for each in self._policy.active
+                      if each in self._states and self._states[each][0] == own[0]}  # fmt: skip
+        counts = Counter(same_round.values())
+        if len(counts) < 2:
+            return
+        most = max(counts, key=lambda state: (counts[state], state))
+        for each, state in same_round.items():
+            if state != most:
+                self._log(f"{each} has another state than most before round {own[0]}: it is to take theirs")
+                self._policy.active.discard(each)
+
+    # --- surveys ---
+
+    def _consider_survey(self) -> None:
+        """A survey begins when enough sites are there, and again when sites have come that no survey knows."""
+        new = self._members.keys() - self._surveyed
+        enough = len(self._members) >= max(2, self._policy.sites) or self._surveyed
+        if self._probe_seconds <= 0 or self._survey is not None or not new or not enough:
+            if self._policy.sites < 2 and not self._surveyed:
+                self._policy.held = False  # a site alone may begin
+            return
+        self._survey = asyncio.ensure_future(self._measure())
+
+    async def _measure(self) -> None:
+        try:
+            await asyncio.sleep(SETTLE_SECONDS)
+            nodes = sorted(self._members)
+            began = time.monotonic()
+            trips = await self._round_trips(nodes)
+            pairs = [(a, b) for a in nodes for b in nodes if a != b]
+            if not self._all_pairs:
+                pairs = direct_pairs(trips) or pairs
+            alone: dict[Pair, float] = {}
+            for slot in slots(pair for pair in pairs if pair not in self.network.pairs):
+                alone |= await self._probe(slot)
+            together = await self._probe(pairs) if len(nodes) > 2 else {}
+            self.network.surveyed(alone, together, trips)
+            self._surveyed.update(nodes)
+            self._log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
+                      f"{time.monotonic() - began:.1f} s: {self._words(alone)}")  # fmt: skip
+        finally:
+            self._survey = None
+            self._policy.held = False
+            self._driver.handle(Tick())
+        self._consider_survey()
+
+    async def _round_trips(self, nodes: Iterable[str]) -> dict[Pair, float]:
+        waiting, trips = set(nodes), dict[Pair, float]()
+        self._forget_answers()
+        self._members.tell(nodes, type="site", what="trips")
+        async for node, message in self._answered(ANSWER_SECONDS):
+            if message["what"] == "trips":
+                trips |= {(node, str(other)): float(seconds) for other, seconds in message["trips"].items()}
+            waiting.discard(node)
+            if not waiting:
+                break
+        return trips
+
+    async def _probe(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
+        """Measures these pairs at once: the rates that came, Mbit/s of payload."""
+        waiting, found = set(pairs), dict[Pair, float]()
+        self._number += 1
+        number = self._number
+        self._forget_answers()
+        for sender, receiver in sorted(waiting):
+            self._members.tell(
+                (sender,), type="site", what="probe", to=receiver, number=number, seconds=self._probe_seconds
+            )  # fmt: skip
+        async for node, message in self._answered(self._probe_seconds + ANSWER_SECONDS):
+            if message["what"] == "probed" and int(message["number"]) == number:
+                pair = str(message["sender"]), node
+                if float(message["mbps"]) > 0:
+                    found[pair] = float(message["mbps"])
+                waiting.discard(pair)
+            elif message["what"] == "left":
+                waiting -= {pair for pair in waiting if node in pair}
+            if not waiting:
+                break
+        return found
+
+    def _forget_answers(self) -> None:
+        while not self._answers.empty():
+            self._answers.get_nowait()
+
+    async def _answered(self, seconds: float) -> Any:
+        end = self._loop.time() + seconds
+        while (left := end - self._loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    answer = await self._answers.get()
+            except TimeoutError:
+                return
+            yield answer
+
+    @staticmethod
+    def _words(rates: dict[Pair, float]) -> str:
+        return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
+
+    # --- for people ---
+
+    def status(self) -> dict[str, Any]:
+        policy, network = self._policy, self.network
+        sites = {
+            node: {
+                "address": "{}:{}".format(*member.address),
+                "takes_part": node in policy.active,
+                "round": self._states.get(node, (None, ""))[0],
+                "state": self._states.get(node, (0, ""))[1][:12],
+            }
+            for node, member in self._members.items()
+        }
+        links = [
+            {"from": a, "to": b, "mbps": mbps, "round_trip_ms": 1000 * network.round_trips.get((a, b), 0.0)}
+            for (a, b), mbps in sorted(network.pairs.items())
+        ]
+        return {
+            "sites": sites,
+            "round": policy.round,
+            "begun": policy.started,
+            "waits_for_sites": max(0, policy.sites - len(self._asking)) if not policy.started else 0,
+            "waits_for": policy.missing(),
+            "measuring": self._survey is not None,
+            "links": links,
+            "sends_at_most_mbps": dict(network.out),
+            "receives_at_most_mbps": dict(network.into),
+            "last": self.finished,
+        }

@@ -1,0 +1,293 @@
+"""What one site's agent does beside tasks: measures links to other sites, and gives and takes the trainer's state.
+
+A state is bytes that only trainers understand, with the number of the round before which it is and its SHA-256. An
+agent keeps the latest one that its trainer has offered, and sends it to any member that asks, behind the chunks of
+tasks. Who asks checks the digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlay.core.errors import OverlayError, PeerLost
+from overlay.core.message import Header, Kind, Values
+from overlay.net.membership import Membership
+from overlay.net.neighbours import Neighbours
+
+Bytes = NDArray[np.uint8]
+
+PIECE_BYTES = 1 << 16
+PIECE_PRIORITY = 5
+"""Chunks of tasks (priority 0) go before the pieces of a state."""
+
+STALLED_SECONDS = 20.0
+"""A state of which no piece has come for this long is given up; the coordinator names another site then."""
+
+PROBE_VALUES = 1024, 65_536
+"""A measurement's messages have between so many values: slow links carry a few small ones, fast ones large ones."""
+
+PROBE_QUICK_SECONDS = 0.005
+"""Messages grow while the connection takes them faster than this."""
+
+TRIPS_SECONDS = 5.0
+TRIPS_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class State:
+    """A trainer's state before round `round`; digest: the SHA-256 of the data, in hexadecimal digits."""
+
+    round: int
+    digest: str
+    data: Bytes
+
+
+def digest_of(data: Bytes) -> str:
+    """The SHA-256 of a state."""
+    return hashlib.sha256(data.data).hexdigest()
+
+
+@dataclass
+class _Fetching:
+    """A state that is arriving. pieces: by position; the first one is about the others. heard: loop's time."""
+
+    peer: str
+    future: concurrent.futures.Future[State]
+    heard: float
+    pieces: dict[int, Values] = field(default_factory=dict)
+
+
+@dataclass
+class _Arriving:
+    """The messages of one measurement: (seconds, bytes) of each."""
+
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+
+    def mbps(self) -> float:
+        """The rate after the first third of the time, in which TCP still finds out how much it may send; 0: too few
+        messages have come to say anything."""
+        first, last = self.arrivals[0][0], self.arrivals[-1][0]
+        steady = [each for each in self.arrivals if each[0] >= first + (last - first) / 3]
+        span = last - steady[0][0]
+        if span <= 0:
+            return 0.0
+        return sum(size for _, size in steady[1:]) * 8e-6 / span
+
+
+class SiteServices:
+    """Of one agent. Methods for trainers may be called from any thread; all others are called in the agent's loop."""
+
+    def __init__(
+        self, node: str, loop: asyncio.AbstractEventLoop, membership: Membership, neighbours: Neighbours
+    ) -> None:
+        self._node, self._loop, self._membership, self._neighbours = node, loop, membership, neighbours
+        self._offered: State | None = None
+        self._here: concurrent.futures.Future[dict[str, Any]] | None = None
+        self._is_active = False
+        self._numbers = count(1)
+        self._fetching: dict[int, _Fetching] = {}
+        self._arriving: dict[tuple[str, int], _Arriving] = {}
+        self._nothing = np.zeros(PROBE_VALUES[1], np.float32)
+        self._ended: OverlayError | None = None
+
+    # --- for trainers ---
+
+    def offer(self, state: State) -> None:
+        """From now on other sites get this state."""
+        self._loop.call_soon_threadsafe(self._offer, state)
+
+    def here(self, state: State) -> concurrent.futures.Future[dict[str, Any]]:
+        """Offers the state and asks the coordinator whether it is that of the other sites. The answer: "from" is the
+        site whose state to fetch instead, with its "round"; None: the state is right, and the others count on this
+        site."""
+        future: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._ask, state, future)
+        return future
+
+    def fetch(self, peer: str) -> concurrent.futures.Future[State]:
+        """The latest state that this site has offered. The future raises OverlayError (PeerLost: ask the coordinator
+        for another site)."""
+        future: concurrent.futures.Future[State] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._fetch, peer, future)
+        return future
+
+    def members(self) -> list[str]:
+        """The sites that are connected to the coordinator, as it has said last."""
+        return sorted(self._neighbours.members)
+
+    # --- in the loop ---
+
+    def _offer(self, state: State) -> None:
+        self._offered = state
+        self._tell("state")
+
+    def _tell(self, what: str) -> None:
+        assert self._offered is not None, "a site says what it has offered"
+        self._membership.tell(
+            type="site", what=what, round=self._offered.round, digest=self._offered.digest, active=self._is_active
+        )  # fmt: skip
+
+    def _ask(self, state: State, future: concurrent.futures.Future[dict[str, Any]]) -> None:
+        if self._ended is not None:
+            future.set_exception(self._ended)
+            return
+        self._offered, self._here, self._is_active = state, future, False
+        self._tell("here")
+
+    def introduced(self) -> None:
+        """A coordinator has said who the members are, perhaps a new one, which knows nothing of this site's state."""
+        for number, each in list(self._fetching.items()):
+            if each.peer not in self._neighbours.members:
+                self._fail(number, PeerLost(f"{each.peer} is lost, whose state was arriving"))
+        if self._offered is not None and (self._here is not None or self._is_active):
+            self._tell("here")
+
+    def said(self, message: dict[str, Any]) -> None:
+        """The coordinator has sent a message of the type "site"."""
+        what = message["what"]
+        if what == "take":
+            self._is_active = message["from"] is None
+            future, self._here = self._here, None
+            if future is not None:
+                future.set_result(message)
+        elif what == "probe":
+            self._probe(str(message["to"]), int(message["number"]), float(message["seconds"]))
+        elif what == "trips":
+            self._say_trips(self._loop.time() + TRIPS_SECONDS)
+
+    def fail_all(self, error: OverlayError) -> None:
+        """The agent ends: futures that are not done raise the error."""
+        self._ended = error
+        for number in list(self._fetching):
+            self._fail(number, error)
+        future, self._here = self._here, None
+        if future is not None:
+            future.set_exception(error)
+
+    def received(self, sender: str, header: Header, values: Values) -> None:
+        """Another site has sent a PROBE, FETCH or PIECE."""
+        if header.kind == Kind.PROBE:
+            self._measured(sender, header)
+        elif header.kind == Kind.FETCH:
+            self._serve(sender, header.task)
+        elif header.task in self._fetching and self._fetching[header.task].peer == sender:
+            self._piece(header, values)
+
+    # --- measuring ---
+
+    def _say_trips(self, until: float) -> None:
+        """Tells the round trips when there is a connection to every member, or after a while."""
+        trips = self._neighbours.round_trips()
+        others = self._neighbours.members.keys() - {self._node}
+        if others - trips.keys() and self._loop.time() < until:
+            self._loop.call_later(TRIPS_POLL_SECONDS, self._say_trips, until)
+        else:
+            self._membership.tell(type="site", what="trips", trips=trips)
+
+    def _probe(self, to: str, number: int, seconds: float) -> None:
+        """Sends values to another site for so long, as fast as its connection takes them."""
+        end = self._loop.time() + seconds
+
+        def post(size: int, before: float) -> None:
+            now = self._loop.time()
+            if to not in self._neighbours.members or self._ended is not None:
+                return
+            if now - before < PROBE_QUICK_SECONDS:
+                size = min(2 * size, PROBE_VALUES[1])
+            path = self._neighbours.path(self._node, to)
+            header = Header(Kind.PROBE, self._neighbours.epoch, number, path, 1, chunk=int(now >= end), values=size)
+            again: Callable[[], object] = lambda: None  # noqa: E731
+            if now < end:
+                again = partial(self._loop.call_soon, post, size, now)
+            self._neighbours.send(PIECE_PRIORITY, header, self._nothing[:size], again)
+
+        post(PROBE_VALUES[0], self._loop.time() - 1.0)
+
+    def _measured(self, sender: str, header: Header) -> None:
+        arriving = self._arriving.setdefault((sender, header.task), _Arriving())
+        arriving.arrivals.append((self._loop.time(), 4 * header.values))
+        if header.chunk:
+            del self._arriving[sender, header.task]
+            self._membership.tell(
+                type="site", what="probed", sender=sender, number=header.task, mbps=arriving.mbps()
+            )  # fmt: skip
+
+    # --- states ---
+
+    def _serve(self, to: str, number: int) -> None:
+        """Sends the state that was offered last; nothing where there is none."""
+        state = self._offered
+        if state is None or to not in self._neighbours.members:
+            return
+        about = {"round": state.round, "digest": state.digest, "bytes": state.data.size}
+        words = json.dumps(about).encode()
+        words += b" " * (-len(words) % 4)
+        spare = -state.data.size % PIECE_BYTES
+        whole = state.data
+        pieces: list[Values] = [np.frombuffer(words, np.float32)]
+        full = whole[: whole.size - whole.size % PIECE_BYTES].view(np.float32)
+        pieces += [full[k : k + PIECE_BYTES // 4] for k in range(0, full.size, PIECE_BYTES // 4)]
+        if spare:
+            rest = np.zeros(PIECE_BYTES, np.uint8)
+            rest[: PIECE_BYTES - spare] = whole[whole.size - (PIECE_BYTES - spare) :]
+            pieces.append(rest.view(np.float32))
+        path = self._neighbours.path(self._node, to)
+        for position, values in enumerate(pieces):
+            header = Header(
+                Kind.PIECE, self._neighbours.epoch, number, path, 1, chunk=position, values=len(values),
+                contributors=len(pieces),
+            )  # fmt: skip
+            self._neighbours.send(PIECE_PRIORITY, header, values)
+
+    def _fetch(self, peer: str, future: concurrent.futures.Future[State]) -> None:
+        if self._ended is not None or peer not in self._neighbours.members:
+            future.set_exception(self._ended or PeerLost(f"{peer} is not a member now"))
+            return
+        number = next(self._numbers)
+        self._fetching[number] = _Fetching(peer, future, self._loop.time())
+        path = self._neighbours.path(self._node, peer)
+        header = Header(Kind.FETCH, self._neighbours.epoch, number, path, 1)
+        self._neighbours.send(0, header, np.empty(0, np.float32))
+        self._loop.call_later(STALLED_SECONDS, self._watch, number)
+
+    def _watch(self, number: int) -> None:
+        each = self._fetching.get(number)
+        if each is None:
+            return
+        left = each.heard + STALLED_SECONDS - self._loop.time()
+        if left > 0:
+            self._loop.call_later(left, self._watch, number)
+        else:
+            words = f"{each.peer} has sent nothing of its state for {STALLED_SECONDS:.0f} s"
+            self._fail(number, PeerLost(words))
+
+    def _fail(self, number: int, error: OverlayError) -> None:
+        self._fetching.pop(number).future.set_exception(error)
+
+    def _piece(self, header: Header, values: Values) -> None:
+        each = self._fetching[header.task]
+        each.heard = self._loop.time()
+        each.pieces[header.chunk] = values
+        if len(each.pieces) < header.contributors:
+            return
+        del self._fetching[header.task]
+        try:
+            about = json.loads(each.pieces[0].tobytes())
+            data = np.concatenate([each.pieces[k].view(np.uint8) for k in range(1, header.contributors)] or
+                                  [np.empty(0, np.uint8)])[: about["bytes"]]  # fmt: skip
+            state = State(int(about["round"]), str(about["digest"]), data)
+        except (ValueError, KeyError, TypeError) as error:
+            each.future.set_exception(PeerLost(f"the state from {each.peer} cannot be read: {error!r}"))
+            return
+        each.future.set_result(state)

@@ -1,0 +1,301 @@
+"""`inart site`: trains across data centres. One coordinator anywhere; at each site, a training script.
+
+    inart site coordinator --sites 3 --listen 10.0.0.1:9700 --credentials DIR
+    inart site run --coordinator 10.0.0.1:9700 --site paris -- torchrun --nproc-per-node 8 train.py
+    inart site status --coordinator 10.0.0.1:9700
+
+`run` starts the script, which joins with `inart.sites.init()`. `agent` is a trial of the network without training: it
+averages random values and checks the means. `probe` prints what the sites have measured of each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
+from controlplane.planner.plan.framing import MTU
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.errors import OverlayError
+from overlay.core.site_network import SiteNetwork
+from overlay.net.coordinator import Coordinator
+from overlay.net.site_desk import SiteDesk
+from overlay.net.tls import Security
+from overlay.sites.group import ADVERTISE, COORDINATOR, FLOAT_BITS, LISTEN, SITE, init, parse_address
+from overlay.sites.packing import BITS
+
+CHUNK_VALUES = 16_384
+"""64 KB: small enough for slow links, large enough for fast ones."""
+
+ASK_SECONDS = 10.0
+
+
+def address(text: str) -> tuple[str, int]:
+    """Reads HOST:PORT, for argparse."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _links(file: Path, network: SiteNetwork) -> None:
+    """Reads rates that are known: {"links": [["paris", "tokyo", 800], ..], "out": {"paris": 1000}, "into": {..}}, in
+    Mbit/s, each link in one direction. Raises OverlayError."""
+    try:
+        known = json.loads(file.read_text())
+        for sender, receiver, mbps in known.get("links", ()):
+            network.told(str(sender), str(receiver), float(mbps))
+        network.out |= {str(site): float(mbps) for site, mbps in known.get("out", {}).items()}
+        network.into |= {str(site): float(mbps) for site, mbps in known.get("into", {}).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise OverlayError(f"--links {file}: {error}; it has {{\"links\": [[from, to, Mbit/s], ..]}}") from None
+
+
+def make_coordinator(
+    host: str,
+    port: int,
+    *,
+    sites: int,
+    network: SiteNetwork,
+    patience: float | None = None,
+    probe_seconds: float = 1.0,
+    all_pairs: bool = False,
+    follow: bool = True,
+    paced: bool = True,
+    security: Security | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Coordinator:
+    """A coordinator of sites, which is running; close it. follow: rates that chunks show change the plan. paced: sites
+    send at the plan's rates; else as fast as TCP lets them. Raises OSError when it cannot listen."""
+
+    def broken(site: str, other: str) -> None:
+        for pair in ((site, other), (other, site)):
+            if pair in network.pairs:
+                network.told(*pair, min(network.pairs[pair], BROKEN_MBPS))
+
+    policy = SiteRounds(
+        network.plan, sites=sites, patience=patience, broken=broken, paced=paced, chunk_values=network.chunk_values,
+        **({"measured": network.seen} if follow else {}),
+    )  # fmt: skip
+    desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, log=log)
+    return Coordinator(
+        policy, host, port, desk=desk, security=security, log=log, finished=desk.task_done,
+        probe_values=network.chunk_values // 2 if follow else None,
+    )  # fmt: skip
+
+
+BROKEN_MBPS = 1e-3
+
+
+def coordinate(arguments: argparse.Namespace) -> int:
+    """`inart site coordinator`: runs until a signal ends it."""
+    security = Security.of(tls_from(arguments))
+    host, port = arguments.listen
+    if security is None and not arguments.insecure and not is_local(f"{host}:{port}"):
+        raise OverlayError(
+            f"{host}:{port} leaves this machine: give --credentials DIR (`inart certificates` makes it), or --insecure"
+        )
+    network = SiteNetwork(arguments.chunk, arguments.mtu)
+    if arguments.links is not None:
+        _links(arguments.links, network)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with make_coordinator(
+        host, port, sites=arguments.sites, network=network, patience=arguments.patience, follow=not arguments.fixed,
+        probe_seconds=0.0 if arguments.no_probe else arguments.probe_seconds, all_pairs=arguments.all_pairs,
+        security=security, log=lambda line: print(line, flush=True),
+    ) as coordinator:  # fmt: skip
+        here = "{}:{}".format(*coordinator.address)
+        print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
+        print(f"    inart site run --coordinator {here} --site NAME -- torchrun ... train.py", flush=True)
+        stop.wait()
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`inart site run`: checks that the coordinator answers, then runs the command with what `init` needs."""
+    if not arguments.command:
+        raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
+    ask(arguments)
+    environment = dict(os.environ)
+    environment[COORDINATOR] = "{}:{}".format(*arguments.coordinator)
+    for name, value in ((SITE, arguments.site), (LISTEN, arguments.listen), (ADVERTISE, arguments.advertise)):
+        if value is not None:
+            environment[name] = value if isinstance(value, str) else "{}:{}".format(*value)
+    if arguments.credentials is not None:
+        environment["INART_CREDENTIALS"] = str(arguments.credentials.resolve())
+    child = subprocess.Popen(arguments.command, env=environment)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda signum, _: child.send_signal(signum))
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def ask(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The coordinator's status. Raises OverlayError that says what to do when it does not answer."""
+    host, port = arguments.coordinator
+    try:
+        tls = Security.of(tls_from(arguments))
+        with socket.create_connection((host, port), ASK_SECONDS) as plain:
+            connection = plain if tls is None else tls.connect.wrap_socket(plain)
+            with connection, connection.makefile("rwb") as stream:
+                stream.write(b'{"type": "status"}\n')
+                stream.flush()
+                line = stream.readline()
+        answer: dict[str, Any] = json.loads(line or b"null") or {}
+    except (OSError, ssl.SSLError) as error:
+        raise OverlayError(
+            f"no coordinator answers at {host}:{port}: {error}; `inart site coordinator` starts one, and both ends "
+            "need --credentials, or neither"
+        ) from None
+    except ValueError as error:
+        raise OverlayError(f"{host}:{port} is no coordinator of sites: {error}") from None
+    if "sites" not in answer:
+        raise OverlayError(f"{host}:{port} gives no status: is it `inart site coordinator`, with --credentials or not?")
+    return answer
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """`inart site status`."""
+    found = ask(arguments)
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    for name, site in sorted(found["sites"].items()):
+        part = "takes part" if site["takes_part"] else "has joined"
+        print(f"{name:<20} {site['address']:<24} {part:<11} round {site['round']}, state {site['state'] or '-'}")
+    if not found["begun"]:
+        print(f"waits for {found['waits_for_sites']} more sites before the first round")
+    elif found["waits_for"]:
+        print(f"round {found['round']} waits for {', '.join(found['waits_for'])}")
+    if found["measuring"]:
+        print("the network is being measured")
+    last = found["last"]
+    if last:
+        print(f"round {last['round']}: {last['seconds']:.3f} s, {len(last['sites'])} sites")
+    return 0
+
+
+def probe(arguments: argparse.Namespace) -> int:
+    """`inart site probe`: what the sites have measured of each other."""
+    found = ask(arguments)
+    if arguments.json:
+        print(json.dumps({k: found[k] for k in ("links", "sends_at_most_mbps", "receives_at_most_mbps")}, indent=1))
+        return 0
+    for link in found["links"]:
+        print(f"{link['from']:<20} -> {link['to']:<20} {link['mbps']:10.2f} Mbit/s {link['round_trip_ms']:8.1f} ms")
+    for words, limits in (("sends", found["sends_at_most_mbps"]), ("receives", found["receives_at_most_mbps"])):
+        for site, mbps in sorted(limits.items()):
+            print(f"{site:<20} {words} at most {mbps:.2f} Mbit/s in all")
+    if not found["links"]:
+        print("nothing is measured yet" + (": it is being done" if found["measuring"] else ""))
+    return 0
+
+
+def trial(arguments: argparse.Namespace) -> int:
+    """`inart site agent`: averages random values, round after round, and says how long each took."""
+    group = init(
+        "{}:{}".format(*arguments.coordinator), arguments.site, credentials=arguments.credentials,
+        listen=arguments.listen and "{}:{}".format(*arguments.listen),
+        advertise=arguments.advertise and "{}:{}".format(*arguments.advertise), timeout=arguments.timeout,
+        log=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    with group:
+        began = group.agree(np.zeros(8, np.uint8), 0).round
+        rng = np.random.default_rng(abs(hash(group.site)))
+        for number in range(began, began + arguments.rounds):
+            values = rng.standard_normal(arguments.values).astype(np.float32)
+            begin = time.monotonic()
+            found = group.average(values, round=number, bits=arguments.bits)
+            group.offer(np.zeros(8, np.uint8), number + 1)
+            line = {"round": number, "seconds": time.monotonic() - begin, "sites": found.sites,
+                    "mean_square": float(np.mean(values.astype(np.float64) ** 2))}  # fmt: skip
+            print(json.dumps(line), flush=True)
+    return 0
+
+
+def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
+    default = os.environ.get(COORDINATOR)
+    parser.add_argument("--coordinator", type=address, required=default is None, metavar="HOST:PORT",
+                        default=address(default) if default else None,
+                        help=f"where `inart site coordinator` listens (default: ${COORDINATOR})")  # fmt: skip
+    if site:
+        parser.add_argument("--site", metavar="NAME", help="this site's name, as on its certificate (default: the "
+                            "host's name)")  # fmt: skip
+        parser.add_argument("--listen", type=address, metavar="HOST:PORT", help="for other sites, who are told the "
+                            "address that the coordinator sees (default: all addresses, any port)")  # fmt: skip
+        parser.add_argument("--advertise", type=address, metavar="HOST:PORT", help="where other sites reach this one, "
+                            "if elsewhere; port 0: the one of --listen")  # fmt: skip
+    add_tls_arguments(parser)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="inart site", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("coordinator", help="the server that sites join: it measures, plans, and carries no values")
+    one.add_argument("--sites", type=int, required=True, metavar="N", help="the first round waits for so many; more "
+                     "may join at any time, and any may leave")  # fmt: skip
+    one.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
+                     help="for sites (default: 127.0.0.1:9700)")  # fmt: skip
+    one.add_argument("--patience", type=float, metavar="S", help="seconds after the first site, after which a round "
+                     "begins without the late ones (default: it waits for all that are not lost)")  # fmt: skip
+    one.add_argument("--links", type=Path, metavar="FILE", help="rates that are known (JSON): not measured")
+    one.add_argument("--probe-seconds", type=float, default=1.0, metavar="S", help="of one measurement (default 1)")
+    one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
+                     "over a third site")  # fmt: skip
+    one.add_argument("--no-probe", action="store_true", help="measure nothing before the first round")
+    one.add_argument("--fixed", action="store_true", help="do not follow the rates that rounds show")
+    one.add_argument("--chunk", type=int, default=CHUNK_VALUES, metavar="N", help="values of a chunk (%(default)s)")
+    one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
+    one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
+    add_tls_arguments(one)
+    one.set_defaults(act=coordinate)
+    two = verbs.add_parser("run", help="run a training script as a site")
+    _who(two, site=True)
+    two.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="torchrun ... train.py")
+    two.set_defaults(act=run)
+    three = verbs.add_parser("agent", help="a trial without training: average random values")
+    _who(three, site=True)
+    three.add_argument("--values", type=int, default=1_000_000, help="float32 values (default 1000000)")
+    three.add_argument("--rounds", type=int, default=3, help="averages (default 3)")
+    three.add_argument("--bits", type=int, default=FLOAT_BITS, choices=(FLOAT_BITS, *BITS), help="of a value")
+    three.add_argument("--timeout", type=float, default=600.0, help="s that anything may take")
+    three.set_defaults(act=trial)
+    for name, act, words in (("status", status, "who is there, and what is waited for"),
+                             ("probe", probe, "what the sites have measured of each other")):  # fmt: skip
+        last = verbs.add_parser(name, help=words)
+        _who(last, site=False)
+        last.add_argument("--json", action="store_true", help="for programs")
+        last.set_defaults(act=act)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    if arguments.verb == "run" and arguments.command[:1] == ["--"]:
+        del arguments.command[0]
+    try:
+        return int(arguments.act(arguments))
+    except (OverlayError, OSError, ValueError) as error:
+        print(f"inart site: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""The sites that train together, as one site sees them: it joins, takes the others' state, and averages with them.
+
+    group = inart.sites.init(coordinator="10.0.0.1:9700", site="paris")
+    average = group.average(values, round=0, weight=samples)      # replaced by the weighted mean, at all sites alike
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from controlplane.common.rpc.tls import credentials as credentials_in
+from overlay.core.errors import Behind, Late, OverlayError, PeerLost
+from overlay.net.agent import Agent
+from overlay.net.site_services import Bytes, State, digest_of
+from overlay.net.submissions import About, Done
+from overlay.net.tls import Security
+from overlay.sites.packing import BITS, Floats, pack, scales_of, unpack, word_values
+
+FLOAT_BITS = 32
+TIMEOUT_SECONDS = 600.0
+REJOIN_SECONDS = 30.0
+"""A site that was restarted joins again when the coordinator has noticed that its old process is gone; at most so
+long."""
+
+PAUSE_SECONDS = 0.2
+COORDINATOR, SITE, LISTEN, ADVERTISE = "INART_COORDINATOR", "INART_SITE", "INART_SITE_LISTEN", "INART_SITE_ADVERTISE"
+"""Variables of the environment that `inart site run` sets."""
+
+_log = logging.getLogger("inart.sites")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """A mean that has replaced a site's values. sites: whose values are in it. weights: of these. left: what rounding
+    has left out of this site's own values; None: nothing was rounded. seconds: since the values were given."""
+
+    sites: tuple[str, ...]
+    weights: tuple[float, ...]
+    left: Floats | None
+    seconds: float
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Reads HOST:PORT, or [HOST]:PORT for IPv6. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def init(
+    coordinator: str | None = None,
+    site: str | None = None,
+    *,
+    credentials: str | Path | None = None,
+    listen: str | None = None,
+    advertise: str | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+    log: Callable[[str], None] = _log.info,
+) -> SiteGroup:
+    """Joins the sites that train together. Call it in one process of each site: rank 0, where a site has several.
+
+    coordinator: HOST:PORT of `inart site coordinator`. site: this site's name, as on its certificate (default: the
+    host's name). credentials: a folder of `inart certificates`; without one nothing is encrypted. listen: HOST:PORT at
+    which other sites reach this one (default: any port of all addresses); advertise: the address that they are told
+    instead. All of these are taken from the environment where they are not given: `inart site run` sets it. timeout:
+    seconds that anything may take before it fails. Raises OverlayError that says what is wrong and who is missing.
+    """
+    where = coordinator or os.environ.get(COORDINATOR)
+    if not where:
+        raise OverlayError("no coordinator is known: give coordinator='HOST:PORT', or start with `inart site run`")
+    name = site or os.environ.get(SITE) or socket.gethostname()
+    try:
+        at = parse_address(where)
+        own = parse_address(listen or os.environ.get(LISTEN) or "0.0.0.0:0")
+        told = advertise or os.environ.get(ADVERTISE)
+        tls = credentials_in(Path(credentials) if credentials is not None else None)
+        security = Security.of(tls)
+        outside = parse_address(told) if told else None
+    except ValueError as error:
+        raise OverlayError(str(error)) from None
+    end = time.monotonic() + REJOIN_SECONDS
+    while True:
+        agent = Agent(at, name, listen=own, advertise=outside, security=security, log=log)
+        try:
+            agent.wait_joined()
+            return SiteGroup(agent, timeout=timeout, log=log)
+        except OverlayError as error:
+            agent.close()
+            if "is there already" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(PAUSE_SECONDS)
+
+
+class SiteGroup:
+    """One site's membership; a context manager. Methods wait; call them from one thread at a time."""
+
+    def __init__(
+        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, log: Callable[[str], None] = _log.info
+    ) -> None:
+        self._agent, self.timeout, self._log = agent, timeout, log
+        self.site = agent.node
+
+    def members(self) -> list[str]:
+        """The names of the sites that are connected now."""
+        return self._agent.site.members()
+
+    def bytes_sent(self) -> int:
+        """What this site has sent to other sites, in bytes."""
+        return sum(self._agent.statistics()["bytes_sent"].values())
+
+    # --- the state that all sites share ---
+
+    def agree(self, data: Bytes, round: int) -> State:
+        """Compares this site's state with the others' and returns the one to go on with: this one, or another site's,
+        whose digest has been checked. Afterwards the others count on this site.
+
+        data: the state, as bytes (uint8, one dimension), which nobody changes any more. round: the one before which it
+        is. Of sites that begin together, the state before the highest round is taken, and among equals that of the
+        first name. Raises Late when too few sites are there.
+        """
+        state = State(round, digest_of(data), data)
+        end = time.monotonic() + self.timeout
+        while True:
+            answer = self._wait(self._agent.site.here(state), end, "the other sites have not said whose state to take")
+            if answer["from"] is None:
+                return state
+            try:
+                fetched = self._wait(self._agent.site.fetch(answer["from"]), end, "the state has not come")
+            except PeerLost as error:
+                self._log(f"{self.site}: {error}")
+                continue
+            if digest_of(fetched.data) != fetched.digest:
+                raise OverlayError(f"{self.site}: the state of {answer['from']} does not have the digest that it said")
+            if (fetched.round, fetched.digest) == (state.round, state.digest):
+                time.sleep(PAUSE_SECONDS)  # it has not offered the next one yet
+            state = fetched
+
+    def offer(self, data: Bytes, round: int) -> None:
+        """From now on this is this site's state, before this round: sites that join may get it. data: not changed any
+        more."""
+        self._agent.site.offer(State(round, digest_of(data), data))
+
+    # --- averages ---
+
+    def average(self, values: Floats, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS) -> Averaged:
+        """Replaces `values` by their weighted mean over all sites that take part in this round: the same bits at each.
+
+        values: float32, one dimension, contiguous; the same number at all sites. round: its number, one more each time.
+        weight: of this site's values (samples), above 0 at some site at least. bits: 32 (float32), or 16, 8 or 4:
+        integers, which sites add (packing.py). Sites that are lost meanwhile are left out, and the round is done by the
+        others. Raises Behind when the others have done this round already: `agree` gives their state; Late when
+        `timeout` has passed, naming who is missing.
+        """
+        if bits != FLOAT_BITS and bits not in BITS:
+            raise ValueError(f"bits are {FLOAT_BITS} or one of {', '.join(map(str, BITS))}, not {bits}")
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"a weight is a number from 0 on, got {weight}")
+        began = time.monotonic()
+        while True:
+            try:
+                do = self._average_floats if bits == FLOAT_BITS else self._average_fields
+                done, left = do(values, round, weight, bits, began + self.timeout)
+                return Averaged(done.participants, done.weights, left, time.monotonic() - began)
+            except PeerLost as error:
+                self._log(f"{self.site}: round {round} is done again: {error}")
+                if time.monotonic() > began + self.timeout:
+                    raise Late(str(error)) from None
+
+    def _average_floats(
+        self, values: Floats, round: int, weight: float, bits: int, end: float
+    ) -> tuple[Done, Floats | None]:
+        weighted = values * np.float32(weight)
+        done = self._synchronise(weighted, About(round, "sum", weight), end)
+        np.multiply(weighted, np.float32(1 / self._total(done)), out=values)
+        return done, None
+
+    def _average_fields(
+        self, values: Floats, round: int, weight: float, bits: int, end: float
+    ) -> tuple[Done, Floats | None]:
+        scales = scales_of(values)
+        done = self._synchronise(scales, About(round, "maximum", weight), end)
+        sites, total = len(done.participants), self._total(done)
+        if sites == 1:
+            return self._alone(values, round, weight, end)
+        words, left = pack(values, scales, weight / total, bits, sites)
+        second = self._synchronise(words, About(round, "words", weight), end)
+        if (second.participants, second.weights) != (done.participants, done.weights):
+            raise OverlayError(f"{self.site}: round {round} has scales of {done.participants} and sums of "
+                               f"{second.participants}")  # fmt: skip
+        unpack(words, scales, bits, sites, values)
+        return second, left
+
+    def _alone(self, values: Floats, round: int, weight: float, end: float) -> tuple[Done, Floats | None]:
+        """The round of a single site: it says that it has done it, and keeps its values as they are."""
+        nothing = np.zeros(word_values(1, FLOAT_BITS // 2, 1), np.float32)
+        return self._synchronise(nothing, About(round, "words", weight), end), np.zeros_like(values)
+
+    def _total(self, done: Done) -> float:
+        total = sum(done.weights)
+        if not total > 0:
+            raise OverlayError(f"{self.site}: all sites of the round ({', '.join(done.participants)}) have weight 0")
+        return total
+
+    def _synchronise(self, tensor: Floats, about: About, end: float) -> Done:
+        return self._agent.synchronise(tensor, max(0.1, end - time.monotonic()), about=about)
+
+    def _wait(self, future: Future[Made], end: float, what: str) -> Made:
+        try:
+            return future.result(max(0.1, end - time.monotonic()))
+        except TimeoutError:
+            here = ", ".join(self.members()) or "nobody"
+            words = f"{self.site}: {what} within {self.timeout:.0f} s; {here} joined (`inart site status` says more)"
+            raise Late(words) from None
+
+    def close(self) -> None:
+        """Leaves: the others go on without this site. What it still passes on for others ends first."""
+        self._agent.leave()
+
+    def __enter__(self) -> SiteGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+__all__ = ["Averaged", "Behind", "Late", "OverlayError", "SiteGroup", "init"]

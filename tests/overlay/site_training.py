@@ -1,0 +1,88 @@
+"""One site of tests/overlay/test_sites.py: real training, or a part of a scenario; `python -m` with a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from overlay.sites import init
+from overlay.sites.optimisers import DiLoCo, LocalSGD, StreamingDiLoCo
+
+KINDS = {"local": LocalSGD, "diloco": DiLoCo, "streaming": StreamingDiLoCo}
+
+
+def make_model(seed: int) -> nn.Module:
+    """Small, with a layer that has buffers."""
+    torch.manual_seed(seed)
+    first = [nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU()]
+    return nn.Sequential(*first, nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 3))
+
+
+def batch(site: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * site + step)
+    inputs = torch.randn(16, 12, generator=generator)
+    return inputs, inputs[:, :3].abs().argmax(1)
+
+
+def inner_step(model: nn.Module, optimizer: torch.optim.Optimizer, site: int, step: int) -> float:
+    inputs, labels = batch(site, step)
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def flat(model: nn.Module) -> np.ndarray:
+    """All parameters and floating-point buffers."""
+    both = [*model.parameters(), *(each for each in model.buffers() if each.is_floating_point())]
+    return torch.cat([tensor.detach().reshape(-1) for tensor in both]).numpy()
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Trains until `rounds` are done; sleeps `pause` seconds a step, ends itself hard at the step `die`."""
+    site = int(order["site"])
+    group = init(order["coordinator"], f"site{site}", listen="127.0.0.1:0", credentials=order.get("credentials"),
+                 timeout=60.0, log=lambda line: print(line, file=sys.stderr, flush=True))  # fmt: skip
+    assert group is not None
+    model = make_model(order.get("seed", site))
+    options = dict(order["options"])
+    checkpoint = order.get("checkpoint")
+    if checkpoint is not None and Path(checkpoint).exists():
+        options["checkpoint"] = torch.load(checkpoint)
+    outer = KINDS[order["kind"]](model, group, **options)
+    began = outer.round
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses, participants, step = [], [], 0
+    while outer.round < order["rounds"]:
+        losses.append(inner_step(model, inner, site, step))
+        step += 1
+        if outer.step(samples=order.get("samples", 16)):
+            participants.append([outer.round, *outer.last.sites])
+            if checkpoint is not None:
+                torch.save(outer.state_dict(), checkpoint)
+        if step == order.get("die"):
+            import os
+
+            os._exit(9)
+        time.sleep(order.get("pause", 0.0))
+    outer._drain()
+    shared = np.concatenate([np.concatenate([part.outer, part.momentum]) for part in outer.fragments])
+    np.savez(order["out"], model=flat(model), shared=shared)
+    found = {"began": began, "round": outer.round, "losses": losses, "participants": participants,
+             "bytes": group.bytes_sent()}  # fmt: skip
+    outer.close()
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for order in json.loads(sys.argv[1]):
+        print(json.dumps(train(order)), flush=True)
