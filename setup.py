@@ -37,6 +37,7 @@ class BuildWithLibraries(build_py):
         for source, options in (
             ("worker_agent/native/worker.c", builder.ENGINE),
             ("ps_server/native/root.c", builder.ENGINE),
+            ("overlay/sites/native/fields.c", builder.ENGINE),
             ("controlplane/planner/simulate/flows.c", FLOW_OPTIONS),
         ):
             include = [ENGINE_HEADERS] if options is builder.ENGINE else []

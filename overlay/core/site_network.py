@@ -101,13 +101,26 @@ class SiteNetwork:
         self.version += 1
         self.pairs |= alone
         self.round_trips |= trips
+        both = {pair for pair in together if pair in alone}
         for end, limits in ((0, self.out), (1, self.into)):
-            for site in {pair[end] for pair in together}:
-                shared = [pair for pair in together if pair[end] == site and pair in alone]
-                all_at_once = sum(together[pair] for pair in shared)
+            for site in {pair[end] for pair in both}:
                 limits.pop(site, None)
-                if len(shared) > 1 and all_at_once < SHARED_PART * sum(alone[pair] for pair in shared):
-                    limits[site] = all_at_once
+
+        def shared(end: int, site: str) -> tuple[float, float]:
+            """(part of what the site's pairs carry alone that they carry together, that in Mbit/s); 1: it has one."""
+            own = [pair for pair in both if pair[end] == site]
+            now, before = sum(together[pair] for pair in own), sum(alone[pair] for pair in own)
+            return (now / before if len(own) > 1 else 1.0), now
+
+        # The site that holds its pairs back most explains these; what is left may be held back by others.
+        while both:
+            ends = sorted({(end, pair[end]) for pair in both for end in (0, 1)})
+            end, site = min(ends, key=lambda each: shared(*each)[0])
+            part, mbps = shared(end, site)
+            if part >= SHARED_PART:
+                break
+            (self.out, self.into)[end][site] = mbps
+            both = {pair for pair in both if pair[end] != site}
 
     def told(self, sender: str, receiver: str, mbps: float) -> None:
         """The rate of a pair is known from elsewhere (a file, an operator), or the pair was found broken."""

@@ -248,8 +248,9 @@ class Coordinator:
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
         if not self.active:
             self._leadership.gather(member)
-            for name in self._members if self.active and self._desk is not None else ():
-                self._desk.joined(name)
+            if self.active and self._desk is not None:
+                for name in self._members:
+                    self._desk.joined(name)
             return member
         self._introduce()
         for split in self._driver.default_splits.values():

@@ -11,9 +11,7 @@ import asyncio
 import concurrent.futures
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -207,10 +205,12 @@ class SiteServices:
                 size = min(2 * size, PROBE_VALUES[1])
             path = self._neighbours.path(self._node, to)
             header = Header(Kind.PROBE, self._neighbours.epoch, number, path, 1, chunk=int(now >= end), values=size)
-            again: Callable[[], object] = lambda: None  # noqa: E731
-            if now < end:
-                again = partial(self._loop.call_soon, post, size, now)
-            self._neighbours.send(PIECE_PRIORITY, header, self._nothing[:size], again)
+
+            def taken() -> None:
+                if now < end:
+                    self._loop.call_soon(post, size, now)
+
+            self._neighbours.send(PIECE_PRIORITY, header, self._nothing[:size], taken)
 
         post(PROBE_VALUES[0], self._loop.time() - 1.0)
 

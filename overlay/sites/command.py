@@ -148,8 +148,8 @@ def run(arguments: argparse.Namespace) -> int:
 def ask(arguments: argparse.Namespace) -> dict[str, Any]:
     """The coordinator's status. Raises OverlayError that says what to do when it does not answer."""
     host, port = arguments.coordinator
+    tls = Security.of(tls_from(arguments))
     try:
-        tls = Security.of(tls_from(arguments))
         with socket.create_connection((host, port), ASK_SECONDS) as plain:
             connection = plain if tls is None else tls.connect.wrap_socket(plain)
             with connection, connection.makefile("rwb") as stream:
@@ -214,9 +214,11 @@ def trial(arguments: argparse.Namespace) -> int:
         advertise=arguments.advertise and "{}:{}".format(*arguments.advertise), timeout=arguments.timeout,
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
+    if group is None:
+        raise OverlayError("$RANK is above 0: `inart site agent` is for one process a site")
     with group:
         began = group.agree(np.zeros(8, np.uint8), 0).round
-        rng = np.random.default_rng(abs(hash(group.site)))
+        rng = np.random.default_rng(list(group.site.encode()))
         for number in range(began, began + arguments.rounds):
             values = rng.standard_normal(arguments.values).astype(np.float32)
             begin = time.monotonic()

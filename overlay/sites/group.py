@@ -32,6 +32,9 @@ REJOIN_SECONDS = 30.0
 """A site that was restarted joins again when the coordinator has noticed that its old process is gone; at most so
 long."""
 
+REMIND_SECONDS = 10.0
+"""A site that waits for others says so this often, on stderr unless logging is set up otherwise."""
+
 PAUSE_SECONDS = 0.2
 COORDINATOR, SITE, LISTEN, ADVERTISE = "INART_COORDINATOR", "INART_SITE", "INART_SITE_LISTEN", "INART_SITE_ADVERTISE"
 """Variables of the environment that `inart site run` sets."""
@@ -69,8 +72,9 @@ def init(
     advertise: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
     log: Callable[[str], None] = _log.info,
-) -> SiteGroup:
-    """Joins the sites that train together. Call it in one process of each site: rank 0, where a site has several.
+) -> SiteGroup | None:
+    """Joins the sites that train together, from the first process of each site. The site's other processes (torchrun's
+    RANK above 0: one torchrun a site) get None; optimisers take that, and get their results from the first process.
 
     coordinator: HOST:PORT of `inart site coordinator`. site: this site's name, as on its certificate (default: the
     host's name). credentials: a folder of `inart certificates`; without one nothing is encrypted. listen: HOST:PORT at
@@ -78,6 +82,8 @@ def init(
     instead. All of these are taken from the environment where they are not given: `inart site run` sets it. timeout:
     seconds that anything may take before it fails. Raises OverlayError that says what is wrong and who is missing.
     """
+    if int(os.environ.get("RANK") or 0) > 0:
+        return None
     where = coordinator or os.environ.get(COORDINATOR)
     if not where:
         raise OverlayError("no coordinator is known: give coordinator='HOST:PORT', or start with `inart site run`")
@@ -218,12 +224,16 @@ class SiteGroup:
         return self._agent.synchronise(tensor, max(0.1, end - time.monotonic()), about=about)
 
     def _wait(self, future: Future[Made], end: float, what: str) -> Made:
-        try:
-            return future.result(max(0.1, end - time.monotonic()))
-        except TimeoutError:
-            here = ", ".join(self.members()) or "nobody"
-            words = f"{self.site}: {what} within {self.timeout:.0f} s; {here} joined (`inart site status` says more)"
-            raise Late(words) from None
+        while True:
+            left = end - time.monotonic()
+            try:
+                return future.result(max(0.1, min(left, REMIND_SECONDS)))
+            except TimeoutError:
+                here = ", ".join(self.members()) or "nobody"
+                said = f"{here} joined (`inart site status` says more)"
+                if left < REMIND_SECONDS:
+                    raise Late(f"{self.site}: {what} within {self.timeout:.0f} s; {said}") from None
+                _log.warning("%s waits: %s yet; %s", self.site, what, said)
 
     def close(self) -> None:
         """Leaves: the others go on without this site. What it still passes on for others ends first."""

@@ -116,7 +116,8 @@ class Reference:
             for site in range(SITES)
         ]
         if self.bits == 32:
-            return np.mean(np.stack(gradients), axis=0, dtype=np.float64).astype(np.float32)
+            total: np.ndarray = np.sum(np.stack(gradients), axis=0, dtype=np.float64)
+            return (total / SITES).astype(np.float32)
         return quantised_mean(gradients, self.lefts[index], self.bits)
 
     def apply(self, index: int, mean: np.ndarray) -> None:

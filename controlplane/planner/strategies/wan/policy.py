@@ -229,8 +229,10 @@ def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
 class Policy(Protocol):
     """Called from one thread, with one event at a time. `now`: seconds, never less than in the call before."""
 
-    nodes: tuple[str, ...]
-    """All agents of the job."""
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All agents of the job."""
+        ...
 
     def handle(self, event: Event, now: float) -> Sequence[Order]: ...
 

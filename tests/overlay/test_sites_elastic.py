@@ -1,0 +1,296 @@
+"""Sites that come, go, fall behind and come back: who takes part, with which state, and that no sum is wrong."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Ready, Reject, Start, Tick
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.errors import Behind, Late, OverlayError
+from overlay.core.site_network import SiteNetwork, direct_pairs, slots
+from overlay.sites import SiteGroup, init
+from overlay.sites.packing import BITS, bits_a_value, levels, pack, scales_of, unpack, width
+from tests.overlay.test_agents import until
+from tests.overlay.test_sites import coordinating
+
+VALUES = 5000
+
+
+def joined(coordinator, name: str, timeout: float = 60.0) -> SiteGroup:
+    group = init(f"127.0.0.1:{coordinator.address[1]}", name, listen="127.0.0.1:0", timeout=timeout)
+    assert group is not None
+    return group
+
+
+def state(fill: int) -> np.ndarray:
+    return np.full(200_003, fill, np.uint8)
+
+
+def begun(coordinator, names: str) -> dict[str, SiteGroup]:
+    """Sites that have agreed on a state before round 0."""
+    groups = {name: joined(coordinator, name) for name in names}
+    with ThreadPoolExecutor(len(groups)) as pool:
+        assert {each.data[0] for each in pool.map(lambda group: group.agree(state(1), 0), groups.values())} == {1}
+    return groups
+
+
+def averaged(groups: dict[str, SiteGroup], number: int, bits: int = 32) -> dict[str, tuple[np.ndarray, object]]:
+    """One round: each site brings its number; the mean must be exactly that of those who took part."""
+
+    def one(name: str) -> tuple[np.ndarray, object]:
+        values = np.full(VALUES, ord(name), np.float32)
+        found = groups[name].average(values, round=number, weight=2.0, bits=bits)
+        groups[name].offer(state(number + 2), number + 1)
+        return values, found
+
+    with ThreadPoolExecutor(len(groups)) as pool:
+        found = dict(zip(groups, pool.map(one, groups), strict=True))
+    for values, about in found.values():
+        wanted = np.mean([ord(site) for site in about.sites])
+        np.testing.assert_allclose(values, wanted, rtol=1e-2 if bits < 32 else 1e-6)
+        assert np.array_equal(values, next(iter(found.values()))[0])
+    return found
+
+
+def test_a_site_that_is_lost_is_left_out_and_one_that_joins_gets_the_state():
+    with coordinating(3, probe_seconds=0) as (coordinator, lines):
+        groups = begun(coordinator, "abc")
+        assert averaged(groups, 0)["a"][1].sites == ("a", "b", "c")
+        groups.pop("c")._agent.close()
+        assert averaged(groups, 1)["a"][1].sites == ("a", "b")
+        late = joined(coordinator, "d")
+        taken = late.agree(state(9), 0)  # an old model, before round 0
+        assert taken.round == 2 and np.array_equal(taken.data, state(3))
+        groups["d"] = late
+        assert averaged(groups, 2, bits=8)["d"][1].sites == ("a", "b", "d")
+        assert any("d takes the state of" in line for line in lines)
+        for group in groups.values():
+            group.close()
+
+
+def test_a_restarted_site_with_an_old_model_adds_nothing():
+    with coordinating(2, probe_seconds=0) as (coordinator, _):
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        groups.pop("b")._agent.close()
+        averaged(groups, 1)
+        back = joined(coordinator, "b")
+        with pytest.raises(Behind, match="it needs their state"):
+            back.average(np.zeros(VALUES, np.float32), round=0)
+        assert back.agree(state(1), 0).round == 2
+        groups["b"] = back
+        assert averaged(groups, 2)["b"][1].sites == ("a", "b")
+
+
+def test_a_site_is_lost_in_the_middle_of_a_round_and_the_others_do_it_again():
+    with coordinating(3, probe_seconds=0) as (coordinator, _):
+        groups = begun(coordinator, "abc")
+        averaged(groups, 0)
+        gone = groups.pop("c")
+        with ThreadPoolExecutor(3) as pool:
+            large = {name: np.full(3_000_000, ord(name), np.float32) for name in "abc"}
+            futures = {
+                name: pool.submit((groups.get(name) or gone).average, large[name], round=1, bits=8) for name in "abc"
+            }
+            until(lambda: coordinator.policy.running)
+            gone._agent.close()
+            done = [futures[name].result(60) for name in "ab"]
+            with pytest.raises(OverlayError):
+                futures["c"].result(60)
+        assert done[0].sites == done[1].sites and np.array_equal(large["a"], large["b"])
+        wanted = np.mean([ord(site) for site in done[0].sites])
+        np.testing.assert_allclose(large["a"], wanted, rtol=1e-2)
+
+
+def test_a_slow_site_is_not_waited_for_longer_than_patience_and_catches_up():
+    with coordinating(3, probe_seconds=0, patience=0.5) as (coordinator, _):
+        groups = begun(coordinator, "abc")
+        slow = groups.pop("c")
+        assert averaged(groups, 0)["a"][1].sites == ("a", "b")
+        with pytest.raises(Behind):
+            slow.average(np.zeros(VALUES, np.float32), round=0)
+        assert slow.agree(state(1), 0).round == 1
+
+
+def test_who_is_missing_is_said():
+    late = pytest.raises(Late, match="have not said whose state to take within 1 s; a joined")
+    with coordinating(2, probe_seconds=0) as (coordinator, _), late:
+        joined(coordinator, "a", timeout=1.0).agree(state(1), 0)
+    with coordinating(2, probe_seconds=0) as (coordinator, _):
+        groups = begun(coordinator, "ab")
+        groups["a"].timeout = 1.0
+        with pytest.raises(Late, match="b has submitted nothing"):
+            groups["a"].average(np.zeros(VALUES, np.float32), round=0)
+
+
+def test_a_coordinator_that_restarts_knows_the_group_again():
+    with coordinating(2, probe_seconds=0) as (coordinator, _):
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        port = coordinator.address[1]
+    from overlay.sites.command import make_coordinator
+
+    with make_coordinator("127.0.0.1", port, sites=2, network=SiteNetwork(256), probe_seconds=0.0):
+        assert averaged(groups, 1)["a"][1].sites == ("a", "b")
+
+
+def test_sites_whose_states_differ_before_the_same_round_are_found():
+    with coordinating(3, probe_seconds=0) as (coordinator, lines):
+        groups = begun(coordinator, "abc")
+        groups["c"].offer(state(77), 0)
+        until(lambda: any("c has another state than most" in line for line in lines))
+        with pytest.raises(Behind), ThreadPoolExecutor(1) as pool:
+            pool.submit(groups["c"].average, np.zeros(VALUES, np.float32), round=0).result(60)
+        assert groups["c"].agree(state(77), 0).data[0] == 1
+
+
+def test_measured_rates_make_the_plan():
+    with coordinating(3, probe_seconds=0.1) as (coordinator, lines):
+        groups = begun(coordinator, "abc")
+        averaged(groups, 0)
+        assert any("measured 6 of 6 pairs" in line for line in lines)
+        assert all(mbps > 0 for mbps in coordinator._desk.network.pairs.values())
+
+
+# --- the policy, event by event ---
+
+
+def decided(*, sites: int = 3, patience: float | None = None) -> SiteRounds:
+    network = SiteNetwork(64)
+    policy = SiteRounds(network.plan, sites=sites, patience=patience, chunk_values=64)
+    for name in "abc"[:sites]:
+        assert policy.admit(name) is None and policy.activate(name) is None
+    policy.begin_at(0)
+    return policy
+
+
+def ready(node: str, round_: int, op: str = "sum") -> Ready:
+    return Ready(node, 128, 1, round_, op)
+
+
+def started(orders) -> Task:
+    (task,) = [order.task for order in orders if isinstance(order, Start)]
+    return task
+
+
+def test_nobody_adds_to_a_round_twice_when_one_has_the_result_and_the_others_not():
+    policy = decided()
+    orders = [order for node in "abc" for order in policy.handle(ready(node, 0), 0.0)]
+    task = started(orders)
+    policy.handle(Finished("a", task.number), 0.1)
+    orders = policy.handle(Lost("c"), 0.2)
+    assert [type(order) for order in orders] == [Abort]
+    (refused,) = policy.handle(ready("b", 0), 0.3)  # b has not the result that a has
+    assert isinstance(refused, Reject) and refused.behind == 1 and policy.active == {"a"}
+
+
+def test_who_had_the_result_before_anybody_heard_of_it_is_ahead():
+    policy = decided()
+    task = started([order for node in "abc" for order in policy.handle(ready(node, 0), 0.0)])
+    policy.handle(Lost("c"), 0.1)
+    policy.handle(Finished("a", task.number), 0.1)  # of a task that was given up
+    assert not policy.handle(ready("b", 0), 0.2)
+    orders = policy.handle(ready("a", 1), 0.3)
+    assert [(order.nodes, order.behind) for order in orders if isinstance(order, Reject)] == [(("b",), 1)]
+
+
+def test_sums_of_integers_need_exactly_those_who_agreed_on_the_scales():
+    policy = decided()
+    task = started([order for node in "abc" for order in policy.handle(ready(node, 0, "maximum"), 0.0)])
+    for node in "abc":
+        policy.handle(Finished(node, task.number), 0.1)
+    policy.handle(ready("a", 0, "words"), 0.2)
+    policy.handle(ready("b", 0, "words"), 0.2)
+    (again,) = policy.handle(Lost("c"), 0.3)
+    assert isinstance(again, Reject) and again.again and again.nodes == ("a", "b")
+    policy.handle(ready("a", 0, "maximum"), 0.4)
+    assert started(policy.handle(ready("b", 0, "maximum"), 0.4)).participants == ("a", "b")
+
+
+def test_patience_ends_with_the_time_that_passes():
+    policy = decided(patience=2.0)
+    for node in "ab":
+        assert not policy.handle(ready(node, 0), 10.0)
+    assert not policy.handle(Tick(), 11.9)
+    assert started(policy.handle(Tick(), 12.0)).participants == ("a", "b")
+    assert policy.active == {"a", "b"}
+
+
+# --- the network ---
+
+
+def test_pairs_whose_packets_pass_a_third_site_are_no_links_of_their_own():
+    trips = {("a", "b"): 0.01, ("b", "c"): 0.02, ("a", "c"): 0.0302}
+    trips |= {(v, u): seconds for (u, v), seconds in trips.items()}
+    assert direct_pairs(trips) == [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")]
+    assert len(direct_pairs(dict.fromkeys(trips, 0.0002))) == 6  # in one building nothing can be said
+    for slot in slots(trips):
+        assert len({a for a, _ in slot}) == len({b for _, b in slot}) == len(slot)
+
+
+def test_an_uplink_that_pairs_share_is_divided():
+    network = SiteNetwork(64)
+    pairs = [(a, b) for a in "abc" for b in "abc" if a != b]
+    network.surveyed(dict.fromkeys(pairs, 100.0), {pair: 50.0 if pair[0] == "a" else 100.0 for pair in pairs}, {})
+    assert network.out == {"a": 100.0} and network.into == {}
+    links = network.links("abc")
+    assert links["a", "b"] + links["a", "c"] == pytest.approx(100.0) and links["b", "c"] == 100.0
+    plan, _ = network.plan("abc")
+    assert plan.rate_mbps > 0
+
+
+def test_rates_that_rounds_show_change_the_plan_when_they_differ_much():
+    network = SiteNetwork(64)
+    network.told("a", "b", 100.0)
+    version = network.version
+    for _ in range(16):
+        network.seen("a", "b", 90.0)
+    assert network.version == version
+    for _ in range(8):
+        network.seen("a", "b", 40.0)
+    assert network.version > version and network.pairs["a", "b"] == 40.0
+
+
+# --- few bits ---
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("sites", [2, 3, 7, 12, 64])
+def test_no_sum_leaves_its_field_and_the_error_is_bounded(bits, sites):
+    rng = np.random.default_rng(sites)
+    given = rng.standard_normal((sites, 3001)).astype(np.float32)
+    given[:, 7] = 5.0  # all at the scale, with the same sign
+    given[:, 8] = -5.0
+    given[:, 1024:1536] = 0.0
+    weights = rng.uniform(0.0, 3.0, sites)
+    fractions = (weights / weights.sum()).tolist()
+    scales = np.max([scales_of(each) for each in given], axis=0)
+    total, lefts = None, []
+    for each, fraction in zip(given, fractions, strict=True):
+        words, left = pack(each, scales, fraction, bits, sites)
+        lefts.append(left)
+        total = words.view(np.uint64).copy() if total is None else total + words.view(np.uint64)
+    mean = np.empty(3001, np.float32)
+    unpack(total.view(np.float32), scales, bits, sites, mean)
+    quantum = np.repeat(scales, 512)[:3001] / levels(bits, sites)
+    exact = np.average(given.astype(np.float64), axis=0, weights=weights)
+    assert np.all(np.abs(mean - exact) <= sites / 2 * quantum * 1.001 + 1e-6)
+    # What was left out is exactly what is missing: with it in the next round, nothing is lost.
+    kept = np.average(given.astype(np.float64) - np.array(lefts), axis=0, weights=weights)
+    np.testing.assert_allclose(mean, kept, atol=1e-5)
+    assert not mean[1024:1536].any()
+    assert bits + np.log2(sites) <= width(bits, sites) < bits_a_value(bits, sites) <= 32 + 32 / 512
+
+
+def test_what_is_not_finite_is_seen_by_all():
+    values = np.ones(1024, np.float32)
+    values[3], values[600] = np.nan, np.inf
+    scales = scales_of(values)
+    words, left = pack(values, scales, 1.0, 8, 2)
+    mean = np.empty(1024, np.float32)
+    unpack(words, scales, 8, 2, mean)
+    assert np.isnan(mean).all() and np.isfinite(left).all()

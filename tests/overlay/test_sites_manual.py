@@ -1,0 +1,83 @@
+"""docs/sites.md, tried as its reader would: its script, its commands, two sites with certificates."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from inart.command import main
+from overlay.sites.packing import bits_a_value
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "sites.md").read_text()
+
+
+def inart(*words: str, **options) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-m", "inart", *words], stdout=subprocess.PIPE, text=True,
+                            env=environment, **options)  # fmt: skip
+
+
+def test_the_manuals_script_trains_at_two_sites_and_the_commands_say_what_is_there(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)[0])
+    secrets = tmp_path / "secrets"
+    assert main(["certificates", "--folder", str(secrets), "--nodes", "paris,tokyo"]) == 0
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(
+            inart("site", "coordinator", "--sites", "2", "--listen", "127.0.0.1:0", "--probe-seconds", "0.1",
+                  "--credentials", str(secrets / "controller"))
+        )  # fmt: skip
+        stack.callback(coordinator.kill)
+        assert coordinator.stdout is not None
+        said = re.search(r"at (127.0.0.1:\d+);", coordinator.stdout.readline())
+        assert said is not None
+        where = ["--coordinator", said[1]]
+        sites = {}
+        for name in ("paris", "tokyo"):
+            own = ["--credentials", str(secrets / "nodes" / name)]
+            command = ["site", "run", *where, "--site", name, "--listen", "127.0.0.1:0", *own]
+            sites[name] = stack.enter_context(inart(*command, "--", sys.executable, str(script)))
+            stack.callback(sites[name].kill)
+        outputs = {name: process.communicate(timeout=120)[0] for name, process in sites.items()}
+        assert [process.returncode for process in sites.values()] == [0, 0]
+        for output in outputs.values():
+            lines = output.splitlines()
+            assert [line.split(":")[0] for line in lines] == [f"step {19 + 20 * k}" for k in range(5)]
+            assert "paris, tokyo" in lines[0]
+        own = ["--credentials", str(secrets / "nodes" / "paris")]
+        with inart("site", "probe", *where, *own, "--json") as probe:
+            links = json.loads(probe.communicate(timeout=60)[0])["links"]
+        assert {(link["from"], link["to"]) for link in links} == {("paris", "tokyo"), ("tokyo", "paris")}
+        assert all(link["mbps"] > 0 for link in links)
+        with inart("site", "status", *where, *own) as status:
+            assert "waits for 2 more sites" in status.communicate(timeout=60)[0]  # both have left
+
+
+def test_the_manuals_table_of_bits_is_what_is_packed():
+    rows = re.findall(r"^\| (4|8|16) \| (.*) \|$", PAGE, flags=re.M)
+    assert len(rows) == 3
+    for bits, cells in rows:
+        wanted = [f"{bits_a_value(int(bits), sites):.1f}" for sites in (2, 4, 8, 16)]
+        assert cells.split(" | ") == wanted, bits
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "--coordinator", "127.0.0.1:1"], "`inart site coordinator` starts one"),
+        (["run", "--coordinator", "127.0.0.1:1", "--"], "what is to be run?"),
+        (["coordinator", "--sites", "2", "--listen", "192.0.2.1:9700"], "or --insecure"),
+        (["coordinator", "--sites", "2", "--links", "/nowhere.json"], '"links": [[from, to, Mbit/s], ..]'),
+    ],
+)
+def test_errors_say_what_to_do(words, said, capsys):
+    assert main(["site", *words]) == 1
+    assert said in capsys.readouterr().err
