@@ -1,1 +1,1 @@
-"""The command lines, thin: each reads options, calls what it is for, and prints."""
+"""The command lines of the control plane: each module parses its options, calls the other packages, and prints."""

@@ -1,15 +1,15 @@
-"""Makes a private authority and certificates for everybody of a network, to try it with.
+"""Makes a private authority and certificates for everybody of a network, to try TLS and access control with.
 
     inart certificates --folder DIR --controller 10.0.0.1 --topology net.json --operators alice --switches switches.json
     inart serve ... --credentials DIR/controller --switches DIR/switches.json
     inart ps --controller 10.0.0.1:9600 --credentials DIR/nodes/S1
     inart status --controller 10.0.0.1:9600 --credentials DIR/operators/alice
 
-What is there already stays; run it again for nodes that come, and to make some anew before they end:
+Existing files stay, so it can run again for new nodes. To renew certificates before they expire:
 
     inart certificates --folder DIR --renew S1 alice controller        (or: --renew all)
 
-Who runs takes the new files without a restart. See docs/deploy.md.
+Running processes load the new files without a restart. See docs/deploy.md.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from controlplane.common import command_line
 from controlplane.common.access import Caller
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, switch_name
 
+# Days for which the certificates of agents, operators, switches and controllers are valid by default.
 DAYS = 90
 AUTHORITY_DAYS = 3650
-"""An authority holds for so long, or ten times as long as what it signs at first."""
+"""Days for which an authority is valid, or ten times as long as its first certificates if that is longer."""
 BROWSER_FILE = "browser.p12"
-"""Of operators and viewers."""
+"""The file with key and certificate, in PKCS #12, that operators and viewers import into a browser."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
 class CertificatesError(Exception):
-    """It cannot be made; the message says why."""
+    """A certificate cannot be made; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Authority:
 
     @classmethod
     def of(cls, folder: Path, name: str, days: int) -> Authority:
-        """That of the folder; made where there is none. Raises CertificatesError."""
+        """Load the authority in `folder`, or make one. Raises CertificatesError if it is broken or expired."""
         files = folder / FOLDER_FILES["certificate"], folder / FOLDER_FILES["key"]
         if all(file.is_file() for file in files):
             try:
@@ -102,7 +103,7 @@ class Authority:
     def issue(
         self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
     ) -> bool:
-        """certificate.pem, key.pem, and this authority's authority.pem; False: they were there."""
+        """Write certificate.pem, key.pem, and this authority's authority.pem; returns False if they exist already."""
         if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
             return False
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
@@ -116,8 +117,10 @@ class Authority:
         return True
 
     def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
-        """A new key and certificate for whom the folder's is, with the same names and those. Raises
-        CertificatesError."""
+        """Replace key and certificate in `folder` by new ones for the same subject.
+
+        names: host names and addresses added to those of the old certificate. Raises CertificatesError.
+        """
         file = folder / FOLDER_FILES["certificate"]
         try:
             before = x509.load_pem_x509_certificate(file.read_bytes())
@@ -158,7 +161,8 @@ def now() -> datetime.datetime:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime.datetime
 ) -> x509.CertificateBuilder:
-    begin = now() - datetime.timedelta(hours=1)  # clocks differ
+    # The clocks of the machines that check the certificate may differ from ours by up to an hour.
+    begin = now() - datetime.timedelta(hours=1)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -186,7 +190,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(file: Path, content: bytes, mode: int) -> None:
-    """Never readable by others before it has its mode; whole or not at all."""
+    """Write a file atomically: under a temporary name that has `mode` from the start, which then replaces the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
@@ -196,8 +200,11 @@ def _write(file: Path, content: bytes, mode: int) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Who gets certificates. controller: addresses and host names that it is reached at, for browsers and the like.
-    switches: per address ("host:port") the names of those that listen there."""
+    """A description of who gets certificates.
+
+    controller: addresses and host names at which clients reach it. switches: per address ("host:port"), the names of
+    the switches that listen there.
+    """
 
     controller: Sequence[str] = ()
     nodes: Sequence[str] = ()
@@ -207,10 +214,12 @@ class Wanted:
 
 
 def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False) -> list[Path]:
-    """Make what is missing; which folders are new. tokens: nodes, operators and viewers get tokens instead.
+    """Make the certificates that are missing; returns the folders made.
 
-    Two authorities: agents and operators cannot pass for the controller at a switch, nor a switch for the controller.
-    Raises CertificatesError, OSError."""
+    tokens: give nodes, operators and viewers tokens, not certificates. There are two authorities, so that agents
+    and operators cannot pass for the controller at a switch, nor a switch for the controller. Raises
+    CertificatesError, OSError.
+    """
     _check_names(wanted)
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
@@ -229,7 +238,9 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
                     given[secrets.token_urlsafe(24)] = caller
                     made.append(where)
             elif authority.issue(where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,)):
-                made.append(where)  # nodes serve each other across a WAN (overlay/); clients check whom they reach
+                # Nodes are servers to each other in a WAN (overlay/), so their certificates name them for clients to
+                # check.
+                made.append(where)
             if role != "node" and not tokens:
                 _write_browser_file(where, authority)
     _write_tokens(folder, given, authority)
@@ -253,13 +264,18 @@ def _make_switches(folder: Path, wanted: Wanted, days: int) -> list[Path]:
     return made
 
 
+# Folders whose certificates the switches' authority signs; the other authority signs all others.
 OF_SWITCHES = ("controller-of-switches", "switches")
+# Folders with one subfolder per name.
 PLACES = ("nodes", "operators", "viewers", "switches")
 
 
 def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), days: int = DAYS) -> list[Path]:
-    """Make certificates anew that are there; their folders. names: S1, nodes/S1, controller, or "all". controller: what
-    it is reached at now, too. All or none. Raises CertificatesError, OSError."""
+    """Renew existing certificates, all of those named or, on an error, none; returns their folders.
+
+    names: "S1", "nodes/S1", "controller", or "all". controller: addresses that the controller's certificate also names
+    from now on. Raises CertificatesError, OSError.
+    """
     places = ["controller", "controller-of-switches", *(f"{place}/*" for place in PLACES)]
     there = [file.parent for place in places for file in sorted(folder.glob(f"{place}/{FOLDER_FILES['certificate']}"))]
     chosen: dict[Path, Authority] = {}
@@ -285,8 +301,10 @@ def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), da
 
 
 def _write_browser_file(where: Path, authority: Authority) -> None:
-    """Certificate and key as a browser imports them, for the controller's page. The key is in no way safer beside it,
-    so it has no password."""
+    """Write certificate and key as the PKCS #12 file that a browser imports to show the controller's page.
+
+    It has no password: the same key lies unencrypted beside it.
+    """
     file = where / BROWSER_FILE
     if file.is_file():
         return
@@ -323,7 +341,7 @@ def _check_names(wanted: Wanted) -> None:
 
 
 def write_switches(folder: Path, source: Path) -> Path:
-    """The switches file with how the controller reaches each over TLS, in the folder; its path."""
+    """Write a copy of the switches file with the TLS files of each switch into `folder`; returns its path."""
     data = json.loads(source.read_text())
     own = folder / "controller-of-switches"
     tls = {part: os.path.relpath(own / FOLDER_FILES[part], folder) for part in ("authority", "certificate", "key")}
@@ -334,21 +352,29 @@ def write_switches(folder: Path, source: Path) -> Path:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.certificates", __doc__)
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where they go; keep it to yourself")
     parser.add_argument(
-        "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses it is reached at"
+        "--folder", type=Path, required=True, metavar="DIR", help="where the files go; keep it to yourself"
     )
-    parser.add_argument("--nodes", type=_names, default=(), metavar="NAME,...", help="servers that get one")
-    parser.add_argument("--topology", metavar="T", help="one for every server of it (file, or fattree:k=4)")
-    parser.add_argument("--operators", type=_names, default=("operator",), metavar="NAME,...", help="default: operator")
-    parser.add_argument("--viewers", type=_names, default=(), metavar="NAME,...", help="who may look only")
-    parser.add_argument("--switches", type=Path, metavar="FILE", help="switches file: one for each address in it")
+    parser.add_argument(
+        "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses at which it is reached"
+    )
+    parser.add_argument("--nodes", type=_names, default=(), metavar="NAME,...", help="servers that get a certificate")
+    parser.add_argument("--topology", metavar="T", help="a certificate for each of its servers (file, or fattree:k=4)")
+    parser.add_argument(
+        "--operators", type=_names, default=("operator",), metavar="NAME,...", help="people who may change things"
+    )
+    parser.add_argument("--viewers", type=_names, default=(), metavar="NAME,...", help="people who may only look")
+    parser.add_argument(
+        "--switches", type=Path, metavar="FILE", help="switches file: a certificate for each address in it"
+    )
     parser.add_argument(
         "--renew", nargs="+", metavar="NAME",
-        help="make these anew that are there (S1, nodes/S1, controller, or all), and nothing else",
+        help="renew these certificates (S1, nodes/S1, controller, or all), and do nothing else",
     )  # fmt: skip
     parser.add_argument("--tokens", action="store_true", help="tokens for nodes and operators, not certificates")
-    parser.add_argument("--days", type=int, default=DAYS, metavar="N", help="how long they hold (%(default)s)")
+    parser.add_argument(
+        "--days", type=int, default=DAYS, metavar="N", help="days that certificates are valid (%(default)s)"
+    )
     return parser
 
 
@@ -362,12 +388,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> Iterable[str]:
-    """What the command prints. Raises CertificatesError, ValueError, OSError."""
+    """Run the command and return the lines to print. Raises CertificatesError, ValueError, OSError."""
     if arguments.days < 1:
         raise CertificatesError("--days must be at least 1")
     if arguments.renew is not None:
         if arguments.tokens or arguments.nodes or arguments.topology or arguments.switches or arguments.viewers:
-            raise CertificatesError("--renew makes anew what is there: no --nodes, --topology, --switches or --tokens")
+            raise CertificatesError(
+                "--renew only replaces existing certificates: no --nodes, --topology, --switches or --tokens"
+            )
         for one in renew(arguments.folder, arguments.renew, arguments.controller, arguments.days):
             yield f"{one}: renewed, {_until(one)}"
         yield "copy them to where they are used; who runs takes them at his next connection, without a restart"

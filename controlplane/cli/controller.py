@@ -1,4 +1,4 @@
-"""What an operator does with a controller that runs.
+"""The operator's commands to a running controller: its status, a replan, and jobs that are added and removed.
 
 python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--watch]
 python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
@@ -29,11 +29,14 @@ STATUS_SECONDS = 10.0
 WATCH_SECONDS = 1.0
 EVENTS_SHOWN = 8
 AGENT_COLUMNS = ("agent", "role", "joined", "from", "last report", "host", "statistics")
-"""host: what it adds to a round trip, where agents have measured that."""
+"""Heads of the agents' table. "host" is the time that the host adds to a round trip, where agents measured it."""
 
 
 def format_replan(reply: pb.ReplanReply) -> str:
-    """The answer as the command prints it: of one job, also where what is kept off holds for several."""
+    """Return the answer to a replan as the command prints it.
+
+    It names the job if the reply is about one job; names disabled for all jobs give a reply without a plan.
+    """
     job = f"job {json.loads(reply.plan)['job']['name']}: " if reply.plan else ""
     lines = [
         f"{job}the running plan, in this state of the network: {reply.rate_before_mbps:.4g} Mbit/s per worker",
@@ -60,7 +63,7 @@ def format_replan(reply: pb.ReplanReply) -> str:
 
 
 def format_status(status: pb.StatusReply) -> str:
-    """The status as the command prints it."""
+    """Return the status as the command prints it."""
     lines = [*(format_jobs(status.jobs) if len(status.jobs) != 1 else []), *(_job_lines(status) if status.job else [])]
     if status.switches:
         rows = map(_switch_row, status.switches)
@@ -75,7 +78,7 @@ def format_status(status: pb.StatusReply) -> str:
 
 
 def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
-    """The jobs in a table."""
+    """Return the lines of a table of the jobs."""
     if not jobs:
         return ["no job: add one with `job add`"]
     header = ("job", "number", "strategy", "version", "planned", "state", "epoch", "agents", "promised")
@@ -125,7 +128,7 @@ def _job_lines(status: pb.StatusReply) -> list[str]:
 
 
 def format_added(reply: pb.AddJobReply) -> str:
-    """What `job add` prints."""
+    """Return what `job add` prints."""
     lines = [
         f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
         f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
@@ -148,7 +151,7 @@ def _rate_lines(rates: Sequence[pb.JobRate]) -> list[str]:
 
 
 def message_dict(message: Message) -> dict[str, Any]:
-    """A message as `--json` prints it: every field."""
+    """Return a protobuf message as `--json` prints it, with every field."""
     old = google.protobuf.__version__.startswith("4.")  # protobuf 5 gave the option another name
     every_field = "including_default_value_fields" if old else "always_print_fields_with_no_presence"
     options: dict[str, Any] = {every_field: True, "preserving_proto_field_name": True}
@@ -258,7 +261,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run_replan(arguments: argparse.Namespace) -> None:
-    """The command `replan`. Raises ControllerError, ValueError, OSError."""
+    """Run the command `replan`. Raises ControllerError, ValueError, OSError."""
     topology = ""
     if arguments.topology:
         from controlplane.planner.generators import parse_topology  # here: an agent's machine has no networkx
@@ -274,7 +277,8 @@ def run_replan(arguments: argparse.Namespace) -> None:
         job=arguments.job,
     )
     if arguments.output is not None and not arguments.dry_run:
-        arguments.output.open("a").close()  # a plan that the job has changed over to must not get lost
+        # Check first that the file can be written: a plan that the job already runs must not get lost.
+        arguments.output.open("a").close()
     reply = _ask(arguments, "replan", request)
     if arguments.output is not None:
         arguments.output.write_text(reply.plan + "\n")
@@ -285,7 +289,7 @@ def run_replan(arguments: argparse.Namespace) -> None:
 
 
 def run_job(arguments: argparse.Namespace) -> None:
-    """The command `job`. Raises ControllerError, OSError."""
+    """Run the command `job`. Raises ControllerError, OSError."""
     if arguments.order == "add":
         given = arguments.job
         if given and "=" not in given:
@@ -329,7 +333,7 @@ def _print(arguments: argparse.Namespace, reply: Message, words: str) -> None:
 
 
 def show_status(arguments: argparse.Namespace) -> None:
-    """The command `status`. Raises ControllerError; who watches goes on through a controller's restart."""
+    """Run the command `status`. Raises ControllerError, except that --watch goes on through a controller's restart."""
     seen = False
     while True:
         try:

@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> None:
         serve(arguments, topology, log)
         return
     kind = kind_of(arguments)
-    switches = [] if arguments.dry_run else wanted_switches(arguments, topology)  # before planning, which may take long
+    # Check the switches file before planning, which may take long.
+    switches = [] if arguments.dry_run else wanted_switches(arguments, topology)
     plan = make_plan(arguments, limited(topology, kind.limits))
     if arguments.dry_run:
         show(arguments, plan, topology, kind)
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
-    """The plan that the arguments ask for: from --plan, or by --strategy for --job."""
+    """Return the plan that the arguments ask for: the one in --plan, or one that --strategy makes for --job."""
     if arguments.plan is not None:
         return given_plan(arguments, topology)
     return get_strategy(arguments.strategy)(topology, given_job(arguments, topology), seed=arguments.seed)
@@ -113,7 +114,7 @@ def show(arguments: argparse.Namespace, plan: Plan, topology: Topology, kind: Ki
 
 
 def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
-    """Take a job's entries off the switches, or everything of ours."""
+    """Remove a job's entries from the switches, or all entries of InArt."""
     which = arguments.remove
     if which not in ("", "all") and not which.isdigit():
         raise DeployError(f"--remove takes a job's number, or all; got {which!r}")
@@ -150,7 +151,7 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
 
 
 def slots_of(jobs: Mapping[int, Mapping[str, RuleSet]]) -> dict[str, set[int]]:
-    """The slots that jobs have, by switch."""
+    """Return the register slots that jobs use, by switch."""
     found: dict[str, set[int]] = {}
     for rulesets in jobs.values():
         for switch, rules in rulesets.items():
@@ -161,7 +162,7 @@ def slots_of(jobs: Mapping[int, Mapping[str, RuleSet]]) -> dict[str, set[int]]:
 def clear_registers(
     targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]
 ) -> None:
-    """Set what removed jobs have left in their slots to 0. Raises TargetError."""
+    """Set the slots that removed jobs used to 0. Raises TargetError."""
     for one in targets:
         switch = one.target if isinstance(one, SecretTarget) else one
         if isinstance(switch, BriTarget) and slots.get(one.name):
@@ -191,7 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --remove on Tofino: set what the job left in its slots to 0, too (no job needs it)",
     )
-    how.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
+    how.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
     how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
     how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     add_listen_arguments(parser)
@@ -200,7 +201,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Raises DeployError for combinations that make no sense."""
+    """Raise DeployError for options that exclude or need each other."""
     of = target_of(arguments)
     if of is None and not arguments.dry_run:
         raise DeployError(f"say where to: --target {'|'.join(TARGETS)}, or --dry-run to only print")

@@ -1,4 +1,4 @@
-"""What is installed, what is missing and what installs it, and whether this user and kernel can do what is needed.
+"""Reports what is installed, what is missing, which command installs it, and what this user and kernel allow.
 
 python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT [--credentials DIR]]
     [--switches FILE [--tofino [2]]]
@@ -32,7 +32,10 @@ NETWORK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. required: the doctor fails without it. fix: command or advice; empty where nothing is wrong."""
+    """A finding of the doctor.
+
+    required: the doctor fails without it. fix: a command or advice; empty where nothing is wrong.
+    """
 
     group: str
     name: str
@@ -44,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Program:
-    """A command that is needed: why, and what installs it."""
+    """A command on PATH that is needed, for which purpose, and how to install it."""
 
     name: str
     purpose: str
@@ -90,7 +93,10 @@ OPTIONAL_ABILITIES = {"netem", "rate limits (htb)", "super-frames over UDP"}
 
 
 def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
-    """The Python packages of requirements.txt, with their versions; installed with pip: those that it asks for."""
+    """Check the Python packages of requirements.txt and their versions.
+
+    Where InArt was installed with pip there is no such file; the distribution's own requirements are checked instead.
+    """
     if not requirements.exists():
         yield from check_distribution()
         return
@@ -117,7 +123,7 @@ def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
 
 
 def check_distribution() -> Iterable[Check]:
-    """What the installed distribution needs; what its extras bring may be missing."""
+    """Check what the installed distribution requires; what only its extras require may be missing."""
     for line in importlib.metadata.requires("inart") or []:
         match = re.match(r"([A-Za-z0-9_.-]+)[^;]*(?:;.*extra == ['\"](\w+)['\"])?", line)
         if match is None or match[1] == "inart":
@@ -132,14 +138,14 @@ def check_distribution() -> Iterable[Check]:
 
 
 def check_softswitch() -> Check:
-    """The emulated switch, which is a distribution of its own."""
+    """Check that the emulated switch, a distribution of its own, is installed."""
     there = importlib.util.find_spec("softswitch") is not None
     detail = "there" if there else "missing: emulated networks, where there is no simple_switch_grpc"
     return Check("python", "softswitch", there, False, detail, "" if there else SOFTSWITCH)
 
 
 def check_programs() -> Iterable[Check]:
-    """Commands on PATH."""
+    """Check that the commands are on PATH."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     for program in PROGRAMS:
         found = shutil.which(program.name, path=path)
@@ -148,7 +154,7 @@ def check_programs() -> Iterable[Check]:
 
 
 def check_compiler() -> Check:
-    """Compile, load nothing: a C11 program with threads and the kernel's headers."""
+    """Check that the compiler builds a C11 program with threads and the kernel's headers."""
     source = (
         "#include <linux/if_packet.h>\n#include <pthread.h>\n#include <stdatomic.h>\nint main(void) { return 0; }\n"
     )
@@ -176,7 +182,7 @@ def check_compiler() -> Check:
 
 
 def check_abilities() -> Iterable[Check]:
-    """Namespaces, veth, raw sockets and rate limits, tried in a throwaway namespace."""
+    """Try namespaces, veth pairs, raw sockets and rate limits in a throwaway namespace."""
     problems: dict[str, str]
     try:
         environment = os.environ | {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
@@ -208,7 +214,7 @@ def check_abilities() -> Iterable[Check]:
 
 
 def check_tofino() -> Iterable[Check]:
-    """What Tofino switches need, and nothing else does: P4 Studio's BRI client, and p4c's Tofino back end."""
+    """Check what only Tofino switches need: P4 Studio's BRI client, and p4c's Tofino back end."""
     from controlplane.targets.bri.sde import VARIABLE, SdeMissing, client_folder, load_client
     from p4src.tofino_toolchain import BUILD_FOLDER, BuildError, Toolchain
 
@@ -227,7 +233,7 @@ def check_tofino() -> Iterable[Check]:
 
 
 def with_control(group: str, checks: Callable[[], Iterable[Check]], required: bool = False) -> Iterable[Check]:
-    """Checks that import what the extra `control` brings; where it is not installed (a node that only trains), that."""
+    """Run checks that import packages of the extra `control`; where it is missing, yield one check that says so."""
     try:
         yield from checks()
     except ModuleNotFoundError as error:
@@ -236,7 +242,7 @@ def with_control(group: str, checks: Callable[[], Iterable[Check]], required: bo
 
 
 def check_interface(interface: str | None) -> Iterable[Check]:
-    """What agents need of the kernel, and of their data interface when it is given."""
+    """Check what agents need of the kernel, and their data interface if one is given."""
     from controlplane.common import data_interface, other_users
 
     backend = os.environ.get("INART_IO") or "udp"
@@ -248,7 +254,7 @@ def check_interface(interface: str | None) -> Iterable[Check]:
 
 
 def check_machine() -> Iterable[Check]:
-    """Cores, disk, limits, GPU."""
+    """Check the machine's cores, disk, limits and GPU."""
     cores = len(os.sched_getaffinity(0))
     yield Check(
         "machine", "CPU cores", cores >= 2, False, str(cores), "" if cores >= 2 else "2 or more: timings suffer"
@@ -269,7 +275,10 @@ def _gpu() -> str:
 
 
 def check_controller(address: str, folder: Path | None = None) -> Iterable[Check]:
-    """The controller, and through it the agents. folder: the credentials of who asks (None: $INART_CREDENTIALS)."""
+    """Check that the controller answers, and through it the agents.
+
+    folder: the credentials of the caller (None: $INART_CREDENTIALS).
+    """
     from controlplane.common.rpc.client import ControllerError, fetch_status
     from controlplane.common.rpc.tls import credentials
 
@@ -295,7 +304,9 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
 
 
 def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
-    """Every switch of a switches file: its P4Runtime server answers and has the device; its BRI server, our program."""
+    """Check each switch of a switches file: a P4Runtime server must answer and have the device, a BRI server our
+    program.
+    """
     from controlplane.cli.options import GENERATIONS
     from controlplane.targets.base import TargetError
     from controlplane.targets.bri.program import Program
@@ -342,7 +353,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
 
 
 def show(checks: Iterable[Check]) -> str:
-    """The findings as text, what is missing at the end."""
+    """Return the findings as text, with what is missing at the end."""
     lines: list[str] = []
     group = ""
     for check in checks:

@@ -1,4 +1,4 @@
-"""The options that `deploy` and `serve` have in common: which switches, of which kind, and which job."""
+"""The options that `deploy` and `serve` share: the switches, their kind and their program, and the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controlplane.targets.switches_file import SwitchAddress, load_switches
 from p4src.artifacts import ArtifactError
 
 GENERATIONS = {"1": "tofino", "2": "tofino2"}
-"""What `--tofino N` means, by the chip's generation."""
+"""The target that each value of `--tofino` stands for: the chip's generation."""
 
 
 class DeployError(Exception):
@@ -25,7 +25,7 @@ class DeployError(Exception):
 
 
 def given_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
-    """The plan of --plan, if the topology carries it."""
+    """Load and check the plan of --plan. Raises DeployError if the topology cannot carry its rate."""
     plan = Plan.load(arguments.plan)
     plan.check(topology)
     feasible = evaluate(plan, topology)
@@ -38,20 +38,20 @@ def given_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
 
 
 def given_job(arguments: argparse.Namespace, topology: Topology) -> Job:
-    """The job of --job, or the one that the topology's roles make."""
+    """Return the job of --job, or the job that the roles in the topology describe."""
     if arguments.job is None and not any(topology.role(server) for server in topology.servers):
         raise DeployError("--job is missing: a job file, or workers=8,ps=2,seed=1; or --plan FILE")
     return parse_job(arguments.job or "", topology)
 
 
 def check_address(option: str, address: str) -> None:
-    """Raises DeployError where a controller cannot listen on what an option says."""
+    """Raise DeployError unless a controller can listen on the option's address."""
     if not re.fullmatch(r"unix:.+|.+:\d+", address):
         raise DeployError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}")
 
 
 def target_of(arguments: argparse.Namespace) -> Target | None:
-    """The target that the arguments name; None: none is named. Raises DeployError where they name several."""
+    """Return the target that the arguments name, or None if they name none. Raises DeployError if they name several."""
     names = sorted(set(arguments.targets or ()))
     if len(names) > 1:
         raise DeployError(f"{' and '.join(names)} exclude each other: a deployment has one kind of switches")
@@ -59,8 +59,10 @@ def target_of(arguments: argparse.Namespace) -> Target | None:
 
 
 def kind_of(arguments: argparse.Namespace) -> Kind:
-    """The kind of switches that the arguments ask for, with its program; without a target, as for bmv2. Raises
-    ArtifactError, SdeMissing."""
+    """Return the kind of switches that the arguments ask for, with its program; bmv2 if no target is named.
+
+    Raises DeployError, SdeMissing.
+    """
     of = target_of(arguments) or target("bmv2")
     try:
         program = artifact(of, arguments.artifacts)
@@ -74,7 +76,10 @@ def kind_of(arguments: argparse.Namespace) -> Kind:
 
 
 def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
-    """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
+    """Return the switches of the topology, or all switches of the file if there is no topology.
+
+    Raises DeployError if a switch has no address in the file.
+    """
     if arguments.switches is None:
         of = target_of(arguments)
         protocol = of.protocol if of is not None else "P4Runtime"
@@ -95,7 +100,7 @@ def _generation(text: str) -> str:
 
 
 def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which switches, of which kind, with which program."""
+    """Add the options for the switches: their addresses, their kind and their program."""
     where = parser.add_argument_group("where")
     where.add_argument(
         "--target", dest="targets", action="append", choices=tuple(TARGETS), metavar="NAME",
@@ -112,7 +117,9 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="compiled program (default: that of the target)",
     )
-    where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
+    where.add_argument(
+        "--timeout", type=float, default=15.0, metavar="S", help="seconds to connect to the switches (%(default)g)"
+    )
     where.add_argument(
         "--bridge", action="store_true", help="pass ARP, IPv6, VLAN frames and multicast on (default: drop them)"
     )
@@ -122,10 +129,12 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_job_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Which job, and how it is planned."""
+    """Add the options for the job and its strategy."""
     parser.add_argument(
         "--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M (default: the topology's roles)"
     )
     parser.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
+    )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")

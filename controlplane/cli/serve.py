@@ -1,11 +1,4 @@
-"""The controller of a network: jobs are added to it and removed while it runs, and it remembers them.
-
-    python -m controlplane.serve --topology T --bmv2 --switches FILE --listen HOST:PORT
-    python -m controlplane.controller job add --controller HOST:PORT --job workers=8,ps=2,name=mine
-    python -m controlplane.controller job list --controller HOST:PORT
-
---job (or --plan) names a job that is there from the start. See docs/deploy.md.
-"""
+"""The controller of a network: jobs are added and removed while it runs, and it remembers them over restarts."""
 
 from __future__ import annotations
 
@@ -53,8 +46,10 @@ from p4src.artifacts import ArtifactError
 
 
 def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> None:
-    """Be the controller until SIGINT or SIGTERM: of the jobs that were there before, where they are kept, and of the
-    one that the arguments name. Raises what `main` turns into messages."""
+    """Be the controller until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages.
+
+    It starts with the stored jobs, if jobs are kept, and the job that the arguments name.
+    """
     kind = kind_of(arguments)
     switches = wanted_switches(arguments, topology)
     epochs = EpochStore(arguments.epoch_file)
@@ -66,7 +61,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             stored.plan.check(topology)
         wanted = _first_job(arguments, topology, jobs)
         listening = open_listening(arguments, arguments.serve)
-        # From here on switches are touched.
+        # Switches are not touched before this line.
         polite, labels = not arguments.take_over, epochs.labels()
         targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
         for target in targets:
@@ -101,7 +96,7 @@ def _state(arguments: argparse.Namespace, switches: Sequence[SwitchAddress]) -> 
 
 
 def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence[Stored]) -> Plan | Job | None:
-    """The job that is there from the start, or its plan; None: none is asked for, or it is there as before."""
+    """Return the job that the arguments name, or its plan; None if they name none, or if it was restored."""
     if arguments.keeps and arguments.job is None and arguments.plan is None:
         return None
     wanted: Plan | Job
@@ -123,7 +118,7 @@ def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence
 
 
 def _answer(address: str, listening: Listening, network: Network, log: EventLog) -> None:
-    """Run the controller on the port that it has until SIGINT or SIGTERM; a second one ends it at once."""
+    """Answer on the port that is bound already, until SIGINT or SIGTERM; a second signal ends the process at once."""
     end = EndSignal()
     service = Serving(network, log, listening.access)
     hide = listening.show(network, log)
@@ -165,17 +160,19 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen", dest="serve", required=True, metavar="HOST:PORT", help="for agents and operators; or unix:PATH"
     )
-    parser.add_argument("--state", type=Path, metavar="DIR", help="keeps the jobs (default: by the switches)")
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="folder that keeps the jobs (default: one for these switches)"
+    )
     parser.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     parser.add_argument(
         "--steady", type=float, default=100 * STEADY, metavar="PERCENT",
-        help="jobs that share keep their plans this near to their fair rates (%(default)g; 0: always fair)",
+        help="sharing jobs keep plans that are within this of their fair rates (%(default)g; 0: always fair)",
     )  # fmt: skip
     parser.add_argument(
         "--most-changes", type=int, default=MOST, metavar="N",
-        help="of jobs, in one step, when one comes or goes (%(default)s); the steps follow each other",
+        help="most jobs that migrate in one step when a job is added or removed (%(default)s); steps follow each other",
     )  # fmt: skip
-    parser.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
+    parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
     add_job_arguments(parser.add_argument_group("a job that is there from the start"))
     add_switch_arguments(parser)
     add_listen_arguments(parser)

@@ -24,15 +24,15 @@ ENVIRONMENT = Path(__file__).resolve().parents[2] / ".venv-shell"
 ANSWER_SECONDS = 5.0
 
 READING = (0, 1)
-"""Election id below every controller's: a switch that had one lets this one read."""
+"""Election id below every controller's. A switch that has had a controller answers reads with it, but no writes."""
 
 
 class ShellError(Exception):
-    """Why the shell cannot be opened; the message says what to do."""
+    """The shell cannot be opened; the message says what to do."""
 
 
 def command(switch: SwitchAddress, python: Path, election_id: tuple[int, int] = READING) -> list[str]:
-    """How p4runtime-shell is started on a switch."""
+    """Return the command that starts p4runtime-shell on a switch."""
     made = [str(python), "-m", "p4runtime_sh", "--grpc-addr", switch.address, "--device-id", str(switch.device_id)]
     made += ["--election-id", ",".join(map(str, election_id))]
     if switch.tls is not None:
@@ -48,7 +48,7 @@ def command(switch: SwitchAddress, python: Path, election_id: tuple[int, int] = 
 
 
 def find(name: str, switches: Path) -> SwitchAddress:
-    """A switch of a switches file. Raises ShellError, SwitchesFileError."""
+    """Return a switch of a switches file. Raises ShellError, SwitchesFileError."""
     known = load_switches(switches)
     if name not in known:
         raise ShellError(f"{switches} has no switch {name!r}; it has {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""What the planner's command line takes: its options, what it refuses before it plans, and its inputs."""
+"""The planner's command line: its options, the checks of them before planning, and loading its inputs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL
 
 COMMANDS = {"plan": "single", "compare": "compare", "pareto": "pareto", "place": "placement"}
-"""Modules of this package whose `command(arguments, topology, job)` prints what is asked for. They bring solvers along:
-each is imported when it is."""
+"""The module of this package for each command; its `command(arguments, topology, job)` prints the result.
+
+They are imported on demand, because they import solvers, which takes long.
+"""
 
 
 def _program(name: str) -> str:
-    """The program of a target ("tofino2" -> "t2na"); any other name is a program's."""
+    """Return the program of a target ("tofino2" -> "t2na"); any other name is taken for a program's."""
     from controlplane.targets.registry import TARGETS, target  # planning alone needs no target
 
     return target(name).program if name in TARGETS else name
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Of all commands."""
+    """Return the parser for all commands."""
     result = command_line.make("controlplane.plan", description)
     result.add_argument(
         "command",
@@ -73,7 +75,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     result.add_argument(
         "--strategies", nargs="+", metavar="NAME", help="with compare: these, or all (default: the in-network ones)"
     )
-    result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    result.add_argument(
+        "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
+    )
     result.add_argument(
         "--frozen-split",
         metavar="PLAN",
@@ -126,11 +130,11 @@ ONLY = {
     "on_workers": ("place",),
     "frozen_split": ("plan", "compare"),
 }
-"""Options that only some commands have a use for."""
+"""The commands that each of these options goes with."""
 
 
 def refuse_useless(arguments: argparse.Namespace) -> None:
-    """What would be passed over in silence. Raises ValueError."""
+    """Raise ValueError for options that the command would ignore."""
     command = arguments.command
     for name, commands in ONLY.items():
         if getattr(arguments, name) and command not in commands:
@@ -152,7 +156,7 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
 
 
 def refuse_unwritable(arguments: argparse.Namespace) -> None:
-    """Before anything is computed that could not be kept. Raises OSError, ValueError."""
+    """Check before planning that the output files can be written. Raises OSError, ValueError."""
     for option, path in (("--draw", arguments.draw), ("--plot", arguments.plot)):
         if path:
             _refuse_unknown_format(option, path)
@@ -177,15 +181,16 @@ def _refuse_unknown_format(option: str, path: str) -> None:
 
 
 def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
-    """What is there, under the limits that are asked for, and the job. Raises planning.ERRORS."""
+    """Load the topology, limited as the options ask, and the job. Raises planning.ERRORS."""
     topology = parse_topology(arguments.topology)
     if arguments.frozen_split and not arguments.job:
         job = Plan.load(arguments.frozen_split).job
     else:
         job = parse_job(arguments.job, topology)
     for node in (*job.workers, *job.parameter_servers):
-        if topology.graph.degree(node):  # one without links has no route, as the strategy says
-            topology.access_switch(node)  # strategies can do more, agents and switches cannot
+        if topology.graph.degree(node):  # A node without links has no route; the strategy reports that.
+            # Strategies support servers with several links; agents and switches do not. Raises TopologyError.
+            topology.access_switch(node)
     if arguments.measured is not None:
         topology = with_measured(topology, load_measured(arguments.measured))
     if arguments.host_ms is not None:

@@ -13,9 +13,10 @@ from controlplane.planner.plan.planning import ERRORS
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     begun = time.monotonic()
-    gc.disable()  # plans are large and hold no cycles: looking for some in them took a fifth of the time
+    # Plans are large and contain no cycles; the garbage collector's search for cycles took a fifth of the time.
+    gc.disable()
     try:
         return _run(argv, begun)
     finally:
@@ -23,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None, begun: float) -> int:
-    """begun: on the monotonic clock, from when --time-limit counts."""
+    """Run the command. begun: the monotonic time from which --time-limit counts."""
     arguments = parser(__doc__).parse_args(argv)
     arguments.begun = begun
     try:
@@ -38,7 +39,7 @@ def _run(argv: list[str] | None, begun: float) -> int:
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:  # what was made is printed, and its picture or file cannot be written
+    except OSError as error:  # The plan is printed by now; its picture or file cannot be written.
         print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,7 @@
-"""All strategies on one instance, each printed as it comes; those that cannot run there say why."""
+"""`inart compare`: plans one instance with all strategies and prints each result as soon as it is there.
+
+A strategy that cannot plan the instance has a line that says why.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,18 @@ from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL
 
 COMPARED = STRATEGIES.below("fabric")
-WIDTH = 27  # of a name
-LIMIT_EACH_S = 60.0  # of compare, where no limit is given
+WIDTH = 27  # columns of a strategy's name
+LIMIT_EACH_S = 60.0  # seconds for the search of each strategy, unless --time-limit is given
 
 ONE_TREE_EACH = ("exact",)
-"""What these prove holds for one tree per parameter server only."""
+"""Strategies whose bound holds only for plans with one tree per parameter server."""
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Print all strategies side by side, in Mbit/s and seconds of planning. Raises ValueError: no such strategy."""
+    """Print all strategies side by side: rates in Mbit/s, planning times in seconds.
+
+    Raises ValueError for an unknown strategy.
+    """
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
     beside = arguments.strategies in (None, ["all"]) or ON_WORKERS in names
@@ -72,7 +78,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         for row in rows
         if "proven_mbps" in row and row["strategy"] not in ONE_TREE_EACH
     }
-    for row in rows:  # what one strategy proves holds for the trees of all
+    for row in rows:  # A bound that one strategy proves for trees holds for the trees of all strategies.
         if proven and row.get("trees"):
             row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
     if arguments.json:
@@ -111,8 +117,10 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
 
 
 def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> dict[str, Any] | None:
-    """The row of our planner with a parameter server on every worker's server, in the place of the job's own; its gap
-    is to the bound of such plans. None where that is the job itself, or there is one worker."""
+    """Return the row of our planner for a parameter server on every worker's server instead of the job's own.
+
+    Its gap is to the bound of such plans. None if the job is already of that form, or has one worker.
+    """
     if arguments.frozen_split or len(job.workers) < 2 or set(job.workers) <= set(job.parameter_servers):
         return None
     row = _row(arguments, "inart", topology, replace(job, parameter_servers=job.workers), None)
@@ -154,7 +162,7 @@ def _head(counted: bool) -> str:
 
 
 def _host_line(row: dict[str, Any], counted: bool) -> str:
-    """As `_line`; the gap is to what no all-reduce can beat."""
+    """Return the line of a collective among the hosts alone; its gap is to a bound that holds for every all-reduce."""
     full = row["bottleneck"]["name"] if "bottleneck" in row else "links"
     return (
         f"{row['strategy']:<{WIDTH}}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{'-':>7}{row['seconds']:>10.4f}"

@@ -1,4 +1,4 @@
-"""What fewer trees cost: rate over trees, table entries and slots; and the fewest trees that keep enough of it."""
+"""`inart pareto`: rate, table entries and slots of plans with fewer trees, and the fewest trees for a given rate."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from controlplane.planner.plan.planning import ERRORS, searching, timed
 from controlplane.planner.strategies import Strategy, get_strategy
 from controlplane.planner.topology import Topology
 
-STEP = 1.5  # from one number of trees to the next
-ENOUGH = 1e-9  # relative: what rounding does
+STEP = 1.5  # factor from one number of trees to the next
+ENOUGH = 1e-9  # relative tolerance for rounding
 
 
 @dataclass(frozen=True)
 class Point:
-    """A plan's rate, and what the switch with the most needs of it. slots: at least so many."""
+    """A point of the trade-off: a plan's rate in Mbit/s per worker, and the most that it takes of any switch.
+
+    slots: a lower limit.
+    """
 
     trees: int
     rate_mbps: float
@@ -31,7 +34,7 @@ class Point:
 
 
 def point(plan: Plan, topology: Topology) -> Point:
-    """What a plan reaches and what it takes: Mbit/s, and entries and slots of the switch that has most."""
+    """Return a plan's rate in Mbit/s, and the most table entries and slots that it takes of any switch."""
     entries: Counter[str] = Counter()
     slots: Counter[str] = Counter()
     for tree in plan.trees:
@@ -42,7 +45,7 @@ def point(plan: Plan, topology: Topology) -> Point:
 
 
 def numbers(most: int) -> list[int]:
-    """Numbers of trees to look at, from 1 to below `most`."""
+    """Return the numbers of trees to plan with: a geometric series from 1 to below `most`."""
     found, trees = set(), 1.0
     while round(trees) < most:
         found.add(round(trees))
@@ -51,7 +54,7 @@ def numbers(most: int) -> list[int]:
 
 
 def plans(best: Plan, topology: Topology, strategy: Strategy) -> list[Plan]:
-    """The plan, and for fewer trees those that need fewer for what they reach; by number of trees."""
+    """Return the best plan and the Pareto-optimal plans with fewer trees, sorted by number of trees."""
     kept = [best]
     for trees in reversed(numbers(len(best.trees))):
         try:
@@ -67,12 +70,15 @@ def plans(best: Plan, topology: Topology, strategy: Strategy) -> list[Plan]:
 
 
 def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Plan:
-    """The plan with the fewest trees that keeps this part of the best plan's rate (90% or 0.9). Raises ValueError."""
+    """Return the plan with the fewest trees that keeps a part of the best plan's rate (part: "90%" or "0.9").
+
+    It bisects over the numbers of trees. Raises ValueError.
+    """
     share = parse_part(part, "--rate-at-least")
     if best.multicasts:
         raise ValueError(f"--rate-at-least is for trees; {best.strategy} plans multicasts")
     enough = share * best.rate_mbps * (1 - ENOUGH)
-    low, high = 1, len(best.trees)  # between: not known
+    low, high = 1, len(best.trees)  # Below `low` the rate is too low; from `high` on it is enough.
     found = best
     while low < high:
         middle = (low + high) // 2
@@ -89,7 +95,7 @@ def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Pla
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Prints the table, and draws it."""
+    """Print the table, and draw it if --plot is given."""
     strategy = get_strategy(arguments.strategy)
     with timed(searching(arguments)):
         best = strategy(topology, job, seed=arguments.seed)
@@ -108,7 +114,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
 
 
 def draw(points: list[Point], path: str) -> None:
-    """Raises ValueError for a format that matplotlib does not know, OSError."""
+    """Plot rate over trees into the file `path`. Raises OSError, and ValueError for an unknown image format."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,7 +129,7 @@ def draw(points: list[Point], path: str) -> None:
         axis.plot([getattr(p, name) for p in points], [p.rate_mbps for p in points], marker="o")
         axis.set_xlabel(label)
         axis.set_ylim(bottom=0)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no 2.5 trees
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # The axis shows whole numbers of trees only.
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("rate of a worker, Mbit/s")
     figure.tight_layout()

@@ -25,13 +25,14 @@ from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
 from controlplane.planner.topology import Topology
 
-PLANNED = 3  # placements that are planned, beside the job's own
+PLANNED = 3  # placements to plan, beside the job's own
+# A placement must improve the bound by this factor to count as better.
 BETTER = 1 + 1e-6
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The job as it is placed best, its plan, and what no placement can beat."""
+    """The best placement found: the job with its parameter servers moved, its plan, and a bound over all placements."""
 
     job: Job
     plan: Plan
@@ -39,8 +40,11 @@ class Placement:
 
 
 def free_servers(topology: Topology, job: Job, on_workers: bool = False) -> dict[tuple[object, ...], list[str]]:
-    """Servers that no worker is on, or all, by what makes them alike: where they hang, what they carry and whether
-    there is a worker."""
+    """Return the servers where a parameter server may go, grouped by what makes them interchangeable.
+
+    Those are the switch and capacity of the link, and whether a worker is on the server. on_workers: also consider
+    servers with a worker.
+    """
     workers = set(job.workers)
     alike: dict[tuple[object, ...], list[str]] = {}
     for server in topology.servers:
@@ -56,13 +60,14 @@ def free_servers(topology: Topology, job: Job, on_workers: bool = False) -> dict
 
 
 def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> Bound:
-    """Mbit/s that no placement of so many parameter servers can beat, the workers being where they are."""
+    """Return a bound in Mbit/s that holds for all placements of the job's parameter servers, with the workers fixed."""
     free = [server for servers in free_servers(topology, job, on_workers).values() for server in servers]
     everywhere = replace(job, parameter_servers=tuple(free))
     fastest = sorted((topology.residual_ingress_mbps(s) for s in free), reverse=True)[: len(job.parameter_servers)]
     workers = len(job.workers)
     added = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
-    streams = workers - bool(everywhere.both_roles)  # of each tree one may be at home
+    # A parameter server on a worker's server receives that worker's stream without the network.
+    streams = workers - bool(everywhere.both_roles)
     together_mbps = min((added * (1 - 1 / workers) + sum(fastest)) / streams, sum(fastest))
     simple = min(cheap_bound(topology, everywhere).mbps, together_mbps)
     found = Bound(simple, "switches, the fastest servers and workers' links, wherever the parameter servers are")
@@ -75,15 +80,17 @@ def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> B
 
 
 def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on_workers: bool = False) -> Placement:
-    """The job's parameter servers moved to where the rate is highest. on_workers: also onto servers of workers. Raises
-    JobError, Infeasible, .."""
+    """Move the job's parameter servers to where the rate is highest.
+
+    on_workers: also onto servers of workers. Raises JobError, Infeasible and other planning errors.
+    """
     alike = list(free_servers(topology, job, on_workers).values())
     count = len(job.parameter_servers)
     if sum(map(len, alike)) < count:
         raise JobError(f"the job needs {count} servers for parameter servers, {sum(map(len, alike))} have no worker")
 
     def at(chosen: list[int]) -> Job:
-        """chosen: groups of servers that are alike, as often as they get a parameter server."""
+        """Return the job with this placement. chosen: indices into `alike`, one per parameter server."""
         roots = [alike[group][chosen[:i].count(group)] for i, group in enumerate(chosen)]
         return replace(job, parameter_servers=tuple(roots))
 
@@ -93,7 +100,10 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on
     tried: dict[tuple[int, ...], float] = {}
 
     def options(chosen: list[int]) -> list[tuple[float, int]]:
-        """What one more would be worth, by group; where that is the same, the rack with the fewest comes first."""
+        """Return (rate with one more parameter server in it, group) for each group that has room, the best first.
+
+        Among equals, the group with the fewest parameter servers comes first.
+        """
         found = []
         for group, servers in enumerate(alike):
             if chosen.count(group) < len(servers):
@@ -134,7 +144,7 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Prints where the parameter servers go, and what that is worth."""
+    """Print where the parameter servers go, and the rate before and after."""
     strategy = get_strategy(arguments.strategy)
     with timed(searching(arguments)) as limit:
         before: float | None

@@ -1,4 +1,4 @@
-"""What a command says of a plan: as JSON (schema: docs/planner.md) and as text. All rates come from the evaluator."""
+"""Reports of a plan, as JSON (schema: docs/planner.md) and as text. All rates in them come from the evaluator."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from controlplane.planner.topology import Topology
 from p4src.protocol import MAX_WORKERS
 
 EXAMPLES = (10**4, 10**6, 10**8)
-"""Bytes of all-reduces that are shown where the job's tensors are of any size."""
+"""Sizes of all-reduces, in bytes, to show the times of when the job's tensors may have any size."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with what is known of it. bound: the best that is cheap, or was asked for; seconds: from loaded inputs to
-    the routed plan; cut_short: the time limit or Ctrl-C ended the search. windows, cost: None where no target is known.
-    unfit: by target, why its switches cannot hold the plan, where none is given. any_kind: what no all-reduce among the
-    workers can beat, whoever adds. faster: ways of hosts alone that are (host_collectives.py), where these were looked
-    at.
+    """A plan with everything that is reported of it.
+
+    bound: a cheap bound, or the one asked for. seconds: from the loaded inputs to the routed plan. cut_short: the time
+    limit or Ctrl-C ended the search. windows, cost: None if no target is known. unfit: if no target is given, the
+    reason for each target that cannot hold the plan. any_kind: a bound for every all-reduce among the workers, whoever
+    adds. faster: collectives among the hosts alone (host_collectives.py) that are faster, if these were evaluated.
     """
 
     plan: Plan
@@ -46,21 +47,22 @@ class Planned:
 
 
 def bound_of(plan: Plan, evaluation: Evaluation, topology: Topology, job: Job) -> Bound:
-    """The best that is cheap; multicasts have one of their own, for as many receivers."""
+    """Return the best bound that is cheap to compute; for multicasts it is the evaluator's, for as many receivers."""
     if plan.multicasts:
         return Bound(evaluation.bound_mbps, "workers' and sites' links")
     return cheap_bound(topology, job)
 
 
 def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bound: Bound | None = None) -> Planned:
-    """Evaluates. bound: a better one than the cheap ones."""
+    """Evaluate a plan for a report. bound: used instead of the cheap bound where it is tighter."""
     evaluation = evaluate(plan, topology)
     least = bound_of(plan, evaluation, topology, plan.job)
     if bound is not None and bound.mbps < least.mbps:
         least = bound
     rate = evaluation.rate_mbps
     cost = cost_of(plan, topology, rate)
-    looked_at = not held(topology).anything or undeployable(plan, topology)  # a target's limits hold already
+    # If it was planned for a target and can be deployed, it fits that target.
+    looked_at = not held(topology).anything or undeployable(plan, topology)
     unfit = unfit_for(plan, topology) if looked_at and not plan.multicasts else {}
     windows = None if cost is None else cost.windows
     any_kind = all_reduce_bound(topology, plan.job)
@@ -68,7 +70,7 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
 
 
 def report(found: Planned, topology: Topology) -> dict[str, Any]:
-    """The JSON of one planned instance."""
+    """Return the JSON of one planned instance."""
     plan, evaluation = found.plan, found.evaluation
     return {
         "strategy": plan.strategy,
@@ -102,12 +104,14 @@ def report(found: Planned, topology: Topology) -> dict[str, Any]:
 
 
 def communication_seconds(plan: Plan, rate_mbps: float) -> float:
-    """Time in which a worker sends its gradient at the rate (headers not counted)."""
+    """Return the seconds in which a worker sends its gradient at `rate_mbps`; headers are not counted."""
     return plan.job.model_bytes * 8 / (rate_mbps * 1e6)
 
 
 def packet_report(cost: Cost | None) -> dict[str, Any]:
-    """Packets of a worker and time of one gradient's all-reduces, where the packets' size is known (plan/cost.py)."""
+    """Return a worker's packets and the time of one gradient's all-reduces, if the packets' size is known
+    (plan/cost.py).
+    """
     if cost is None:
         return {}
     sizes = cost.plan.job.sizes or (cost.plan.job.model_bytes,)
@@ -119,7 +123,7 @@ def packet_report(cost: Cost | None) -> dict[str, Any]:
 
 
 def ps_ingress_bytes(plan: Plan) -> float:
-    """Bytes that reach all parameter servers over their links per iteration (headers not counted)."""
+    """Return the bytes that reach all parameter servers over their links per iteration; headers are not counted."""
     flows = sum(
         tree.share * sum(flow.end == tree.root and flow.source != tree.root for flow in tree.flows)
         for tree in plan.trees
@@ -132,7 +136,7 @@ def bottleneck_text(load: Load) -> str:
 
 
 def cost_lines(cost: Cost) -> Iterator[str]:
-    """Seconds of an all-reduce, and what the first round trip is made of."""
+    """Yield lines with the seconds of an all-reduce, and the parts of its first round trip."""
     job = cost.plan.job
     counted = packet_report(cost)
     if job.sizes:
@@ -155,7 +159,7 @@ def bytes_text(size: int) -> str:
 
 
 def print_plan(found: Planned, topology: Topology) -> None:
-    """The plan and what it is worth, for people."""
+    """Print the plan, its rate and its bound as text."""
     plan, evaluation = found.plan, found.evaluation
     print(plan)
     print(f"rate        {evaluation.rate_mbps:.6g} Mbit/s per worker")

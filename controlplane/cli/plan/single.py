@@ -1,4 +1,4 @@
-"""The command that makes one plan: what it adds to it, what it shows of it, and where it writes that."""
+"""`inart plan`: makes one plan, adds what the options ask for, prints a report, and writes it to a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from controlplane.planner.topology import Topology
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Prints the plan, and writes and draws it where that is asked for. Raises planning.ERRORS, OSError."""
+    """Print the plan; write and draw it if asked for. Raises planning.ERRORS, OSError."""
     found, hard = _made(arguments, topology, job)
     after = losses(found.plan, topology) if arguments.losses or arguments.survive else []
     content = report(found, topology)
@@ -65,8 +65,11 @@ def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[
 
 
 def _faster(found: Planned, topology: Topology) -> tuple[HostRow, ...]:
-    """Ways of hosts alone that are faster than the plan. They are not looked at where nothing can be faster, where
-    results do not count on links (a plan is then of another model), and where time is over."""
+    """Return the collectives among hosts alone that are faster than the plan.
+
+    They are not evaluated where nothing can be faster, where results do not load links (the plan is then of another
+    model, so that rates cannot be compared), and after the time limit.
+    """
     job, rate = found.plan.job, found.evaluation.rate_mbps
     if found.cut_short or found.plan.multicasts or not topology.results_on_links or len(job.workers) > MOST_WORKERS:
         return ()
