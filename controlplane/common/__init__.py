@@ -1,1 +1,4 @@
-"""What an agent's node needs: agent configuration, RPC, TLS, building of the C engines. No topology, no solver."""
+"""The package that every node of an agent installs: agent configuration, RPC, TLS, and building of the C engines.
+
+It imports nothing of the control plane but p4src: no topology, no solver.
+"""

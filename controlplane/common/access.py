@@ -1,7 +1,7 @@
-"""Who may do what at a controller: roles from certificates and tokens.
+"""Access control of a controller: the roles that certificates and tokens prove, and what each role may do.
 
-A certificate says who it is for with a URI in its subject's alternative names, inart://ROLE/NAME, as `inart
-certificates` makes it. A token file says it for those who have no certificates.
+A certificate names its holder with a URI in its subject's alternative names, inart://ROLE/NAME, as `inart
+certificates` makes it. A token file names holders that have no certificates.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ MAY: Mapping[str, tuple[str, ...]] = {
     "AddJob": ("operator",),
     "RemoveJob": ("operator",),
 }
-"""Per method of the service the roles that may call it. A node speaks for itself only."""
+"""The roles that may call each method of the service. A node may speak only for itself."""
+# The shortest token that a file may have, in characters.
 LEAST_TOKEN = 16
 
 
 class Denied(Exception):
-    """This caller may not do this. code: UNAUTHENTICATED when nobody knows who it is."""
+    """The caller may not do this. code: UNAUTHENTICATED if the caller is unknown, else PERMISSION_DENIED."""
 
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
@@ -41,12 +42,12 @@ class Denied(Exception):
 
 
 class TokenError(ValueError):
-    """A token file that cannot be used; the message names the line and says what it should be."""
+    """A token file cannot be used; the message names the line and says what it should be."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls. name: of the node, of a person."""
+    """A caller of the controller. name: of the node, or of the person."""
 
     role: str
     name: str
@@ -56,12 +57,12 @@ class Caller:
 
     @property
     def uri(self) -> str:
-        """As certificates have it."""
+        """The URI that names the caller in a certificate."""
         return f"{SCHEME}{self.role}/{quote(self.name, safe='')}"
 
 
 def parse_uri(uri: str) -> Caller | None:
-    """The caller that a certificate's URI names; None: it is none of ours."""
+    """Return the caller that a certificate's URI names, or None if the URI has another form."""
     role, slash, name = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or role not in ROLES or not slash or not name or "/" in name:
         return None
@@ -69,9 +70,9 @@ def parse_uri(uri: str) -> Caller | None:
 
 
 class Access:
-    """Whom a controller knows. With neither certificates nor tokens, everybody who reaches it may do everything.
+    """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
 
-    certificates: the server wants them of its clients.
+    certificates: the server demands certificates of its clients.
     """
 
     def __init__(self, tokens: Mapping[str, Caller] | None = None, *, certificates: bool = False) -> None:
@@ -84,11 +85,11 @@ class Access:
 
     @property
     def tokens(self) -> bool:
-        """Whether there are any."""
+        """Whether the controller accepts tokens."""
         return bool(self._tokens)
 
     def caller(self, context: grpc.ServicerContext) -> Caller | None:
-        """Who calls; None: it does not matter. Raises Denied."""
+        """Return the caller, or None where access is not restricted. Raises Denied for an unknown caller."""
         if not self.restricted:
             return None
         found = context.auth_context()
@@ -98,7 +99,7 @@ class Access:
         return self.of_token(str(metadata.get("authorization", "")).removeprefix("Bearer "))
 
     def of_token(self, token: str) -> Caller:
-        """Raises Denied."""
+        """Return the caller with this token. Raises Denied."""
         if not token:
             what = "its own certificate or its token" if self._certificates else "its token (--token FILE)"
             raise Denied(grpc.StatusCode.UNAUTHENTICATED, f"who is this? This controller wants {what}")
@@ -108,7 +109,7 @@ class Access:
         return caller
 
     def check(self, method: str, context: grpc.ServicerContext) -> Caller | None:
-        """Whether the caller may call `method` ("Join"). Raises Denied."""
+        """Return the caller if it may call `method` ("Join"). Raises Denied."""
         caller = self.caller(context)
         if caller is not None and caller.role not in MAY[method]:
             allowed = " or ".join(f"{'an' if role[0] in 'aeiou' else 'a'} {role}" for role in MAY[method])
@@ -149,7 +150,7 @@ def _digest(token: str) -> bytes:
 
 
 def load_tokens(path: Path) -> dict[str, Caller]:
-    """Read a token file: a line `TOKEN ROLE NAME` for each; # begins a comment. Raises TokenError."""
+    """Read a token file, which has one line `TOKEN ROLE NAME` per token; # begins a comment. Raises TokenError."""
     try:
         if path.stat().st_mode & 0o077:
             raise TokenError(f"token file {path} can be read by others: chmod 600 {path}")

@@ -1,4 +1,4 @@
-"""What an agent needs to know to take part in a job: plain data with a JSON round trip."""
+"""The configuration that an agent gets to take part in a job: plain data that converts to JSON and back."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 REFUSED = "refused_by_the_check"
-"""Of agents' statistics: sums and packets that were not what the workers have sent; with " of NAME": whose."""
+"""Name of a statistic of agents: sums and packets whose check word was wrong; with " of NAME": those of worker NAME."""
 SUSPECT = "suspect"
 Role = Literal["worker", "parameter_server"]
 
 
 def suspect_key(tree: int, label: int = 0, worker: str = "") -> str:
-    """The name of a statistic: how many packets of a tree the check has refused. label: that they had (0: results, at
-    a worker). worker: the one whose contribution each of them was; empty: sums of several."""
+    """Return the name of the statistic that counts a tree's packets with a wrong check word.
+
+    label: that of the packets (0: results, at a worker). worker: the only one whose gradient was in them; empty: the
+    packets were sums of several workers.
+    """
     return f"{SUSPECT} {tree} {label} {worker}".rstrip()
 
 
 def read_suspect_key(name: str) -> tuple[int, int, str] | None:
-    """Tree, label and worker of `suspect_key`; None: it is another statistic."""
+    """Return (tree, label, worker) of a name that `suspect_key` made; None for another statistic's name."""
     word, *rest = name.split(" ", 3)
     if word != SUSPECT or len(rest) < 2 or not (rest[0].isdecimal() and rest[1].isdecimal()):
         return None
@@ -30,11 +33,13 @@ def read_suspect_key(name: str) -> tuple[int, int, str] | None:
 
 @dataclass(frozen=True)
 class WorkerTree:
-    """A worker's part of one tree. slots: window in chunks, a power of two. rate_mbps: wire bits this tree may send.
+    """A worker's part of one tree.
 
-    port: UDP destination port of all packets of the tree, up and down (protocol.json says which are ours).
-    others_labels: the chunks of a gather that others own come back under these, by who owns them; empty: under the
-    return label. gather_speed: so many times rate_mbps its chunks may go then.
+    share: the tree's part of the gradient, 0 to 1. slots: window in chunks, a power of two. rate_mbps: wire rate at
+    which the worker may send on this tree. port: UDP destination port of all packets of the tree, up and down
+    (protocol.json lists the ports). others_labels: in a gather, the labels under which the chunks of other owners come
+    back, by owner; empty: they come under return_label. gather_speed: the factor on rate_mbps for the worker's own
+    chunks of a gather.
     """
 
     tree: int
@@ -52,8 +57,11 @@ class WorkerTree:
 
 @dataclass(frozen=True)
 class RootFlow:
-    """A flow that ends at the root. parts: workers by index in the job, divided like the flows of the aggregation point
-    it comes from. partial True: bit i of a packet's bitmap says whether parts[i] are in it; False: all are."""
+    """A flow that ends at the parameter server.
+
+    parts: workers by index in the job, divided like the flows into the aggregation point that the flow comes from.
+    partial: True if bit i of a packet's bitmap says whether parts[i] are in the packet; False if all always are.
+    """
 
     label: int
     parts: tuple[tuple[int, ...], ...]
@@ -61,15 +69,18 @@ class RootFlow:
 
     @property
     def contributors(self) -> frozenset[int]:
-        """All workers whose gradients may be in its packets."""
+        """All workers whose gradients may be in the flow's packets."""
         return frozenset(worker for part in self.parts for worker in part)
 
 
 @dataclass(frozen=True)
 class RootTree:
-    """A root's part of one tree. answer_labels, others_labels: to a worker, and to all but it, by its index (without
-    the latter all get what one sends to all). port: the tree's. rate_mbps: of its results, as planned, in wire bits:
-    what is sent once more stays within it; 0: it is not known."""
+    """A parameter server's part of one tree.
+
+    answer_labels: by worker index, the label of packets to that worker alone. others_labels: by worker index, the label
+    of packets to all workers but that one; empty: those packets go to all workers. port: UDP destination port of the
+    tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown.
+    """
 
     tree: int
     flows: tuple[RootFlow, ...]
@@ -83,9 +94,11 @@ class RootTree:
 
 @dataclass(frozen=True)
 class RepairedTree:
-    """A tree that was led around something that failed, as one agent knows it. label: a worker's up_label, a root's
-    return_label. rate_mbps: of a worker from now on; 0: as before. contributions, results: those under way may be
-    lost, and are sent once more."""
+    """A tree that was rerouted around a failure, as one agent sees it.
+
+    label: a worker's up_label, or a parameter server's return_label. rate_mbps: a worker's rate from now on; 0: as
+    before. contributions, results: whether those under way may be lost, so that the agent sends them again.
+    """
 
     label: int
     rate_mbps: float
@@ -97,13 +110,13 @@ class RepairedTree:
 class AgentConfig:
     """One agent's configuration for one epoch.
 
-    index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface. repeats: the job can go
-    on without an agent that is lost: a worker keeps what is under way, to start it again. shrinks: also without a
-    worker: it keeps results, too, for those who have not got them.
+    index: position in `workers` or in `parameter_servers`. address: IPv4 address of its data interface. repeats: the
+    job can go on without an agent that is lost, so workers keep the input of operations under way, to repeat them.
+    shrinks: the job can also go on without a worker, so workers keep results, too, for those that lack them.
 
-    key: of the epoch, 32 hexadecimal digits, with which all sums are checked: a secret of the controller and the job's
-    agents; empty: all zeros (rigs without a controller). sources: addresses that packets may come from: a worker's are
-    the parameter servers', theirs the workers'; empty: any.
+    key: secret of the epoch, 32 hexadecimal digits, shared by the controller and the job's agents; all sums are checked
+    with it. Empty: all zeros (test rigs without a controller). sources: addresses that packets may come from: the
+    parameter servers' for a worker, the workers' for a parameter server; empty: any.
     """
 
     job: str
@@ -131,12 +144,15 @@ class AgentConfig:
 
     @property
     def digest(self) -> str:
-        """Of all but the epoch and its key: equal means that a running engine can stay."""
+        """Hash of everything but the epoch and its key; if it is equal, a running engine can stay."""
         return hashlib.sha256(replace(self, epoch=0, key="").dumps().encode()).hexdigest()[:16]
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str) -> AgentConfig:
-        """From the object or its text. Raises ValueError, naming a missing or unknown field."""
+        """Make a configuration from a JSON object or its text.
+
+        Raises ValueError that names a missing or unknown field.
+        """
         data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
         try:
             return cls(

@@ -1,4 +1,4 @@
-"""What the command lines have in common: a command is called what was typed, and says what a value must be."""
+"""Helpers for command lines: parsers that name the command as the user typed it, and checked option values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 OURS = re.compile(r"python -m controlplane\.(\w+)")
-"""A module that is a verb of `inart`, or, of the controller's, whose orders are (job, status, replan)."""
+"""Matches the command of a module, which is also a command of `inart` (job, status and replan are the controller's)."""
 
 
 def typed(module: str) -> str:
-    """`inart deploy` where that was typed (inart/command.py says so), else `python -m controlplane.deploy`."""
+    """Return "inart deploy" if the user typed that (inart/command.py sets argv), else "python -m controlplane..."."""
     name = sys.argv[0]
     return name if name == "inart" or name.startswith("inart ") else f"python -m {module}"
 
 
 class Parser(argparse.ArgumentParser):
-    """Its help calls commands as this one was typed; so do its orders' parsers."""
+    """A parser whose help names commands in the form that the user typed; so do its subcommands' parsers."""
 
     def format_help(self) -> str:
         words = super().format_help()
@@ -31,20 +31,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def make(module: str, description: str | None = "", order: str = "") -> argparse.ArgumentParser:
-    """The parser of a module that is run, or of one of its orders. description: as the module begins."""
+    """Return the parser of a module that is run, or of one of its commands. description: the module's docstring."""
     name, words = typed(module), (description or "").replace(f"python -m {module}", typed(module))
     prog = f"{name} {order}".rstrip()
     return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def end_output() -> None:
-    """For `except BrokenPipeError`: whoever reads has seen enough, and what is still to be written, also when the
-    process ends, goes nowhere."""
+    """Discard all further output, also that at exit, after a BrokenPipeError: the reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """`type=` of an option whose values `parse` reads; the words of its ValueError are the user's."""
+    """Return a `type=` for an option whose values `parse` reads; the message of its ValueError goes to the user."""
 
     def read(text: str) -> Value:
         try:
@@ -56,7 +55,7 @@ def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def whole(least: int, most: int | None = None, what: str = "a whole number", base: int = 10) -> Callable[[str], int]:
-    """`type=` of a whole number in a range. what: how it is called where it is none."""
+    """Return a `type=` for a whole number from `least` to `most`. what: the words for it in the error message."""
 
     def read(text: str) -> int:
         try:

@@ -1,8 +1,8 @@
-"""What decides whether packets of the aggregation reach an agent through one interface: tried, or read from the kernel.
+"""Checks whether packets of the aggregation can reach an agent through one interface: tried, or read from the kernel.
 
-Found out in network namespaces (docs/hosts.md): a kernel drops what it has no route back to when rp_filter is on; it
-takes any TTL; it puts fragments together; GRO merges packets for a socket that is bound to the group, but only those
-with a UDP checksum.
+What the checks look for was found out in network namespaces (docs/hosts.md): with rp_filter on, a kernel drops packets
+whose source it has no route to; it accepts any TTL; it reassembles fragments; GRO merges packets for a socket that is
+bound to the group, but only those with a UDP checksum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from p4src.protocol import GROUP, PROTOCOL, udp_port
 
-RECEIVE_BYTES = 4 << 20  # holds a window of 1,024 packets of 256 values twice over, the kernel's own share counted
+RECEIVE_BYTES = 4 << 20  # bytes for two windows of 1,024 packets of 256 values, with the kernel's overhead
 UDP_SEGMENT, UDP_GRO = 103, 104
 IFF_UP = 1
 _SECONDS = 5
@@ -24,7 +24,7 @@ _SECONDS = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """fix: command or advice; empty where nothing is wrong."""
+    """A finding about an interface or the kernel. fix: a command or advice; empty where nothing is wrong."""
 
     name: str
     ok: bool
@@ -34,13 +34,13 @@ class Finding:
 
 
 def _setting(interface: str, name: str) -> int:
-    """The stronger of the interface's and everybody's."""
+    """Return the effective value of an interface's setting: the larger of its own and that of "all"."""
     folder = Path("/proc/sys/net/ipv4/conf")
     return max(int((folder / where / name).read_text()) for where in ("all", interface))
 
 
 def receive_limit() -> Finding:
-    """What an ordinary user may have of the kernel to receive into."""
+    """Check how large a receive buffer an ordinary user may request."""
     most = int(Path("/proc/sys/net/core/rmem_max").read_text())
     advice = (
         f"as root: sysctl -w net.core.rmem_max={32 << 20} (or losses at high rates; agents as root are not limited)"
@@ -50,7 +50,7 @@ def receive_limit() -> Finding:
 
 
 def check(interface: str) -> Iterator[Finding]:
-    """All about one interface, as this user."""
+    """Yield all findings about one interface, as this user can see them."""
     folder = Path("/sys/class/net") / interface
     if not folder.exists():
         yield Finding(interface, False, True, "there is no such interface", "ip -br address lists them")
@@ -69,7 +69,7 @@ def _link(folder: Path) -> Finding:
         return Finding("link", False, True, f"{name} is down", f"ip link set {name} up")
     try:
         carrier = (folder / "carrier").read_text().strip() == "1"
-    except OSError:  # it was set down meanwhile
+    except OSError:  # The interface was set down in the meantime.
         carrier = False
     fix = "" if carrier else "the cable, or the port at its other end"
     return Finding("link", carrier, True, f"{name} is up" if carrier else f"{name} is up and has no carrier", fix)
@@ -82,7 +82,7 @@ def _mtu(folder: Path) -> Finding:
 
 
 def _multicast(interface: str) -> Iterator[Finding]:
-    """Joins the group, and asks for what the back end `udp` uses."""
+    """Join the multicast group, and try the socket options that the back end `udp` uses."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -124,7 +124,7 @@ def _reverse_path(interface: str) -> Finding:
 
 
 def _merging(interface: str) -> Finding:
-    """GRO is what makes packets cheap that come one by one."""
+    """Check generic receive offload (GRO), which makes packets that arrive one by one cheap."""
     try:
         features = subprocess.run(
             ["ethtool", "-k", interface], capture_output=True, text=True, timeout=_SECONDS, check=True
@@ -136,7 +136,7 @@ def _merging(interface: str) -> Finding:
     return Finding("GRO", on, False, "on" if on else "off: packets that come one by one are not merged", fix)
 
 
-# What a kernel drops before any UDP socket, or at one: table, counter, what it means and what to do about it.
+# Counters of packets that a kernel drops before or at a UDP socket: table, counter, and what it means.
 _DROPS = (
     ("TcpExt", "IPReversePathFilter", "source without a route back (rp_filter)"),
     ("Ip", "InHdrErrors", "a wrong IPv4 header"),
@@ -149,7 +149,7 @@ _DROPS = (
 
 
 def kernel_counters() -> dict[str, int]:
-    """ "Table.counter" of /proc/net/snmp and netstat, of this network namespace."""
+    """Return the counters of /proc/net/snmp and netstat of this network namespace, by "Table.counter"."""
     found = {}
     for file in ("snmp", "netstat"):
         lines = Path(f"/proc/net/{file}").read_text().splitlines()
@@ -161,7 +161,7 @@ def kernel_counters() -> dict[str, int]:
 
 
 def _dropped() -> Finding:
-    """Engines do not see these, so they cannot count them."""
+    """Report packets that the kernel dropped; engines do not see these, so they cannot count them."""
     counters = kernel_counters()
     some = [
         f"{number} with {meaning}"

@@ -1,4 +1,4 @@
-"""What people write: JSON that is nested too deeply, names that nobody knows, sizes."""
+"""Parsers for what people write: JSON, names with a suggestion for a misspelt one, sizes and percentages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Raises ValueError, in words."""
+    """Parse JSON. Raises ValueError, also for JSON that is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -20,7 +20,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def unknown_name(given: Iterable[str], known: Collection[str]) -> str:
-    """The first name that is not known, in words, with the nearest that is; "": all are."""
+    """Return a message about the first unknown name, with the nearest known one; "" if all are known."""
     for name in given:
         if name not in known:
             near = get_close_matches(str(name), known, 1, 0.5)
@@ -30,7 +30,7 @@ def unknown_name(given: Iterable[str], known: Collection[str]) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """ "200K" -> 200000, "97M", "1.5Gi". Raises ValueError, in words."""
+    """Parse a size in bytes: "200K" -> 200000, "97M", "1.5Gi". Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(|K|M|G|Ki|Mi|Gi)B?", text.strip())
     if not match:
         raise ValueError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
@@ -38,7 +38,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_part(text: str, option: str) -> float:
-    """ "90%" or "0.9". Raises ValueError."""
+    """Parse a part of the rate, above 0 and at most 1: "90%" or "0.9". Raises ValueError that names the option."""
     try:
         part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

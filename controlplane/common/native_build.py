@@ -1,13 +1,13 @@
-"""The C libraries (the agents' engines, the simulator): those that came with the wheel, else compiled at first use.
+"""Builds and loads the C libraries (the agents' engines, the simulator): prebuilt in the wheel, or at first use.
 
-A wheel holds each library beside its source, for several levels of the processor, under names with a digest of what it
-was made from (`prebuild`, called by setup.py): the best one that this machine runs is taken, and a source that was
-changed never meets a library of before. Without one the system compiler makes it. That cache (``$INART_CACHE``, else
-``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the flags, the compiler's version and this
-machine's CPU features, because the code is built for exactly this CPU. ``$INART_CFLAGS`` has more flags (`make
-sanitize` sets them); with any, what came with the wheel is not taken.
+A wheel holds each library beside its source, for several levels of the processor, under names with a digest of its
+sources and flags (`prebuild`, called by setup.py). The best one that this machine runs is loaded; after a change of a
+source its digest differs, so that an outdated library is never loaded. Without a prebuilt library the system compiler
+makes one. That cache (``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the
+sources, the flags, the compiler's version and this machine's CPU features, because the code is built for exactly this
+CPU. ``$INART_CFLAGS`` adds flags (`make sanitize` sets them); if it is set, prebuilt libraries are not used.
 
-Imports nothing of this repository: setup.py loads it before anything is installed.
+The module imports nothing of this repository, because setup.py loads it before anything is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Of the engines. Trapping and errno off lets rintf() vectorise; NaN, infinities and rounding stay exact.
+# Compiler flags of the engines. -fno-math-errno and -fno-trapping-math let rintf() vectorise; NaN, infinities and
+# rounding stay exact.
 ENGINE = (
     "-std=c11",
     "-O3",
@@ -40,21 +41,23 @@ ENGINE = (
 )
 
 NATIVE = "-march=native"
-# Features of /proc/cpuinfo that a level of x86-64 adds to the one below it (System V ABI).
+# Features in /proc/cpuinfo that each level of x86-64 adds to the one below it (System V ABI).
 _V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
     "x86_64": (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64", frozenset())),
 }
-"""Processor -> what a wheel is built for, the best first: the compiler's -march and the features that it needs."""
+"""The levels of each processor that a wheel is built for, the best first: the compiler's -march and the CPU features
+that it needs.
+"""
 
 
 class BuildError(RuntimeError):
-    """A C source could not be compiled, or is not what its caller takes it for; says what to install or do."""
+    """A C source could not be compiled, or its structures differ from Python's; the message says what to do."""
 
 
 def cache_directory() -> Path:
-    """Where compiled libraries are kept; made when missing. Raises BuildError."""
+    """Return the folder of compiled libraries; makes it if missing. Raises BuildError."""
     configured = os.environ.get("INART_CACHE")
     if configured:
         path = Path(configured)
@@ -108,7 +111,7 @@ def _prebuilt_name(source: Path, include: Sequence[Path], options: Sequence[str]
 
 
 def _levels(options: Sequence[str]) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Those of this kind of processor; a library for no CPU in particular has one."""
+    """Return the levels of this processor; a library that is not built for the CPU (no -march=native) has one level."""
     generic = (("generic", frozenset[str]()),)
     return LEVELS.get(platform.machine(), generic) if NATIVE in options else generic
 
@@ -116,8 +119,7 @@ def _levels(options: Sequence[str]) -> tuple[tuple[str, frozenset[str]], ...]:
 def prebuild(
     source: Path, output: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE
 ) -> list[Path]:
-    """For a wheel: the library of one C file for each level of this kind of processor, in the folder `output`. Raises
-    BuildError."""
+    """Compile one C file for each level of this processor into the folder `output`, for a wheel. Raises BuildError."""
     compiler, made = _compiler(), []
     for level, _ in _levels(options):
         wanted = [option for option in options if option != NATIVE]
@@ -130,7 +132,7 @@ def prebuild(
 
 
 def _prebuilt(source: Path, include: Sequence[Path], options: Sequence[str]) -> Path | None:
-    """The best library beside `source` that this machine runs."""
+    """Return the best prebuilt library beside `source` that this machine runs, or None."""
     features = frozenset(_cpu_features().split())
     for level, needs in _levels(options):
         path = source.parent / _prebuilt_name(source, include, options, level)
@@ -140,8 +142,10 @@ def _prebuilt(source: Path, include: Sequence[Path], options: Sequence[str]) -> 
 
 
 def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
-    """One C file as a shared library. `include`: directories of headers, which count as its sources, beside its own
-    directory. Raises BuildError."""
+    """Compile one C file to a shared library, unless it is built already; returns its path.
+
+    include: folders of headers, which count as its sources, beside its own folder. Raises BuildError.
+    """
     more = os.environ.get("INART_CFLAGS", "").split()
     ready = None if more else _prebuilt(source, include, options)
     if ready is not None:
@@ -155,7 +159,7 @@ def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] 
     target = cache_directory() / f"{source.stem}-{digest.hexdigest()[:24]}.so"
     if target.exists():
         return target
-    # Many agents start at once: one compiles, the others wait for it.
+    # Many agents start at once; one compiles while the others wait for the lock.
     with open(target.parent / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.exists():
@@ -168,13 +172,15 @@ def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] 
 
 
 def load(source: Path, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> ctypes.CDLL:
-    """The shared library of one C file, loaded; calls into it release the GIL. Raises BuildError."""
+    """Build and load the shared library of one C file; calls into it release the GIL. Raises BuildError."""
     return ctypes.CDLL(str(build(source, include=include, options=options)))
 
 
 def check_sizes(library: ctypes.CDLL, table: str, structures: Sequence[type[ctypes.Structure]]) -> None:
-    """Compares ctypes' idea of `structures` with the library's: `table` is its array of their sizes in C, ended by 0.
-    Raises BuildError that names the first that differs."""
+    """Compare the sizes of ctypes structures with those in C.
+
+    table: the library's array of the sizes, ended by 0. Raises BuildError that names the first structure that differs.
+    """
     found = (ctypes.c_size_t * (len(structures) + 1)).in_dll(library, table)
     for structure, size in zip(structures, found, strict=False):
         if ctypes.sizeof(structure) != size:

@@ -1,4 +1,4 @@
-"""Whether other users of this host can send packets to InArt's group: what the kernel's packet filter says about it."""
+"""Checks by the packet filter's rules whether other users of this host can send packets to InArt's group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 10
 
 
 def finding() -> Finding:
-    """Whether a rule of nftables drops what users other than one send to the group (examples/services/inart.nft)."""
+    """Report whether an nftables rule lets only one user send to the group (examples/services/inart.nft)."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     nft = shutil.which("nft", path=path)
     if nft is None:
@@ -39,8 +39,10 @@ def finding() -> Finding:
 
 
 def only_sender(ruleset: str) -> str | None:
-    """The user to whom a rule leaves the group, by name or number, from what `nft list ruleset` prints; None: there is
-    no such rule in a chain that sees what leaves this host, or it does not cover all ports of ours."""
+    """Return the only user that may send to the group, by name or number, from the output of `nft list ruleset`.
+
+    None if there is no such rule in a chain for outgoing packets, or if it does not cover all of InArt's ports.
+    """
     ports = set(PROTOCOL.ports)
     rule = re.compile(
         rf"ip daddr {re.escape(str(GROUP))}(?: udp dport (\S+))? "

@@ -1,7 +1,7 @@
-"""What this user and kernel can do, found out by doing it in a network namespace that ends with this process.
+"""Finds out what this user and kernel can do, by doing it in a network namespace that ends with this process.
 
-`python -m controlplane.common.probe` prints one JSON object: ability -> problem, "" where it works. The
-doctor runs it as a process of its own, so that nothing of it can stay behind.
+`python -m controlplane.common.probe` prints one JSON object: ability -> problem, "" where it works. The doctor runs it
+as a process of its own, so that nothing of it can stay behind.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FRAME = b"\xff" * 6 + b"\x02\x00\x00\x00\x00\x01" + ETHERTYPE.to_bytes(2, "big")
 
 
 class Unable(Exception):
-    """It does not work; the message says why."""
+    """An ability is missing; the message says why."""
 
 
 def command(*words: str) -> str:
-    """Output of a command. Raises Unable with what it wrote."""
+    """Run a command and return its output. Raises Unable with what it wrote to stderr."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def command(*words: str) -> str:
 
 
 def enter_namespace() -> None:
-    """A new network namespace; without root inside a new user namespace."""
+    """Enter a new network namespace; without root, inside a new user namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     flags = CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWNET | CLONE_NEWUSER
     user, group = os.geteuid(), os.getegid()
@@ -67,8 +67,10 @@ def veth() -> None:
 
 
 def exchange(send: Callable[[], object], receiver: socket.socket) -> bytes:
-    """What arrives. A kernel drops what is sent before it has noticed that the link is up, so it is sent until
-    something does. Raises Unable."""
+    """Call `send` until the receiver gets something, and return it. Raises Unable after RECEIVE_SECONDS.
+
+    A kernel drops packets that are sent before it has noticed that the link is up, so one call is not enough.
+    """
     receiver.settimeout(TRY_SECONDS)
     end = time.monotonic() + RECEIVE_SECONDS
     while time.monotonic() < end:
@@ -79,7 +81,7 @@ def exchange(send: Callable[[], object], receiver: socket.socket) -> bytes:
 
 
 def packet_socket() -> None:
-    """A frame over the veth pair with AF_PACKET."""
+    """Send a frame over the veth pair with AF_PACKET."""
     with contextlib.ExitStack() as stack:
         ends = []
         for interface in ("doctor0", "doctor1"):
@@ -91,8 +93,8 @@ def packet_socket() -> None:
 
 
 def super_frames() -> None:
-    """Several packets as one message over the veth pair, to a socket on a multicast group, as the agents do it."""
-    # Both ends are in this namespace: the receiver's source address is its own.
+    """Send several packets as one message over the veth pair to a socket in a multicast group, as the agents do."""
+    # Both ends are in this namespace, so the source address that the receiver sees is its own.
     for name, value in (("accept_local", "1"), ("rp_filter", "0")):
         Path(f"/proc/sys/net/ipv4/conf/doctor1/{name}").write_text(value)
     Path("/proc/sys/net/ipv4/conf/all/rp_filter").write_text("0")
@@ -153,7 +155,7 @@ ABILITIES: dict[str, Callable[[], None]] = {
 
 
 def probe() -> dict[str, str]:
-    """Try everything, in order; later abilities need the first."""
+    """Try everything in order; later abilities need the first."""
     results = {}
     for name, attempt in ABILITIES.items():
         try:
@@ -162,7 +164,7 @@ def probe() -> dict[str, str]:
         except (Unable, OSError) as error:
             results[name] = str(error)
             if attempt is enter_namespace:
-                # What follows would otherwise happen to this machine's own network.
+                # Without a namespace, the next attempts would change this machine's own network.
                 return dict.fromkeys(ABILITIES, "no network namespace") | results
     return results
 

@@ -1,4 +1,4 @@
-"""How every client of ours opens a gRPC channel, and how a server binds its port."""
+"""Opens gRPC channels for all clients, binds servers to their ports, and checks addresses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-# gRPC's own lines have raw bytes of whoever connects, and flood a log; what matters of them comes as an error to us.
-# Before grpc is used for the first time. GRPC_VERBOSITY=INFO brings them back.
+# gRPC's own log lines contain raw bytes of whoever connects, and flood a log; what matters of them reaches us as
+# errors. This must be set before grpc is used for the first time. GRPC_VERBOSITY=INFO brings them back.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -20,10 +20,11 @@ Options = Sequence[tuple[str, int]]
 
 COMMON: Options = (
     ("grpc.enable_http_proxy", 0),
-    # Its own TCP connection: a failed attempt's back-off must not delay the next channel to the same address.
+    # Give each channel a TCP connection of its own: a failed attempt's back-off must not delay the next channel to the
+    # same address.
     ("grpc.use_local_subchannel_pool", 1),
 )
-# A machine that vanishes (no FIN, no RST) is noticed within about 10 s on both sides.
+# With these, both sides notice within about 10 s that the other machine has vanished (no FIN, no RST).
 KEEPALIVE: Options = (
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
@@ -34,14 +35,17 @@ SERVER: Options = (
     *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 2000),
     ("grpc.http2.max_ping_strikes", 0),
-    # Two controllers on one port would each see some of the agents.
+    # Without SO_REUSEPORT: two controllers on one port would each see some of the agents.
     ("grpc.so_reuseport", 0),
 )
 
 
 class Threads(ThreadPoolExecutor):
-    """A thread for every call, that does not keep the process from ending: an agent's stream waits for as long as the
-    agent lives, and a pool's threads are joined when Python ends."""
+    """An executor with one daemon thread per call.
+
+    An agent's stream lasts as long as the agent, and Python joins the threads of an ordinary pool at exit, so that the
+    process would not end.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -57,11 +61,11 @@ class Threads(ThreadPoolExecutor):
 
 
 class NotFree(OSError):
-    """The address cannot be listened on."""
+    """The server cannot listen on the address."""
 
 
 class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-    """Sends a token with every call."""
+    """An interceptor that sends a token with every call."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -87,7 +91,7 @@ class _Details(NamedTuple):
 
 
 def controller_address(given: str | None) -> str:
-    """The controller's address: the one that was given, else $INART_CONTROLLER. Raises ValueError."""
+    """Return the controller's address: the one given, else $INART_CONTROLLER. Raises ValueError."""
     address = given or os.environ.get("INART_CONTROLLER")
     if not address:
         raise ValueError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
@@ -95,27 +99,29 @@ def controller_address(given: str | None) -> str:
 
 
 def check_address(address: str) -> str:
-    """The address, where it is HOST:PORT or unix:PATH; gRPC takes any other for something else, without a word. Raises
-    ValueError."""
+    """Return the address if it is HOST:PORT or unix:PATH. Raises ValueError.
+
+    gRPC would silently take any other text for something else.
+    """
     if not _is_address(address, least=1):
         raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
     return address
 
 
 def check_listen(address: str, option: str) -> None:
-    """Likewise for where to listen: port 0 is any free one. Raises ValueError that names the option."""
+    """Check an address to listen on, where port 0 means any free port. Raises ValueError that names the option."""
     if not _is_address(address, least=0):
         raise ValueError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
 
 
 def check_server(address: str) -> None:
-    """Likewise for a server on the network. Raises ValueError."""
+    """Check the address of a server on the network. Raises ValueError."""
     if not _is_address(address, least=1):
         raise ValueError(f"an address is host:port, got {address!r}{_hint(address)}")
 
 
 def _is_address(address: str, least: int) -> bool:
-    """unix:PATH, or HOST:PORT with a port from `least` on."""
+    """Return whether the text is unix:PATH, or HOST:PORT with a port of at least `least`."""
     if address.startswith("unix:"):
         return True
     host, _, port = address.rpartition(":")
@@ -133,10 +139,11 @@ def _hint(address: str) -> str:
 def open_channel(
     address: str, tls: Tls | None = None, options: Options = KEEPALIVE, *, name: str = CONTROLLER_NAME
 ) -> grpc.Channel:
-    """A channel to "host:port"; connects lazily. tls None: plaintext.
+    """Return a channel to "host:port", which connects lazily. tls: None for plaintext.
 
-    name: what the other side's certificate is made out to, where `inart certificates` made it: a certificate of another
-    role does not do. Others must be made out to the address. Raises ValueError: files that cannot be used.
+    name: the name that the server's certificate must have if `inart certificates` made it, so that a certificate of
+    another role is refused. A certificate of another authority must name the address. Raises ValueError if files cannot
+    be used.
     """
     both: list[tuple[str, Any]] = [*COMMON, *options]
     token = tls.read_token() if tls is not None else ""
@@ -154,8 +161,10 @@ def open_channel(
 
 
 def bind(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> tuple[grpc.Server, int]:
-    """A server that has its port, "host:port" (port 0: any free one) or "unix:PATH", but answers nobody before it is
-    started. more: further addresses. Returns the first one's port. Raises NotFree, ValueError."""
+    """Return a server that is bound but answers nobody before it is started, and the port of its first address.
+
+    address: "host:port" (port 0: any free one) or "unix:PATH". more: further addresses. Raises NotFree, ValueError.
+    """
     server = grpc.server(Threads(), options=SERVER)
     ports = [_add_port(server, *one) for one in ((address, tls), *more)]
     return server, ports[0]

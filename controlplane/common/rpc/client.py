@@ -1,4 +1,4 @@
-"""An agent's side of the controller's service: stays joined, over reconnects, and passes events on."""
+"""An agent's client of the controller: it stays joined over reconnects, and passes events to a listener."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ REPLAN_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
 SAID_AGAIN_SECONDS = 60.0
-"""How often it is said again that a controller does not answer for the same reason."""
+"""Seconds after which the same reason for an unreachable controller is reported again."""
 MOST_DETAILS = 100
-"""Letters of what gRPC says of an error."""
+"""Longest text of a gRPC error that is shown, in characters."""
 
 DENIALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, *DENIALS)
-"""Codes whose words say all."""
+"""Status codes whose message says everything already."""
 
 
 class ControllerError(Exception):
@@ -42,48 +42,55 @@ class ControllerError(Exception):
 
 
 class Listener(Protocol):
-    """What happens to an agent. Called from the membership's thread, one call at a time; must not block for long."""
+    """A receiver of the events of an agent.
+
+    The membership's thread calls the methods one at a time; they must not block for long.
+    """
 
     def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
-        """The job waits for these nodes; or, with a reason, goes on without this agent for now."""
+        """The job waits for the nodes `missing`; or, with a reason, goes on without this agent for now."""
 
     def on_configuration(self, config: AgentConfig) -> None:
-        """Run with this from now on. The same configuration and epoch as before: carry on."""
+        """Run with this configuration from now on. If configuration and epoch are those that run, carry on."""
 
     def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
         """Stop: these nodes are gone."""
 
     def on_refused(self, reason: str) -> None:
-        """The controller does not take this agent. Nothing follows."""
+        """The controller does not accept this agent. No event follows."""
 
     def on_prepare(self, config: AgentConfig, again: bool) -> None:
-        """A new version is to follow what runs: make ready beside it, hold new operations back, and report it.
+        """A new plan version is to follow the running one: set it up beside it, hold new operations back, and report.
 
-        again: what is under way is stopped, and started again under that version."""
+        again: operations under way are stopped, and started again under the new version.
+        """
 
     def on_switch_over(self, epoch: int, first_operation: int, given: Mapping[int, int]) -> None:
-        """From this operation of the running epoch on, what was prepared holds. given: operations whose results come
-        from the worker with this number."""
+        """The prepared version holds from this operation of the running epoch on.
+
+        given: operations whose results come from another worker, with that worker's number.
+        """
 
     def on_withdraw(self, epoch: int, reason: str) -> None:
-        """What was prepared is not needed."""
+        """The prepared version is not needed."""
 
     def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """These were led around something that failed."""
+        """These trees were rerouted around a failure."""
 
     def on_retire(self, epoch: int) -> None:
-        """Nobody needs what ran before `epoch` any more."""
+        """No agent needs the versions before `epoch` any more."""
 
     def on_unreachable(self, reason: str) -> None:
-        """The controller does not answer; it is tried again until `close`. What runs may go on."""
+        """The controller does not answer; the client tries again until `close`. What runs may go on."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process.
+    """The identity under which an agent joins.
 
-    job: its name (default: $INART_JOB); "": the only one that the node is in. take_over: from another process that has
-    joined as this node; else this one is refused.
+    node: its name, or "" if the controller is to find it by one of the addresses. agent: random, tells this process
+    from others. job: the job's name (default: $INART_JOB); "": the only one with that node. take_over: replace another
+    process that has joined as this node, instead of being refused.
     """
 
     node: str
@@ -97,7 +104,7 @@ class Identity:
 
 
 class Membership:
-    """Keeps an agent joined from `start` to `close`."""
+    """A membership of an agent, which it keeps joined from `start` to `close`."""
 
     def __init__(self, controller: str, identity: Identity, listener: Listener, tls: Tls | None = None) -> None:
         self.controller = controller
@@ -108,19 +115,19 @@ class Membership:
         self._prepared: AgentConfig | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._unreachable = ("", 0.0)  # what was said last, and when
+        self._unreachable = ("", 0.0)  # The last reason reported, and when.
         self._call: grpc.Call | None = None
         self._stub: ControllerStub | None = None
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def start(self) -> None:
-        """Join; events go to the listener from now on."""
+        """Join; the listener gets events from now on."""
         self._thread.start()
 
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while not self._closed.is_set():
-            # A new channel each time: an old one would sit out its own, longer back-off.
+            # Each attempt has a new channel: an old one would sit out its own, longer back-off.
             try:
                 channel = open_channel(self.controller, self._tls)
             except ValueError as error:
@@ -143,7 +150,7 @@ class Membership:
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
 
     def _say_unreachable(self, reason: str) -> None:
-        """Once, and from time to time: it is tried again every two seconds."""
+        """Report a reason once, and then only from time to time, since attempts come every two seconds."""
         said, when = self._unreachable
         now = time.monotonic()
         if reason != said or now - when >= SAID_AGAIN_SECONDS:
@@ -151,7 +158,7 @@ class Membership:
             self.listener.on_unreachable(reason)
 
     def _follow(self, channel: grpc.Channel) -> bool:
-        """Follow one stream to its end. True when at least one event came."""
+        """Follow one stream of events to its end; returns whether at least one event came."""
         stub = ControllerStub(channel)
         request = pb.JoinRequest(
             node=self.identity.node,
@@ -203,7 +210,7 @@ class Membership:
             self.listener.on_prepare(self._prepared, event.prepare.again)
         elif kind == "switch_over":
             if self._prepared is None or self._prepared.epoch != event.switch_over.epoch:
-                return  # a stop came in between
+                return  # A stop came in between.
             self._running, self._prepared = self._prepared, None
             order = event.switch_over
             self.listener.on_switch_over(order.epoch, order.first_operation, dict(order.given))
@@ -221,28 +228,36 @@ class Membership:
             raise _Refused
 
     def report(self, statistics: Mapping[str, float], trees: Sequence[pb.TreeReport] = ()) -> bool:
-        """Send statistics. False when the controller cannot be reached now; the next report makes up for it."""
+        """Send statistics. Returns False if the controller cannot be reached now; the next report makes up for it."""
         with self._lock:
             stub, config = self._stub, self._running
         if stub is None or config is None:
             return False
         request = pb.ReportRequest(node=config.node, epoch=config.epoch, statistics=statistics, trees=trees)
-        with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+        # ValueError means that the channel was closed in the meantime.
+        with contextlib.suppress(grpc.RpcError, ValueError):
             stub.report(request, timeout=REPORT_SECONDS)
             return True
         return False
 
     def report_update(self, report: pb.UpdateReport) -> None:
-        """How far this agent is with an update. Not delivered: the controller gives the update up after a while."""
+        """Report how far this agent is with a migration.
+
+        If it is not delivered, the controller gives it up after a while.
+        """
         report.agent = self.identity.agent
         with self._lock:
             stub = self._stub
         if stub is not None:
-            with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+            # ValueError means that the channel was closed in the meantime.
+            with contextlib.suppress(grpc.RpcError, ValueError):
                 stub.report_update(report, timeout=REPORT_SECONDS)
 
     def rejoin(self, failure: str) -> None:
-        """Give up the running epoch, for everybody, and ask for a new one. failure: what the others are told."""
+        """Give up the running epoch for all agents, and ask for a new one.
+
+        failure: the reason, which the others are told.
+        """
         self._announce(failure)
         self._running = None
         with self._lock:
@@ -253,12 +268,15 @@ class Membership:
         with self._lock:
             stub = self._stub
         if stub is not None:
-            with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+            # ValueError means that the channel was closed in the meantime.
+            with contextlib.suppress(grpc.RpcError, ValueError):
                 stub.leave(pb.LeaveRequest(agent=self.identity.agent, failure=failure), timeout=LEAVE_SECONDS)
 
     def close(self, announce: bool = True) -> None:
-        """Leave the job. announce: in good order, so that the other agents may finish what is under way; else they are
-        told to stop at once."""
+        """Leave the job.
+
+        announce: tell the controller, so that the other agents may finish what is under way; else they stop at once.
+        """
         if announce and not self._closed.is_set():
             self._announce("")
         with self._lock:
@@ -270,16 +288,16 @@ class Membership:
 
 
 class _Refused(Exception):
-    """The controller refused; stop trying."""
+    """The controller refused this agent; no further attempt follows."""
 
 
 def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> str:
-    """A gRPC error in words, with what to check."""
+    """Return the words for a gRPC error, with what to check."""
     code, details = error.code(), (error.details() or "").strip()
     if tls is not None and code == grpc.StatusCode.UNAVAILABLE and (expired := tls.expired()):
         return f"controller at {controller}: {code.name}: {expired}"
-    # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
-    # connect: Connection refused (111)": its end says what there is to know.
+    # gRPC's details are like "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to
+    # connect to remote host: connect: Connection refused (111)"; only the end matters.
     if code == grpc.StatusCode.UNAVAILABLE and "last error:" in details:
         details = ": ".join(details.rsplit(": ", 2)[-2:])
     details = details if len(details) <= MOST_DETAILS else f"{details[:MOST_DETAILS]} ..."
@@ -292,7 +310,7 @@ def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> st
 
 
 def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
-    """What the controller answers to one request of an operator. Raises ControllerError."""
+    """Send an operator's request to the controller and return its answer. Raises ControllerError."""
     try:
         tls = tls if tls is not None else credentials()
         channel = open_channel(check_address(controller), tls)
@@ -310,5 +328,8 @@ def ask(controller: str, method: str, request: Message, tls: Tls | None = None, 
 def fetch_status(
     controller: str, tls: Tls | None = None, timeout: float = STATUS_SECONDS, *, job: str = ""
 ) -> pb.StatusReply:
-    """What the controller knows of agents, switches and trees. job: everything of this one. Raises ControllerError."""
+    """Ask the controller for the state of agents, switches and trees. job: the one to describe in full.
+
+    Raises ControllerError.
+    """
     return ask(controller, "status", pb.StatusRequest(job=job), tls, timeout)

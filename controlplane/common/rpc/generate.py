@@ -1,8 +1,8 @@
-"""`python -m controlplane.common.rpc.generate`: inart.proto -> inart_pb2.py and inart_pb2.pyi; bri_wire.proto alike.
+"""`python -m controlplane.common.rpc.generate` makes the Python modules and stubs of inart.proto and bri_wire.proto.
 
-Use protoc 3.21 (Debian 12's protobuf-compiler): what it writes runs under every protobuf from 4 on, so that our agents
-go beside whatever a training stack brings; what a later one writes refuses protobufs older than itself. The results are
-committed, so only who changes a .proto needs protoc.
+Use protoc 3.21 (Debian 12's protobuf-compiler): its output runs under every protobuf from 4 on, so that our agents run
+beside whatever a training stack installs; the output of a later protoc refuses protobufs older than itself. The
+results are committed, so only those who change a .proto need protoc.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SOURCES = (DIRECTORY / "inart.proto", DIRECTORY.parents[1] / "tests" / "tofino" 
 
 
 def outputs(source: Path) -> tuple[str, str]:
-    """Names of the files that are generated beside a source."""
+    """Return the names of the files that are generated from a source."""
     return f"{source.stem}_pb2.py", f"{source.stem}_pb2.pyi"
 
 
 def usable_protoc() -> str | None:
-    """Path of a protoc 3.20 or 3.21, or None."""
+    """Return the path of a protoc 3.20 or 3.21, or None."""
     protoc = shutil.which("protoc")
     if protoc is None:
         return None

@@ -1,6 +1,6 @@
 """Stub and handler of `inart.v1.Controller`.
 
-Written by hand, so that nobody needs the gRPC plug-in of protoc: a table of methods.
+They are written by hand as a table of methods, so that nobody needs protoc's gRPC plug-in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 
 SERVICE = "inart.v1.Controller"
 METHODS: dict[str, tuple[str, Any, Any]] = {
-    "join": ("Join", pb.JoinRequest, pb.Event),  # answers with a stream
+    "join": ("Join", pb.JoinRequest, pb.Event),  # The reply is a stream of events.
     "leave": ("Leave", pb.LeaveRequest, pb.LeaveReply),
     "report": ("Report", pb.ReportRequest, pb.ReportReply),
     "status": ("Status", pb.StatusRequest, pb.StatusReply),
@@ -27,7 +27,7 @@ METHODS: dict[str, tuple[str, Any, Any]] = {
 
 
 class ControllerService(Protocol):
-    """What a server of the service implements; see inart.proto."""
+    """The methods that a server of the service implements; see inart.proto."""
 
     def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]: ...
 
@@ -47,7 +47,7 @@ class ControllerService(Protocol):
 
 
 class ControllerStub:
-    """The client side of the service on a channel."""
+    """A client of the service on a channel."""
 
     join: Callable[..., Any]
     leave: Callable[..., pb.LeaveReply]
@@ -68,8 +68,11 @@ Guard = Callable[[str, grpc.ServicerContext], object]
 
 
 def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard = lambda method, context: None) -> None:
-    """Register an implementation of the service. guard: called with every call's method ("Join") before it is answered;
-    ends the call (context.abort) when the caller may not make it."""
+    """Register an implementation of the service with a server.
+
+    guard: called before every call with its method ("Join"); it ends calls that the caller may not make
+    (context.abort).
+    """
     handlers = {}
     for name, (method, request, reply) in METHODS.items():
         kind = grpc.unary_stream_rpc_method_handler if name == "join" else grpc.unary_unary_rpc_method_handler
@@ -80,7 +83,7 @@ def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard 
 
 
 class _NoRequest:
-    """What came for a request, and is none."""
+    """A placeholder for a request whose bytes could not be parsed."""
 
 
 def _guarded(answer: Callable[..., Any], method: str, guard: Guard) -> Callable[..., Any]:
@@ -94,7 +97,9 @@ def _guarded(answer: Callable[..., Any], method: str, guard: Guard) -> Callable[
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Parses a request. An exception here would be a fault of the server's, to gRPC."""
+    """Return a parser of requests; it returns _NoRequest on an error, since gRPC takes an exception for the server's
+    fault.
+    """
 
     def read(data: bytes) -> Any:
         try:

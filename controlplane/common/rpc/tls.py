@@ -1,4 +1,4 @@
-"""Who one is to the other side: TLS files or a token, and the command-line options for them."""
+"""TLS files and tokens, by which agents, operators, controllers and switches identify themselves, and their options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 ORGANISATION = "InArt"
-"""Of an authority that `inart certificates` made: its certificates name the role, so that is what is checked."""
+"""Organisation of the authorities that `inart certificates` makes: their certificates name roles, which are then
+checked.
+"""
 CONTROLLER_NAME = "controller.inart"
 logger = logging.getLogger("inart")
 Made = TypeVar("Made")
@@ -26,11 +28,12 @@ FOLDER_FILES = {"authority": "authority.pem", "certificate": "certificate.pem", 
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files. `authority`: certificate of the CA that signed the other side's certificate.
+    """A set of PEM files for one side of a connection.
 
-    A server with an authority wants certificates from its clients (mutual TLS). A client without certificate and key
-    only checks the server. `token`: a file whose first word says who a client is that has no certificate; alone (no
-    TLS), for a controller on this machine.
+    authority: certificate of the CA that signed the other side's certificate. A server with an authority demands
+    certificates from its clients (mutual TLS). A client without certificate and key only checks the server. token: a
+    file whose first word identifies a client that has no certificate; without TLS only for a controller on this
+    machine.
     """
 
     certificate: Path | None = None
@@ -47,7 +50,7 @@ class Tls:
 
     @property
     def encrypted(self) -> bool:
-        """Whether there is TLS at all, and not a token alone."""
+        """Whether there is TLS at all, and not only a token."""
         return self.certificate is not None or self.authority is not None
 
     def _read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
@@ -59,7 +62,7 @@ class Tls:
         return key, certificate, authority
 
     def read_token(self) -> str:
-        """The client's token; "": it has none. Raises ValueError."""
+        """Return the client's token, or "" if it has none. Raises ValueError."""
         if self.token is None:
             return ""
         try:
@@ -75,7 +78,10 @@ class Tls:
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of the files as they are at each handshake: they may be replaced while the server runs. Raises ValueError."""
+        """Return credentials that read the files at each handshake: they may be replaced while the server runs.
+
+        Raises ValueError.
+        """
         if self.certificate is None or self.key is None:
             raise ValueError("TLS: a server needs --tls-cert and --tls-key")
         fresh = Fresh(self, Tls._server_configuration)
@@ -92,7 +98,7 @@ class Tls:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
     def check_pair(self) -> None:
-        """Raises ValueError: certificate, key or authority are no PEM, or the first two no pair."""
+        """Raise ValueError if certificate, key or authority are no PEM, or if certificate and key are no pair."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             if self.certificate is not None:
@@ -104,14 +110,16 @@ class Tls:
             raise ValueError(f"TLS: {files}: {error}; are they PEM, certificate and key a pair?") from None
 
     def stamps(self) -> tuple[object, ...]:
-        """What changes when a file is replaced or written."""
+        """Return a value that changes when a file is replaced or written."""
         files = (self.certificate, self.key, self.authority)
         found = [os.stat(file) for file in files if file is not None]
         return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
 
     def expired(self) -> str:
-        """Which of the own certificate and the authority's has ended, in words; "": neither, as far as can be read.
-        gRPC tells a client nothing of it, only that the connection was closed."""
+        """Return which of the own certificate and the authority's has expired, in words; "" if neither has.
+
+        gRPC only tells a client that the connection was closed. Files that cannot be read are passed over.
+        """
         for path in (self.certificate, self.authority):
             try:
                 end = not_after(path.read_text()) if path is not None else None
@@ -125,7 +133,7 @@ class Tls:
         return ""
 
     def names_roles(self) -> bool:
-        """Whether the authority is one of `inart certificates`. Raises ValueError."""
+        """Whether `inart certificates` made the authority. Raises ValueError."""
         if self.authority is None:
             return False
         try:
@@ -137,8 +145,11 @@ class Tls:
 
 
 class Fresh(Generic[Made]):
-    """What `make` makes of TLS files, made anew when they have been replaced. As long as what is there now cannot be
-    used (half of a new pair, say), it is what it was. Thread-safe. Raises what `make` raises, at first."""
+    """A value made from TLS files, and made again when the files are replaced.
+
+    As long as the present files cannot be used (half of a new pair, for instance), the previous value stays.
+    Thread-safe. The first `make` may raise.
+    """
 
     def __init__(self, tls: Tls, make: Callable[[Tls], Made]) -> None:
         self._tls, self._make = tls, make
@@ -152,7 +163,7 @@ class Fresh(Generic[Made]):
         return self._made
 
     def renewed(self) -> Made | None:
-        """None: they are as they were when asked before."""
+        """Return the value if the files changed since the last call, else None."""
         with self._lock:
             stamps: object = None
             try:
@@ -173,20 +184,22 @@ _VERSION = 0xA0
 
 
 def not_after(pem: str) -> datetime.datetime:
-    """When the first certificate of a PEM file ends (RFC 5280, section 4.1). Agents are installed without a library for
-    certificates. Raises ValueError, LookupError: it is none."""
+    """Return when the first certificate of a PEM file expires (RFC 5280, section 4.1). Raises ValueError, LookupError.
+
+    Agents are installed without a library for certificates, so this parses the DER itself.
+    """
     head, tail = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     start = pem.index(head)
     der = ssl.PEM_cert_to_DER_cert(pem[start : pem.index(tail, start) + len(tail)])
     [(_, certificate)] = _der(der)
     fields = _der(_der(certificate)[0][1])
-    # [version,] serialNumber, signature, issuer, validity
+    # The fields are [version,] serialNumber, signature, issuer, validity.
     tag, text = _der(fields[4 if fields[0][0] == _VERSION else 3][1])[1]
     return datetime.datetime.strptime(text.decode(), _TIMES[tag]).replace(tzinfo=datetime.UTC)
 
 
 def _der(data: bytes) -> list[tuple[int, bytes]]:
-    """The elements that follow each other, as (tag, content)."""
+    """Return the DER elements that follow each other, as (tag, content)."""
     elements, at = [], 0
     while at < len(data):
         tag, size = data[at], data[at + 1]
@@ -201,12 +214,12 @@ def _der(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def switch_name(switch: str) -> str:
-    """What a switch's certificate is made out to."""
+    """Return the name in a switch's certificate."""
     return f"{switch.lower()}.switch.inart"
 
 
 def is_local(address: str) -> bool:
-    """Whether "host:port" or "unix:PATH" can be reached from this machine only."""
+    """Return whether "host:port" or "unix:PATH" can be reached from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
     if address.startswith("unix:") or host == "localhost":
         return True
@@ -217,7 +230,7 @@ def is_local(address: str) -> bool:
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
-    """--credentials, --tls-cert, --tls-key, --tls-ca, --token."""
+    """Add the options --credentials, --tls-cert, --tls-key, --tls-ca and --token."""
     group = parser.add_argument_group("who this is (needed where the controller leaves its machine)")
     group.add_argument(
         "--credentials",
@@ -232,7 +245,7 @@ def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_from(arguments: argparse.Namespace) -> Tls | None:
-    """The Tls that the arguments ask for, else that of $INART_CREDENTIALS. Raises ValueError."""
+    """Return the Tls that the arguments ask for, else that of $INART_CREDENTIALS. Raises ValueError."""
     token = getattr(arguments, "token", None)
     files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca, token)
     folder = getattr(arguments, "credentials", None)
@@ -244,8 +257,10 @@ def tls_from(arguments: argparse.Namespace) -> Tls | None:
 
 
 def credentials(folder: Path | None = None) -> Tls | None:
-    """The Tls of a folder with authority.pem, and certificate.pem with key.pem, or token. None: $INART_CREDENTIALS,
-    or none at all. Raises ValueError."""
+    """Return the Tls of a folder with authority.pem, and either certificate.pem and key.pem, or token.
+
+    folder: None for $INART_CREDENTIALS; returns None if that is not set. Raises ValueError.
+    """
     named = folder if folder is not None else os.environ.get("INART_CREDENTIALS") or None
     if named is None:
         return None
