@@ -1,1 +1,1 @@
-"""Switch targets: what puts a RuleSet on a switch, and takes it off again."""
+"""Switch targets: each installs a RuleSet on a kind of switch, and removes it."""

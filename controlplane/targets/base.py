@@ -1,6 +1,6 @@
-"""What every switch target has in common: changes between two rule sets, and the interface of one switch.
+"""The interface of one switch that every target implements, and the changes that turn one rule set into another.
 
-A target knows one switch. It installs by difference: it reads what is there, computes the changes (pure functions
+A target knows one switch. It installs by difference: it reads what is installed, computes the changes (pure functions
 here), applies them, and reads back. `controlplane/targets/fabric.py` does this for all switches at once.
 """
 
@@ -14,15 +14,15 @@ from typing import Protocol
 from controlplane.planner.entries import KINDS, Item, MulticastGroup, RuleSet
 
 RPC_SECONDS = 20.0
-"""Deadline of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
+"""Deadline in seconds of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
 
 
 class TargetError(Exception):
-    """A switch could not be reached or did not do what it was told. The message names the switch and what to do."""
+    """A switch could not be reached or did not do what it was told; the message names the switch and what to do."""
 
 
 class NotPrimary(TargetError):
-    """Another controller holds the switch."""
+    """Another controller is the switch's primary controller."""
 
 
 class Operation(Enum):
@@ -33,7 +33,7 @@ class Operation(Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """One step from what a switch holds to what it shall hold."""
+    """One step from the entries that a switch holds to those that it should hold."""
 
     operation: Operation
     item: Item
@@ -44,8 +44,7 @@ class Change:
 
 @dataclass(frozen=True)
 class UpdateFailure:
-    """One change that a switch refused: the change (or what was written for it, in words), the canonical gRPC code and
-    the switch's message."""
+    """A change that a switch refused: the change (or its words), the canonical gRPC code and the switch's message."""
 
     change: Change | str
     code: str
@@ -53,7 +52,7 @@ class UpdateFailure:
 
 
 class InstallError(TargetError):
-    """Changes that one switch refused."""
+    """A switch refused some of the changes."""
 
     def __init__(self, switch: str, failures: list[UpdateFailure], attempted: int) -> None:
         self.switch = switch
@@ -77,7 +76,7 @@ class SwitchTarget(Protocol):
     """One switch. Methods raise TargetError; `timeout` is in seconds and covers the whole call.
 
     on_lost: called from another thread, with the reason, when the connection ends or another controller takes over.
-    polite: leave the switch to a controller that has it, at the first `connect` (else the one that came last has it).
+    polite: at the first `connect`, do not take the switch from another controller; else the last to connect gets it.
     """
 
     name: str
@@ -87,7 +86,7 @@ class SwitchTarget(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the connection stands and the switch takes our writes."""
+        """Whether the connection is open and the switch accepts our writes."""
         ...
 
     @property
@@ -99,45 +98,46 @@ class SwitchTarget(Protocol):
         """Connect and become the switch's primary controller. Raises NotPrimary when another one is."""
 
     def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
-        """Whether the switch runs our program."""
+        """Return whether the switch runs our program."""
         ...
 
     def load_pipeline(self) -> bool:
-        """Make the switch run our program. True if it ran something else before (its tables are empty now)."""
+        """Make the switch run our program. Returns True if it ran another one before (its tables are then empty)."""
         ...
 
     def read(self) -> RuleSet:
-        """What is installed now."""
+        """Return the rule set that is installed now."""
         ...
 
     def apply(self, changes: list[Change]) -> None:
-        """Apply changes in order. On InstallError some of them may be in place: the caller restores."""
+        """Apply changes in order. After an InstallError some of them may be installed: the caller restores."""
 
     def read_verdicts(self) -> dict[str, int]:
-        """Packets per verdict."""
+        """Return the number of packets per verdict."""
         ...
 
     def read_counters(self) -> Counters:
-        """Verdicts, and a counter for every label: as many as entries."""
+        """Return the verdicts, and a counter for every label entry."""
         ...
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
-        """Of the topology's ports, by number: whether each is up. None: the protocol has no state of ports."""
+        """Return whether each of the topology's ports is up, by number; None if the protocol does not tell."""
         ...
 
     def close(self) -> None: ...
 
 
 def empty(switch: str) -> RuleSet:
-    """A rule set with nothing in it."""
+    """Return a rule set with no entries."""
     return RuleSet(switch)
 
 
 def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
-    """Changes that turn `current` into `wanted`, in an order that never leaves an entry pointing at a missing group.
+    """Return the changes that turn `current` into `wanted`, in an order in which no entry ever points at a missing
+    group.
 
-    Ports and groups come before the entries that use them and go after; everything new is there before anything old
-    goes, so a change of plan (new labels beside old ones) does not interrupt the flows that both have.
+    Ports and groups are inserted before the entries that use them, and deleted after them. All inserts precede all
+    deletes, so that a new plan (new labels beside old ones) does not interrupt flows that both plans have.
     """
     arriving: list[Change] = []
     leaving: list[Change] = []
@@ -159,7 +159,7 @@ def _arriving(now: Mapping[Hashable, Item], then: Mapping[Hashable, Item]) -> li
 
 
 def _normal(item: Item) -> Item:
-    # A switch may give a group's ports back in another order.
+    # A switch may return a group's ports in another order, so they are compared sorted.
     if isinstance(item, MulticastGroup):
         return MulticastGroup(item.group, tuple(sorted(item.ports)))
     return item

@@ -1,4 +1,4 @@
-"""What targets have in common that speak to their switch over a session."""
+"""Base of the targets that talk to their switch over a session: connecting with retries, and refused writes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ StepT = TypeVar("StepT")
 
 
 class WriteRejected(Exception):
-    """A write that the switch refused, wholly or in part. `failures`: (index of the update, canonical code, message).
+    """A switch refused a write, wholly or in part. `failures`: (index of the update, canonical code, message).
 
-    Empty failures: nothing is known about the single updates.
+    If `failures` is empty, nothing is known about the single updates.
     """
 
     def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
@@ -59,7 +59,7 @@ class SessionTarget(ABC, Generic[SessionT]):
 
     @abstractmethod
     def _open(self, left: float) -> SessionT:
-        """A new session, within `left` seconds. Raises TargetError; NotPrimary when waiting does not change it."""
+        """Open a session within `left` seconds. Raises TargetError, or NotPrimary if waiting does not help."""
 
     @property
     def session(self) -> SessionT:
@@ -69,7 +69,7 @@ class SessionTarget(ABC, Generic[SessionT]):
 
     @property
     def alive(self) -> bool:
-        """Whether the session stands and the switch is ours."""
+        """Whether the session is open and the switch is ours."""
         return self._session is not None and self._session.alive
 
     def connect(self, timeout: float) -> None:
@@ -87,11 +87,14 @@ class SessionTarget(ABC, Generic[SessionT]):
             self._session = None
 
     def _lost(self, reason: str) -> None:
-        self.on_lost(reason)  # it may be another one than when the session began
+        self.on_lost(reason)  # `on_lost` may have been replaced since the session began, so it is looked up now.
 
     @contextmanager
     def _explained(self, batch: Sequence[StepT], of: int, words: Callable[[StepT], Change | str]) -> Iterator[None]:
-        """A batch, of so many steps, that is refused raises InstallError with each step that failed, in words."""
+        """Turn a refused batch into an InstallError with each step that failed.
+
+        of: number of steps of all batches. words: returns a step as it appears in the message.
+        """
         try:
             yield
         except WriteRejected as rejected:
@@ -106,9 +109,9 @@ class SessionTarget(ABC, Generic[SessionT]):
 
 
 def connect_within(timeout: float, attempt: Callable[[float], SessionT]) -> SessionT:
-    """What `attempt(seconds left)` returns, tried again until `timeout` seconds have passed.
+    """Call `attempt(seconds left)` until it succeeds or `timeout` seconds have passed; returns its result.
 
-    Raises the last TargetError; NotPrimary at once, since waiting does not change it.
+    Raises the last TargetError; NotPrimary at once, since waiting does not help.
     """
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE_S

@@ -1,4 +1,4 @@
-"""All switches at once: install everywhere or nowhere."""
+"""Installs rule sets on all switches at once: everywhere or nowhere."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Result = TypeVar("Result")
 RESTORE_ATTEMPTS = 3
 RESTORED = "all switches are as they were before"
 AT_ONCE = 64
-"""Switches that are worked on at a time."""
+"""Number of switches that are worked on in parallel."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What one switch went through: whether our program was loaded anew, and how many changes it took."""
+    """A switch's part in an installation: whether our program replaced another one, and how many changes it took."""
 
     switch: str
     replaced_program: bool
@@ -31,11 +31,11 @@ class Installed:
 
 
 class FabricError(TargetError):
-    """The fabric could not be installed. Says which switch failed and whether the others are as they were."""
+    """The fabric could not be installed; the message says which switch failed and whether the others were restored."""
 
 
 def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress = lambda line: None) -> None:
-    """Connect to all switches in parallel; all failures are reported together."""
+    """Connect to all switches in parallel; all failures are reported together. Raises FabricError."""
     done = _on_all(targets, lambda target: target.connect(timeout))
     _raise_failures(done, "not connected")
     progress(f"connected to {len(targets)} switches")
@@ -46,12 +46,12 @@ def install(
 ) -> list[Installed]:
     """Bring every switch to its rule set, by difference; a switch without one loses all entries.
 
-    If a switch fails, all switches get back what they held before (a switch that ran another program stays with ours,
-    empty: that program's entries are gone with it).
+    If a switch fails, all switches get back what they held before (a switch that ran another program keeps ours, empty:
+    that program's entries are lost).
 
     Raises:
         FabricError: which switch failed at what, and whether restoring worked.
-        KeyboardInterrupt: after Ctrl-C, with the same words where something may have been written.
+        KeyboardInterrupt: after Ctrl-C, with the same message if something may have been written.
     """
     unknown = set(rulesets) - {target.name for target in targets}
     if unknown:
@@ -124,7 +124,7 @@ def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> int:
 
 
 def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> list[Installed]:
-    """Take every entry off the switches that run our program; others are left alone.
+    """Remove every entry from the switches that run our program; others are left alone.
 
     Every switch is tried, also when some fail. Raises FabricError that names those.
     """
@@ -146,9 +146,11 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
 def everywhere(
     switches: Sequence[Switch], work: Callable[[Switch], Result], at_once: int = AT_ONCE
 ) -> dict[Switch, Result]:
-    """What `work` says of each, so many at once. Raises what it raises of any, when all are done; after Ctrl-C
-    KeyboardInterrupt at once: a call that a silent switch does not answer keeps nobody waiting, and its thread ends
-    with the process (a pool's threads would be joined)."""
+    """Call `work` on each switch, at most `at_once` in parallel; returns the results.
+
+    An exception of any call is raised when all are done. After Ctrl-C, KeyboardInterrupt is raised at once: a silent
+    switch keeps nobody waiting, and its thread ends with the process (a pool's threads would be joined).
+    """
     done: dict[Switch, Future[Result]] = {switch: Future() for switch in switches}
     waiting: queue.SimpleQueue[Switch] = queue.SimpleQueue()
     for switch in switches:
@@ -166,7 +168,7 @@ def everywhere(
     try:
         wait(done.values())
     finally:
-        while _next(waiting) is not None:  # interrupted: those that have not begun never do
+        while _next(waiting) is not None:  # After an interrupt, calls that have not begun never do.
             pass
     return {switch: future.result() for switch, future in done.items()}
 
@@ -184,8 +186,10 @@ def _count(result: int | TargetError) -> int:
 
 
 def _restored(before: Mapping[Held, RuleSet | None]) -> str:
-    """Back to `before`, from whatever is there now: a failed batch may have been applied in part. Whether that worked,
-    in words."""
+    """Restore `before` from whatever is installed now, and return in words whether that worked.
+
+    A failed batch may have been applied in part.
+    """
 
     def restore(one: Held) -> None:
         rules = before[one]

@@ -1,8 +1,8 @@
-"""Modules that any protoc generated, under any protobuf from 4 on.
+"""Loads modules that any protoc generated, under any protobuf from 4 on.
 
-Protobuf runs what a protoc before 3.20 generated only in pure Python, if at all, and what a later one generated only in
+Protobuf runs code that a protoc before 3.20 generated only in pure Python, if at all, and code of a later one only in
 some versions. The descriptor in such code is always good: the module is built here from that, as generated code of
-today builds itself. (softswitch has the same: it is a package of its own, and neither may need the other.)
+today builds itself. (softswitch has a copy: it is a package of its own, and neither may need the other.)
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from types import ModuleType
 from google.protobuf import descriptor_pool
 from google.protobuf.internal import builder
 
-# As protoc writes it before 3.20, and since.
+# The serialized descriptor as protoc writes it before 3.20, and since.
 _DESCRIPTOR = re.compile(r"(?:^  serialized_pb=|AddSerializedFile\()(b'.*')", re.MULTILINE)
 
 
 def load(package: str, name: str) -> ModuleType:
-    """The module `package`.`name`, which others (the gRPC stub beside it) then import as ever.
+    """Return the module `package`.`name`, which others (the gRPC stub beside it) can then import.
 
-    The modules that it imports have to be loaded before. Raises ImportError when it is not there, or not generated.
+    The modules that it imports must be loaded before. Raises ImportError if it is missing or was not generated.
     """
     full_name = f"{package}.{name}"
     if full_name in sys.modules:

@@ -1,6 +1,6 @@
-"""What a deployment has to know of a kind of switches: its program, its limits, and how its entries are shown.
+"""The properties of a kind of switches that a deployment needs: its program, its limits, and how entries are shown.
 
-`Kind` is what every target has in common; `controlplane/targets/<target>/kind.py` has its own.
+`Kind` is what every target has in common; `controlplane/targets/<target>/kind.py` has each target's own.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Kind(ABC):
         self.cpu_port: int | None = None
 
     def bridged(self, rulesets: dict[str, RuleSet], topology: Topology) -> dict[str, RuleSet]:
-        """The rules of every switch with what bridges, where that is wanted."""
+        """Return every switch's rules, with the rules for bridging added if bridging is wanted."""
         return bridged(topology, rulesets, self.cpu_port) if self.bridge else rulesets
 
     @property
     def limits(self) -> Limits:
-        """What fits on a switch with this program."""
+        """The limits of a switch with this program."""
         manifest = self.artifact.manifest
         return Limits.of_program(manifest.target, manifest, front_panel=self.front_panel)
 
@@ -46,21 +46,23 @@ class Kind(ABC):
     def target(
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
     ) -> SwitchTarget:
-        """A switch, not connected yet. Without a topology everything of ours can be read and removed."""
+        """Return a switch that is not connected yet. Without a topology, all our entries can be read and removed."""
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Raises DoesNotFit where switches cannot hold or carry the plan, TopologyError where it is not for them."""
+        """Raise DoesNotFit if switches cannot hold or carry the plan, TopologyError if the topology does not suit
+        them.
+        """
         for node in (*plan.job.workers, *plan.job.parameter_servers):
             topology.access_switch(node)
         check_fits(plan, limited(topology, self.limits))
 
     def lines(self, plan: Plan, deployment: Deployment, topology: Topology) -> Iterator[str]:
-        """What a dry run prints."""
+        """Yield the lines that a dry run prints."""
         return deployment_lines(plan, deployment, lambda rules, flows: self.switch_lines(rules, flows, topology))
 
     def switch_lines(self, rules: RuleSet, flows: Mapping[int, str], topology: Topology) -> Iterator[str]:
         return rule_lines(rules, flows)
 
     def json(self, plan: Plan, deployment: Deployment, topology: Topology) -> dict[str, Any]:
-        """The same as data."""
+        """Return the content of a dry run as plain data."""
         return deployment_json(plan, deployment)

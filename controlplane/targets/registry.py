@@ -1,4 +1,4 @@
-"""The targets that a deployment can name with `--target`. A new one is a folder beside this file and a line here."""
+"""The targets that `--target` can name. A new target is a folder beside this file and a line here."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ TARGETS = {
     "tofino": "controlplane.targets.bri.kind:TOFINO",
     "tofino2": "controlplane.targets.bri.kind:TOFINO2",
 }
-"""Name of a target -> module and name of its `Target`, which is imported when it is asked for."""
+"""Module and name of each target's `Target`, by the target's name; it is imported on demand."""
 
 
 class Target(ABC):
-    """What the command lines need to know of a target before its switches are reached."""
+    """The properties of a target that the command lines need before its switches are reached."""
 
     name: str
     help: str
-    """What `--help` says of it: which switches, over which protocol."""
+    """The words in `--help`: which switches, over which protocol."""
     protocol: str
-    """What the switches' servers speak, as messages call it."""
+    """The protocol of the switches' servers, as messages call it."""
     program: str
-    """For what its programs are compiled, as artifacts call it ("v1model")."""
+    """What the programs are compiled for, as artifacts call it ("v1model")."""
     default_artifact = ""
-    """The compiled program that is taken when none is named; empty: with as many values as protocol.json says."""
+    """The default compiled program; empty: the one with as many values per packet as protocol.json says."""
     first_cpu_port = 0
-    """What is added to the number of `--cpu-port` to have the port's number in rules."""
+    """The number added to `--cpu-port` to get the port's number in rules."""
     keeps_registers = False
-    """Whether what a removed job has left in its slots can be set to 0 from here (`--clear-registers`)."""
+    """Whether `--clear-registers` can clear what a removed job has left in its slots."""
 
     @abstractmethod
     def kind(self, artifact: Artifact, *, connect: bool) -> Kind:
-        """The switches with this program. connect: they will be connected to (else only printed), for which what the
-        protocol's client needs must be there. Raises SdeMissing where it is not."""
+        """Return the kind of switches with this program.
+
+        connect: the switches will be connected to, not only printed, so the protocol's client must be installed. Raises
+        SdeMissing if it is not.
+        """
 
 
 def target(name: str) -> Target:
-    """The target of this name. Raises ValueError that lists the names there are."""
+    """Return the target of this name. Raises ValueError that lists all targets."""
     if name not in TARGETS:
         raise ValueError(f"there is no target {name!r}; there are: {', '.join(TARGETS)}")
     module, _, attribute = TARGETS[name].partition(":")
@@ -51,9 +54,10 @@ def target(name: str) -> Target:
 
 
 def artifact(of: Target, name: str | None) -> Artifact:
-    """The compiled program for a target. name: "v1model-256" (program-values) or a folder; None: the target's own.
+    """Return the compiled program for a target.
 
-    Raises ArtifactError that says which programs there are.
+    name: "v1model-256" (program-values) or a folder; None: the target's default. Raises ArtifactError that lists the
+    programs.
     """
     if not (name or of.default_artifact):
         return find(of.program)
@@ -71,7 +75,10 @@ def artifact(of: Target, name: str | None) -> Artifact:
 
 
 def open_artifact(name: str) -> Artifact:
-    """The compiled program called "v1model-256" (program-values), or in a folder. Raises ArtifactError."""
+    """Return the compiled program called "v1model-256" (program-values), or the one in a folder.
+
+    Raises ArtifactError.
+    """
     program, dash, values = name.rpartition("-")
     if dash and values.isdigit() and os.sep not in name:
         return find(program, int(values))

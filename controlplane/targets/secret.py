@@ -1,4 +1,4 @@
-"""A switch that holds secret labels, as the rest of the control plane sees it: with label numbers."""
+"""A switch whose labels are secret, presented to the rest of the control plane with plain label numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from controlplane.targets.secret_labels import SecretLabels
 
 
 class SecretTarget:
-    """A `SwitchTarget` before another one: label numbers on this side, labels (secret_labels.py) on the
-    switch. What another controller's key has put there reads as numbers of jobs that nobody knows."""
+    """A `SwitchTarget` that wraps another one and translates label numbers to secret labels (secret_labels.py) and
+    back.
+
+    Labels that another controller's key made are read as numbers of unknown jobs.
+    """
 
     def __init__(self, target: SwitchTarget, labels: SecretLabels) -> None:
         self.target = target
@@ -57,7 +60,7 @@ class SecretTarget:
         return replace(rules, labels=tuple(_translated(entry, self._labels.number) for entry in rules.labels))
 
     def apply(self, changes: list[Change]) -> None:
-        """Raises InstallError, whose changes have label numbers."""
+        """Apply the changes. Raises InstallError, whose changes have label numbers."""
         written = [_change(change, self._labels.label) for change in changes]
         try:
             self.target.apply(written)

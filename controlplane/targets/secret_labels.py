@@ -1,7 +1,7 @@
-"""Labels that nobody can guess: what travels, and is installed, for the numbers that the control plane works with.
+"""Labels that nobody can guess: translates the control plane's label numbers to those on the wire and in switches.
 
 Everything in the control plane (rules, room for jobs, plan versions, counters, the state folder) works with label
-*numbers*: consecutive ones, whose upper half says whose job it is. Who knows them can send packets to any tree of any
+*numbers*: consecutive ones, whose upper half identifies the job. Whoever knows them can send packets to any tree of any
 job. So a controller that keeps a secret gives switches and agents other labels: a keyed permutation of the 32-bit
 numbers. It translates at two borders only: towards the switches (`targets/secret.py`) and towards the agents (here).
 """
@@ -16,8 +16,11 @@ from dataclasses import replace
 from controlplane.common.agentconfig import AgentConfig, RootTree, WorkerTree
 
 ROUNDS = 4
-"""Of the Feistel network: with pseudo-random round functions, four are as good as a random permutation to who sees
-both directions (Luby and Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions, 1988)."""
+"""Rounds of the Feistel network.
+
+With pseudo-random round functions, four rounds cannot be told from a random permutation by someone who sees both
+directions (Luby and Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions, 1988).
+"""
 HALF = 16
 MASK = (1 << HALF) - 1
 
@@ -35,23 +38,23 @@ class SecretLabels:
         ]
 
     def label(self, number: int) -> int:
-        """What stands on the wire for this number."""
+        """Return the label on the wire for this number."""
         if number == 0:
             return 0
         return self._forward(number) or self._forward(0)
 
     def number(self, label: int) -> int:
-        """The number for which this label stands."""
+        """Return the number for which this label stands."""
         if label == 0:
             return 0
         return self._back(label) or self._back(0)
 
     def labels(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Of each number, in order."""
+        """Return the label of each number, in order."""
         return tuple(self.label(number) for number in numbers)
 
     def configuration(self, config: AgentConfig) -> AgentConfig:
-        """What an agent is told: its configuration with labels in the place of numbers."""
+        """Return an agent's configuration with labels in the place of numbers."""
         return replace(
             config,
             worker_trees=tuple(self._worker_tree(tree) for tree in config.worker_trees),

@@ -1,4 +1,4 @@
-"""Deployments as text and JSON: what `python -m controlplane.deploy --dry-run` prints."""
+"""Deployments as text and JSON, as `python -m controlplane.deploy --dry-run` prints them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.planner.rules import Deployment
 
 
 def deployment_json(plan: Plan, deployment: Deployment) -> dict[str, Any]:
-    """Everything that would be installed and sent, as plain data."""
+    """Return everything that would be installed and sent, as plain data."""
     return {
         "plan": plan.to_json(),
         "switches": {name: _ruleset_json(rules) for name, rules in sorted(deployment.rulesets.items())},
@@ -40,7 +40,7 @@ def _ruleset_json(rules: RuleSet) -> dict[str, Any]:
 
 
 def rule_lines(rules: RuleSet, flows: Mapping[int, str]) -> Iterator[str]:
-    """One rule a line, each label with what travels under it."""
+    """Yield one line per rule, each label with the flow that it stands for."""
     yield f"{len(rules.labels)} labels, {len(rules.groups)} groups, {len(rules.routes)} routes"
     for group in rules.groups:
         yield str(group)
@@ -57,9 +57,9 @@ def deployment_lines(
     deployment: Deployment,
     switch_lines: Callable[[RuleSet, Mapping[int, str]], Iterable[str]] = rule_lines,
 ) -> Iterator[str]:
-    """Everything that would be installed.
+    """Yield the lines of everything that would be installed.
 
-    switch_lines: of one switch, a summary and then a line for each entry, from its rules and the meanings of labels.
+    switch_lines: returns one switch's summary and then a line per entry, from its rules and the meanings of labels.
     """
     yield str(plan)
     flows = label_meanings(deployment)
@@ -85,7 +85,7 @@ def deployment_lines(
 
 
 def label_meanings(deployment: Deployment) -> dict[int, str]:
-    """Per label, the flow that it names in words."""
+    """Return, by label, the words for its flow."""
     meanings = {label: f"multicast of {sender}" for sender, label in deployment.multicasts.items()}
     for node, config in deployment.agents.items():
         for tree in config.worker_trees:

@@ -1,4 +1,4 @@
-"""Where switches listen: the switches file, and connections to all switches that it names."""
+"""The switches file, which says where switches listen, and connections to all switches in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SwitchesFileError(Exception):
 
 @dataclass(frozen=True)
 class SwitchAddress:
-    """Where a switch's P4Runtime (or BRI) server listens, the device's number there, and TLS (None: plaintext)."""
+    """The address of a switch's P4Runtime (or BRI) server, the device's number there, and TLS (None: plaintext)."""
 
     name: str
     address: str
@@ -91,10 +91,10 @@ def connect_targets(
     polite: bool = False,
     labels: SecretLabels | None = None,
 ) -> list[SwitchTarget]:
-    """Connected targets of all switches. polite: none is taken from a controller that has it. labels: what the switches
-    hold in the place of label numbers (None: the numbers themselves).
+    """Return connected targets of all switches.
 
-    Raises FabricError; no connection is left open then.
+    polite: take no switch from a controller that holds it. labels: translates label numbers to the labels on switches
+    (None: they are the same). Raises FabricError; no connection is left open then.
     """
     targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
     if labels is not None:

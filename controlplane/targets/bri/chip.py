@@ -1,22 +1,22 @@
-"""The chips that the program is compiled for, as far as the control plane sees a difference."""
+"""The differences between the chips (Tofino 1 and 2, plain and folded programs) that matter to the control plane."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 PORTS_PER_PIPE = 128
-"""Device ports are numbered 128 * pipe + port in the pipe."""
+"""Device port number = 128 * pipe + port in the pipe."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip.
+    """A chip with the program that is compiled for it.
 
-    ``target``: of the program. ``rounds``: a sum goes round once before it leaves, for the second half of its values.
-    ``folded``: every contribution goes round, too: a pass holds half of a packet's values.
-    ``round_parts``: of a packet, what goes round for each contribution, and for each sum beside that.
-    ``recirculation``: ports of every pipe that nothing can be plugged into, and whose packets come back by themselves.
-    ``speeds``: of its ports. ``lanes``: of a connector, each a channel; a port is one or several.
+    ``target``: the compiler's name of the chip. ``rounds``: whether a sum recirculates once before it leaves, for the
+    second half of its values. ``folded``: whether every contribution recirculates, too, because a pass holds half of a
+    packet's values. ``round_parts``: the parts of a packet's bytes that recirculate per contribution, and per sum in
+    addition. ``recirculation``: ports of every pipe without a connector, which send packets back into the pipe by
+    themselves. ``speeds``: of its front-panel ports. ``lanes``: channels of a connector; a port uses one or several.
     """
 
     target: str
@@ -29,19 +29,19 @@ class Chip:
     folded: bool = False
 
     def recirculates(self, device: int) -> bool:
-        """Whether a device port is one of those that bring packets back."""
+        """Return whether a device port is one of the recirculation ports."""
         return device % PORTS_PER_PIPE in self.recirculation
 
 
-# Speeds as bf_pm accepts them for front-panel ports (open-p4studio, 1f97778f).
+# Port speeds as bf_pm accepts them for front-panel ports (open-p4studio, 1f97778f).
 TOFINO_1 = Chip("tna", "Tofino 1", True, (), ("10G", "25G", "40G", "50G", "100G"), 4, (0.0, 1.0))
-# Of 602 bytes of a link that 128 values take, 352 go round for a contribution, and 480 three times for a sum, the first
-# time as its last contribution.
+# A packet of 128 values takes 602 bytes on a link. Of those, 352 recirculate for a contribution, and 480 three times
+# for a sum, the first time as its last contribution.
 TOFINO_1_FOLDED = replace(TOFINO_1, round_parts=(0.6, 1.8), folded=True)
-# Ports 0 to 7 of a pipe are inside the chip; pipe 0 has the CPU at 0 and 2 to 5, so 6 and 7 are free in all of them
+# Ports 0 to 7 of a pipe are inside the chip. Pipe 0 has the CPU at 0 and 2 to 5, so 6 and 7 are free in all pipes
 # (bf_pm_recirc_devports_get in open-p4studio's bf-drivers, 1f97778f: 100 Gbit/s each).
 TOFINO_2 = Chip("t2na", "Tofino 2", False, (6, 7), ("10G", "25G", "40G", "50G", "100G", "200G", "400G"), 8, (0.0, 0.0))
 TOFINO_2_FOLDED = replace(TOFINO_2, rounds=True, round_parts=(0.6, 0.6), folded=True)
 RECIRCULATION_MBPS = 100_000
-"""What one of these ports carries."""
+"""Capacity of one recirculation port."""
 CHIPS = {chip.target: chip for chip in (TOFINO_1, TOFINO_2)}

@@ -1,4 +1,4 @@
-"""Table entries as data, and what is wrong with them according to a bf-rt.json. Needs no switch and no SDE."""
+"""BRI table entries as data, and their checks against a bf-rt.json. Needs no switch and no SDE."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from controlplane.targets.base import Operation
 from controlplane.targets.bri.schema import Field, Schema, SchemaError, Table, local
 
 DEVICE_PORT_BITS = 9
-"""Tofino 1 numbers its ports 0 to 511: two bits of pipe, seven of port in the pipe."""
+"""Width of a device port number: Tofino 1 has ports 0 to 511, two bits of pipe and seven of port in the pipe."""
 
 
 @dataclass(frozen=True)
 class PortName:
-    """Stands for the device port of a front-panel port where no switch was asked yet."""
+    """A placeholder for the device port of a front-panel port, used as long as no switch was asked."""
 
     name: str
 
@@ -41,7 +41,7 @@ Port = int | PortName
 
 @dataclass(frozen=True)
 class Masked:
-    """A ternary key: bits of `value` where `mask` has ones; others may be anything."""
+    """A ternary key: it matches where the bits of `mask` are ones; other bits may be anything."""
 
     value: Port
     mask: int
@@ -59,7 +59,10 @@ DataValue = int | str | bool | PortName | tuple[bool, ...] | tuple[Port, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, by full names. action: None in tables without actions. For a deletion only the key counts."""
+    """A table entry with full names.
+
+    action: None in tables without actions. For a deletion only the key counts.
+    """
 
     table: str
     key: tuple[tuple[str, KeyValue], ...]
@@ -84,14 +87,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Step:
-    """One write."""
+    """One write to a switch."""
 
     operation: Operation
     entry: Entry
 
 
 BITS = {"flow", "everyone", "slot_mask"}
-"""Fields that are sets of bits."""
+"""Names of fields that are sets of bits; they are shown in hexadecimal."""
 
 
 def _show(value: DataValue, name: str = "") -> str:
@@ -116,7 +119,10 @@ def _plain(value: KeyValue | DataValue) -> Any:
 
 
 def problems(schema: Schema, entries: Sequence[Entry]) -> list[str]:
-    """Everything that a switch with this schema would refuse: per entry, entries twice, and tables that overflow."""
+    """Return all reasons for which a switch with this schema would refuse the entries.
+
+    They are problems of single entries, duplicate keys, and tables that overflow.
+    """
     found = [f"{entry}: {problem}" for entry in entries for problem in entry_problems(schema, entry)]
     keys = Counter((entry.table, tuple(sorted(entry.key, key=str))) for entry in entries)
     found += [
@@ -129,7 +135,7 @@ def problems(schema: Schema, entries: Sequence[Entry]) -> list[str]:
 
 
 def entry_problems(schema: Schema, entry: Entry) -> list[str]:
-    """What is wrong with one entry: names, match kinds, widths, missing and unknown fields."""
+    """Return what is wrong with one entry: names, match kinds, widths, missing and unknown fields."""
     if entry.table not in schema.tables:
         return [f"{schema.source} has no table {entry.table!r}"]
     table = schema.tables[entry.table]
@@ -150,7 +156,7 @@ def _key_problems(table: Table, entry: Entry) -> Iterable[str]:
     if len(given) != len(entry.key):
         yield "a key field is given twice"
     for name in table.keys:
-        # The compiler calls no key field mandatory (the driver takes 0); leaving one out is a mistake all the same.
+        # The compiler calls no key field mandatory (the driver takes 0), but leaving one out is a mistake all the same.
         if name not in given and name != "$MATCH_PRIORITY":
             yield f"key field {name} is missing"
     for name, value in given.items():
@@ -224,7 +230,7 @@ def _value_problems(field: Field, value: int | str | bool | PortName) -> Iterabl
 
 
 def check(schema: Schema, entries: Sequence[Entry], where: str) -> None:
-    """Raises SchemaError with everything that is wrong."""
+    """Raise SchemaError with everything that is wrong with the entries."""
     found = problems(schema, entries)
     if found:
         more = [f"  ... and {len(found) - 8} more"] if len(found) > 8 else []

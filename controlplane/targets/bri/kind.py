@@ -1,4 +1,4 @@
-"""Tofino switches, of either generation, over the Barefoot Runtime Interface."""
+"""The kind of Tofino switches, of either generation, over the Barefoot Runtime Interface."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from controlplane.targets.show import deployment_json
 from p4src.artifacts import Artifact
 
 SLACK = 1e-6
-"""Relative; rates are sums of fractions."""
+"""Relative tolerance when rates, which are sums of fractions, are compared."""
 
 
 class TofinoKind(Kind):
-    """Tofino 1 or 2 over the Barefoot Runtime Interface, as the program is.
+    """Tofino 1 or 2 switches with one compiled program over the Barefoot Runtime Interface.
 
-    client: the SDE's; None: nothing can be connected, only printed.
+    client: the SDE's client module; None: entries can be printed, but no switch connected.
     """
 
     front_panel = True
@@ -45,7 +45,7 @@ class TofinoKind(Kind):
 
     @classmethod
     def with_sde(cls, artifact: Artifact) -> TofinoKind:
-        """Raises SdeMissing."""
+        """Return the kind with the SDE's client. Raises SdeMissing."""
         return cls(artifact, load_client())
 
     def target(
@@ -55,9 +55,12 @@ class TofinoKind(Kind):
         return BriTarget(name, address, device_id, self.program, self.client, panel=panel, tls=tls)
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Also what ports the chip has. On Tofino 1 every sum passes a loopback port once: those of a switch must carry
-        what its aggregation points send. With a folded program every contribution does, with half of its values, and
-        the sum more often: that is for loopback ports and those inside one pipe."""
+        """Also check the chip's ports and the capacity of the ports through which packets recirculate.
+
+        On Tofino 1 every sum passes a loopback port once, so a switch's loopback ports must carry what its aggregation
+        points send. With a folded program every contribution recirculates, with half of its values, and each sum
+        several times, over the loopback ports and the recirculation ports inside each pipe.
+        """
         super().check(plan, topology)
         chip = self.program.chip
         for switch in topology.switches:

@@ -1,4 +1,4 @@
-"""Which ports of a switch we have made: BRI keeps no note of who configured a port, so this file does."""
+"""A file that records which ports of a switch we configured, because BRI does not keep who configured a port."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _lock = threading.Lock()
 
 
 def default_file() -> Path:
-    """Where it is kept unless told otherwise."""
+    """Return the default path of the file."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "inart" / "tofino-ports.json"
 
 
 class Ledger:
-    """Front-panel names of the ports that we made, or only use, on one switch; in a file that all switches share.
+    """Front-panel names of the ports on one switch that we made, or only use, in a file that all switches share.
 
-    A port that was there already with the settings that we want is used: it stays when we go.
+    A port that was configured already with the settings that we want is only used: it stays when we remove our entries.
     """
 
     def __init__(self, address: str, device_id: int, file: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Aggregation points of a rule set as the TNA program wants them: one bit a flow, one pipe, one loopback port."""
+"""Aggregation points of a rule set in the form of the TNA program: a bit per flow, one pipe, one loopback port."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from controlplane.targets.bri.ports import PortMap
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow into an aggregation point. key: (port number, label) of its rule. bit: its own among the point's flows.
+    """A flow into an aggregation point.
 
-    through_loopback: it arrives in another pipe than that of the point's registers, and is sent there first.
+    key: (port number, label) of its rule. bit: the bit of its own among the point's flows. through_loopback: it arrives
+    in another pipe than that of the point's registers, and is sent there first.
     """
 
     key: tuple[int, int]
@@ -33,9 +34,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Point:
-    """Everything that is added up under one next label. Ports are device ports, or names where no switch was asked.
+    """An aggregation point: all flows that are added up under one next label.
 
-    loopback: where flows of other pipes, and on Tofino 1 all sums, come in again; None where nothing does.
+    Ports are device ports, or names where no switch was asked. loopback: the port where flows of other pipes, and on
+    Tofino 1 all sums, come in again; None if none do.
     """
 
     next_label: int
@@ -49,7 +51,7 @@ class Point:
 
 
 def points(rules: RuleSet, ports: PortMap, *, chip: Chip = TOFINO_1, strict: bool = True) -> list[Point]:
-    """The aggregation points. Raises TargetError for one that Tofino cannot be; not strict: leaves it out."""
+    """Return the aggregation points. Raises TargetError for one that Tofino cannot have; not strict: leaves it out."""
     members: dict[int, list[LabelEntry]] = {}
     for entry in rules.labels:
         if isinstance(entry.action, Aggregate):
@@ -111,14 +113,15 @@ def _point(switch: str, entries: list[LabelEntry], ports: PortMap, chip: Chip) -
 
 
 def pipe(port: Port) -> int | None:
-    """The pipe of a device port; None as long as only its name is known."""
+    """Return the pipe of a device port, or None if only the port's name is known."""
     return port // PORTS_PER_PIPE if isinstance(port, int) else None
 
 
 def _loopback(where: str, next_label: int, devices: Iterable[Port], ports: PortMap, chip: Chip) -> Port | None:
-    """A loopback port in the pipe where most flows arrive that has one; several share the points by their labels.
+    """Return a loopback port in the pipe where most flows arrive among pipes that have one.
 
-    None where none is needed: no sum goes round, and all flows arrive in one pipe.
+    Several loopback ports of a pipe share the points by their labels. None if no packet recirculates: sums do not, and
+    all flows arrive in one pipe.
     """
     candidates = [ports.named(port.name) for port in ports.panel.loopback]
     arrivals = Counter(pipe(device) for device in devices)

@@ -1,4 +1,4 @@
-"""Ports: from a topology's port numbers over front-panel names to the device ports that a switch uses in its tables."""
+"""Translation of a topology's port numbers, by front-panel names, to the device ports in a switch's tables."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from controlplane.targets.base import TargetError
 from controlplane.targets.bri.entries import Entry, Port, PortName
 
 FIRST_UNKNOWN = 1 << 16
-"""Numbers from here stand for device ports that the topology does not have: can be read and removed, not planned."""
+"""Numbers from here on stand for device ports that the topology lacks: they can be read and removed, but not
+planned.
+"""
 
 SPEEDS = {speed: f"BF_SPEED_{speed}" for speed in SPEEDS_GBPS}
 FECS = {"none": "BF_FEC_TYP_NONE", "firecode": "BF_FEC_TYP_FIRECODE", "rs": "BF_FEC_TYP_REED_SOLOMON"}
 FEC_ALIASES = {"BF_FEC_TYP_FC": "firecode", "BF_FEC_TYP_RS": "rs"}
-"""Other names that a switch may give back."""
+"""Other names of these settings that a switch may return."""
 AUTONEGOTIATIONS = {"default": "PM_AN_DEFAULT", "on": "PM_AN_FORCE_ENABLE", "off": "PM_AN_FORCE_DISABLE"}
 PORT_UP = "$PORT_UP"
-"""In $PORT, read only: whether the port has a link."""
+"""Read-only field of $PORT: whether the port has a link."""
 NO_LOOPBACK, LOOPBACK = "BF_LPBK_NONE", "BF_LPBK_MAC_NEAR"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A switch's ports as the topology file has them: by number those of links, and those that loop back."""
+    """A switch's ports as the topology file describes them: links' ports by number, and loopback ports."""
 
     links: Mapping[int, FrontPanelPort]
     loopback: tuple[FrontPanelPort, ...] = ()
 
     @classmethod
     def of(cls, topology: Topology, switch: str) -> Panel:
-        """Raises TopologyError when a link of the switch does not say which port it is plugged into."""
+        """Return a switch's panel. Raises TopologyError if a link of the switch lacks its front-panel port."""
         return cls(topology.front_panel(switch), topology.loopback_ports(switch))
 
     @property
@@ -42,7 +44,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class PortMap:
-    """Topology's numbers <-> what is written into tables. Without `devices` (no switch was asked): names."""
+    """A translation between the topology's port numbers and the values in tables.
+
+    devices: device port by front-panel name, as the switch answered; None if no switch was asked, then tables have
+    names.
+    """
 
     panel: Panel
     devices: Mapping[str, int] | None = None
@@ -55,7 +61,7 @@ class PortMap:
                     self._numbers[self.devices[port.name]] = number
 
     def device(self, number: int) -> Port:
-        """What stands in a table for a port number."""
+        """Return the value in tables for a port number. Raises TargetError for a port that the topology lacks."""
         if number >= FIRST_UNKNOWN:
             return number - FIRST_UNKNOWN
         if number not in self.panel.links:
@@ -63,7 +69,7 @@ class PortMap:
         return self.named(self.panel.links[number].name)
 
     def named(self, name: str) -> Port:
-        """The device port of a front-panel port."""
+        """Return the device port of a front-panel port. Raises TargetError if the switch has no such port."""
         if self.devices is None:
             return PortName(name)
         if name not in self.devices:
@@ -71,7 +77,7 @@ class PortMap:
         return self.devices[name]
 
     def name(self, device: int) -> str:
-        """The front-panel port of a device port."""
+        """Return the front-panel name of a device port. Raises TargetError if it has none."""
         for name, number in (self.devices or {}).items():
             if number == device:
                 return name
@@ -82,7 +88,7 @@ class PortMap:
 
 
 def port_data(port: FrontPanelPort) -> tuple[tuple[str, str | bool], ...]:
-    """Data of an entry of $PORT. What the file leaves open is left to the driver."""
+    """Return the data of an entry of $PORT. Settings that the topology file leaves open are left to the driver."""
     data: list[tuple[str, str | bool]] = [("$SPEED", SPEEDS[port.speed]), ("$FEC", FECS[port.fec])]
     if port.autoneg != "default":
         data.append(("$AUTO_NEGOTIATION", AUTONEGOTIATIONS[port.autoneg]))
@@ -92,7 +98,10 @@ def port_data(port: FrontPanelPort) -> tuple[tuple[str, str | bool], ...]:
 
 
 def read_port(name: str, entry: Entry) -> FrontPanelPort:
-    """An entry of $PORT as a port. Settings that a topology file cannot have come as the switch calls them."""
+    """Return the port that an entry of $PORT describes.
+
+    Settings that a topology file cannot express have the switch's own names.
+    """
     data = dict(entry.data)
     connector, channel = map(int, name.split("/"))
     fec = str(data.get("$FEC", FECS["none"]))

@@ -1,7 +1,7 @@
-"""Our TNA program as a BRI server sees it: rule sets as table entries, and entries as rule sets.
+"""Our TNA program as a BRI server sees it: converts rule sets to table entries, and entries to rule sets.
 
-What a rule set calls an aggregation becomes several entries (docs/tofino.md, "Tables and actions"), so a change of one
-rule may change the entries of others: entries are made from whole rule sets, and compared as entries.
+An aggregation in a rule set becomes several entries (docs/tofino.md, "Tables and actions"), so a change of one rule may
+change the entries of others. Entries are therefore made from whole rule sets, and compared as entries.
 """
 
 from __future__ import annotations
@@ -39,37 +39,42 @@ ACTIONS = {
     BRIDGE_TABLE: ("bridge", "flood", "discard"),
 }
 READ_OUT = "read_out"
-"""What only a program has whose sums go round."""
+"""An action that only programs have in which sums recirculate."""
 FOLDED = {"slot_ticket": TOFINO_2_FOLDED, "half_owner": TOFINO_1_FOLDED}
-"""Registers that only a folded program has."""
+"""Registers that only a folded program has, by which its chip is recognised."""
 
 OF_THE_PROGRAM = ("MatchAction_Direct", "Register", "Counter")
-"""Kinds of tables that the P4 program decides; others are the compiler's (snapshots, hashes, debugging)."""
+"""Kinds of tables that the P4 program decides; the compiler decides others (snapshots, hashes, debugging)."""
 
 FIRST_NODE = 0x1A0000
-"""Multicast node FIRST_NODE + g is that of our group g. Groups with other nodes are somebody else's and left alone."""
+"""Multicast node FIRST_NODE + g belongs to our group g.
+
+Groups with other nodes are somebody else's and stay untouched.
+"""
 
 REPLICATION_ID = 0
 
 PRIORITY = "$MATCH_PRIORITY"
 FIRST_PRIORITY = 1 << 16
-"""BRI's smallest number comes first, a rule's largest."""
+"""In BRI the smallest number has the highest priority, in a rule set the largest."""
 PORT_MASK = (1 << 9) - 1
 
 BROKEN_PORT = 0
-"""No port of a topology. What a switch holds of an aggregation that is not as it should be is read as forwarding there,
-so that it differs from every wanted rule and is written again, or removed."""
+"""A port number that no topology has. A label of a damaged aggregation is read as forwarding to it.
+
+So it differs from every wanted rule, and is written again or removed.
+"""
 
 
 @cache
 def fixed_tables() -> Schema:
-    """The fixed-function tables that we use, with what we use of them: ports and the packet replication engine."""
+    """Return the schema of the fixed-function tables that we use: ports and the packet replication engine."""
     return Schema.load(FIXED)
 
 
 @dataclass(frozen=True)
 class Program:
-    """The compiled program: its name on the switch, its tables, and these with the fixed-function ones."""
+    """A compiled program: its name on the switch, its tables, and these together with the fixed-function ones."""
 
     name: str
     own: Schema
@@ -77,7 +82,7 @@ class Program:
 
     @classmethod
     def load(cls, path: Path, name: str = "inart") -> Program:
-        """Read a bf-rt.json. Raises SchemaError when it is not that of our program."""
+        """Read a bf-rt.json. Raises SchemaError if it is not that of our program."""
         own = Schema.load(path)
         for table, actions in ACTIONS.items():
             for action in actions:
@@ -86,7 +91,7 @@ class Program:
 
     @property
     def chip(self) -> Chip:
-        """What the program is for."""
+        """The chip that the program was compiled for, recognised by its registers and actions."""
         for name in map(local, self.own.tables):
             if name in FOLDED:
                 return FOLDED[name]
@@ -94,7 +99,10 @@ class Program:
         return TOFINO_1 if READ_OUT in actions else TOFINO_2
 
     def other_than(self, running: Schema) -> str:
-        """How a program that a switch runs differs from ours, in words; empty when it is ours. Ids do not count."""
+        """Return how a program that a switch runs differs from ours, in words; "" if it is ours.
+
+        Ids are not compared.
+        """
         for name, table in self.own.tables.items():
             if table.kind not in OF_THE_PROGRAM:
                 continue
@@ -105,13 +113,15 @@ class Program:
         return ""
 
     def tables(self) -> list[str]:
-        """Full names of the tables that rule sets are written to, in an order in which they can be filled."""
+        """Return the full names of the tables that rule sets are written to, in an order in which they can be
+        filled.
+        """
         return [self.schema.table(name).name for name in (PORTS, NODES, GROUPS, LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE)]
 
     # -- rule sets to entries ------------------------------------------------------------------------------------
 
     def entries(self, rules: RuleSet, ports: PortMap) -> list[Entry]:
-        """All entries of a rule set. Raises SchemaError, TargetError for what Tofino cannot do."""
+        """Return all entries of a rule set. Raises SchemaError, and TargetError for what Tofino cannot do."""
         made = [self._port(port, ports) for port in rules.ports]
         made += [self._node(group, ports) for group in rules.groups]
         made += [self._group(group.group) for group in rules.groups]
@@ -149,7 +159,9 @@ class Program:
         return Entry(GROUPS, (("$MGID", number),), None, data)
 
     def _point(self, point: Point) -> Iterable[Entry]:
-        """Entries of an aggregation point: of each flow, and where sums go round, of their second half."""
+        """Yield the entries of an aggregation point: those of each flow, and of sums' second halves if sums
+        recirculate.
+        """
         slots = {"slot_base": point.slot_base, "slot_mask": point.slot_mask}
         if self.chip.rounds and point.loopback is not None:
             for label in dict.fromkeys((point.next_label, point.partial_label)):
@@ -219,7 +231,10 @@ class Program:
     # -- and back ------------------------------------------------------------------------------------------------
 
     def rule_set(self, switch: str, entries: Iterable[Entry], ports: PortMap) -> RuleSet:
-        """What entries stand for. Those that no rule set makes are read as broken (BROKEN_PORT, no members)."""
+        """Return the rule set that the entries stand for.
+
+        Entries that no rule set would give are read as broken: with BROKEN_PORT, or as a group without members.
+        """
         there = list(entries)
         labels = self._labels(there, ports)
         rules = RuleSet(
@@ -243,7 +258,8 @@ class Program:
             for entry, given in values.items()
             if "next_label" in given and (self.chip.rounds or self._comes_back(keys[entry][0], ports))
         }
-        # A flow from another pipe: forwarded to the loopback port, and aggregated as it comes in there.
+        # A flow from another pipe has two entries: it is forwarded to the loopback port, and aggregated when it comes
+        # in there.
         entrances = {
             (given["port"], keys[entry][1]): keys[entry][0]
             for entry, given in values.items()
@@ -279,12 +295,12 @@ class Program:
         return tuple(found.values())
 
     def _comes_back(self, device: int, ports: PortMap) -> bool:
-        """Whether what arrives on a device port had left by it."""
+        """Return whether packets that arrive on a device port were sent out by it: a loopback or recirculation port."""
         own = {ports.named(port.name) for port in ports.panel.loopback}
         return device in own or self.chip.recirculates(device)
 
     def _without_broken(self, rules: RuleSet, entries: list[Entry], ports: PortMap) -> RuleSet:
-        """The rule set with everything whose entries are not exactly those of `entries` marked as broken."""
+        """Return the rule set with everything marked as broken whose entries are not exactly those of `entries`."""
         there, possible = set(entries), points(rules, ports, chip=self.chip, strict=False)
         whole = [point for point in possible if set(self._point(point)) <= there]
         good = {flow.key for point in whole for flow in point.flows}
@@ -354,7 +370,7 @@ class Program:
         return tuple(read_port(ports.name(number_of(entry)), entry) for entry in entries if entry.table == PORTS)
 
     def label_key(self, entry: Entry) -> tuple[int, int]:
-        """(device port, label) of an entry of the label table."""
+        """Return (device port, label) of an entry of the label table."""
         key = {local(name): value for name, value in entry.key}
         port, label = key["ingress_port"], key["label"]
         assert isinstance(port, int) and isinstance(label, int)
@@ -366,7 +382,7 @@ class Program:
     # -- what is ours --------------------------------------------------------------------------------------------
 
     def is_ours(self, entry: Entry) -> bool:
-        """Whether an entry that a switch holds is one that we write. (Of ports the target knows which it made.)"""
+        """Return whether an entry on a switch is one that we write. (For ports, the target knows which it made.)"""
         if entry.table == NODES:
             return 0 < number_of(entry) - FIRST_NODE < 1 << 16
         if entry.table == GROUPS:
@@ -374,7 +390,7 @@ class Program:
         return True
 
     def only_ours(self, entry: Entry) -> Entry:
-        """The entry as `entries` would make it, without data that we do not write (counters, other settings)."""
+        """Return the entry as `entries` would make it, without data that we do not write (counters, other settings)."""
         if entry.table == PORTS:
             return Entry(PORTS, entry.key, None, port_data(read_port("1/0", entry)))
         if entry.table == NODES:
@@ -392,7 +408,7 @@ class Program:
 
 
 def number_of(entry: Entry) -> int:
-    """The only key field's number."""
+    """Return the number in the only key field of an entry."""
     ((_, number),) = entry.key
     assert isinstance(number, int)
     return number

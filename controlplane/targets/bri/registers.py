@@ -1,7 +1,7 @@
-"""Clearing what a job has left in a switch's registers.
+"""Clears what a job has left in a switch's registers.
 
-No job needs it: another epoch takes a slot over, whatever is there. But a slot's last sums stay readable over BRI until
-somebody uses the slot again, and whoever shares a switch may want them gone.
+No job needs this: another epoch takes a slot over, whatever is in it. But a slot's last sums stay readable over BRI
+until the slot is used again, and those who share a switch may want them cleared.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.schema import Schema
 
 REGISTER = "Register"
-"""Kind of the tables that registers are in BRI."""
+"""Kind of the tables that stand for registers in BRI."""
 OF_SLOTS = "slot_epoch"
-"""A register with one cell a slot; others may have several."""
+"""A register with one cell per slot; others may have several."""
 
 
 def slots_of(rules: RuleSet) -> set[int]:
-    """The slots of a rule set's aggregation points."""
+    """Return the slots of a rule set's aggregation points."""
     found: set[int] = set()
     for entry in rules.labels:
         if isinstance(entry.action, Aggregate):
@@ -28,7 +28,7 @@ def slots_of(rules: RuleSet) -> set[int]:
 
 
 def cleared(program: Schema, slots: Iterable[int]) -> Iterator[list[Entry]]:
-    """Of each register of a program, the entries that set these slots to 0."""
+    """Yield, for each register of a program, the entries that set these slots to 0."""
     there, number = sorted(slots), program.table(OF_SLOTS).size
     for table in program.tables.values():
         if table.kind != REGISTER:

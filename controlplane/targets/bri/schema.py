@@ -1,4 +1,4 @@
-"""bf-rt.json: which tables a switch has, with their keys, actions and data (schema version 1.0.0)."""
+"""Schemas of bf-rt.json (version 1.0.0): the tables of a switch with their keys, actions and data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ MATCHES = ("Exact", "Ternary", "LPM", "Range", "Optional", "ATCAM")
 
 
 class SchemaError(TargetError):
-    """A bf-rt.json is not readable, or lacks what is asked for."""
+    """A bf-rt.json cannot be read, or lacks the requested item."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A key or data field. bits: of an unsigned number, None for other kinds. match: of a key field."""
+    """A key or data field.
+
+    bits: width of an unsigned number, None for other kinds. match: match kind of a key field.
+    """
 
     name: str
     id: int
@@ -37,7 +40,7 @@ class Field:
 
     @property
     def octets(self) -> int:
-        """Length of a number on the wire."""
+        """Length of a number on the wire, in bytes."""
         return ((self.bits or 0) + 7) // 8
 
 
@@ -51,7 +54,11 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """size: entries that fit. data: fields beside the action's (counters, or all fields of a table without actions)."""
+    """A table.
+
+    size: entries that fit. data: fields in addition to the action's (counters, or all fields of a table without
+    actions).
+    """
 
     name: str
     id: int
@@ -64,7 +71,7 @@ class Table:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What has to be alike for the same entries to fit: all but ids."""
+        """Everything but ids that must be equal for the same entries to fit."""
 
         def fields(of: Mapping[str, Field]) -> frozenset[tuple[str, str, int | None, str]]:
             return frozenset((field.name, field.kind, field.bits, field.match) for field in of.values())
@@ -73,20 +80,20 @@ class Table:
         return self.size, fields(self.keys), actions, fields(self.data)
 
     def key(self, name: str) -> Field:
-        """The key field with this name, or this last component of its name. Raises SchemaError."""
+        """Return the key field with this name, or with this last component of its name. Raises SchemaError."""
         return _find(self.keys, name, f"table {self.name}", "key field")
 
     def action(self, name: str) -> Action:
         return _find(self.actions, name, f"table {self.name}", "action")
 
     def fields(self, action: str | None) -> dict[str, Field]:
-        """All data fields of an entry with this action (full name)."""
+        """Return all data fields of an entry with this action (full name)."""
         return {**(self.actions[action].fields if action is not None else {}), **self.data}
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Tables by full name; `source` is what messages call it."""
+    """The tables of a program, by full name. source: the words for it in messages."""
 
     tables: dict[str, Table]
     source: str
@@ -101,7 +108,7 @@ class Schema:
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> Schema:
-        """Raises SchemaError that names the table and what is wrong with it."""
+        """Parse a bf-rt.json. Raises SchemaError that names the table and what is wrong with it."""
         try:
             data = json.loads(content)
             tables = [_table(table) for table in data["tables"]]
@@ -112,11 +119,11 @@ class Schema:
         return cls({table.name: table for table in tables}, source)
 
     def with_tables(self, other: Schema) -> Schema:
-        """Both schemas' tables (a program's and the fixed-function ones)."""
+        """Return a schema with both schemas' tables (a program's and the fixed-function ones)."""
         return Schema({**self.tables, **other.tables}, self.source)
 
     def table(self, name: str) -> Table:
-        """The table with this name, or the only one with these last components. Raises SchemaError."""
+        """Return the table with this name, or the only one with these last components. Raises SchemaError."""
         return _find(self.tables, name, self.source, "table")
 
     def by_id(self, number: int) -> Table:
@@ -127,7 +134,7 @@ class Schema:
 
 
 def local(name: str) -> str:
-    """The last component of a dotted name: of "hdr.inart.label" "label". Names that begin with $ are whole."""
+    """Return the last component of a dotted name: "label" of "hdr.inart.label". Names that begin with $ are whole."""
     return name if name.startswith("$") else name.rpartition(".")[2]
 
 
@@ -169,7 +176,10 @@ def _action(action: Mapping[str, Any]) -> Action:
 
 
 def _data(data: Mapping[str, Any]) -> Iterable[Field]:
-    """A data field: plain (of actions), "singleton", or "oneof" several, which share mandatory and read_only."""
+    """Return the fields of a data item: a plain one (of actions), a "singleton", or the choices of a "oneof".
+
+    The choices share `mandatory` and `read_only`.
+    """
     shared = {key: data[key] for key in ("mandatory", "read_only") if key in data}
     if "oneof" in data:
         return [_field({**choice, **shared}) for choice in data["oneof"]]

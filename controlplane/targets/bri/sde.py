@@ -1,4 +1,4 @@
-"""Finds the Python client of the SDE (open-p4studio, or Intel's) that $SDE_INSTALL points at."""
+"""Finds the Python client of the SDE (open-p4studio, or Intel's) in the folder $SDE_INSTALL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# What the descriptors of the SDE's messages refer to.
+# The descriptors of the SDE's messages refer to this module.
 from google.rpc import status_pb2  # noqa: F401
 
 from controlplane.targets import gencode
@@ -29,7 +29,7 @@ class SdeMissing(TargetError):
 
 
 def client_folder() -> Path:
-    """The folder in $SDE_INSTALL that holds the package `bfrt_grpc`. Raises SdeMissing."""
+    """Return the folder in $SDE_INSTALL that holds the package `bfrt_grpc`. Raises SdeMissing."""
     given = os.environ.get(VARIABLE)
     if not given:
         raise SdeMissing(
@@ -50,10 +50,9 @@ def client_folder() -> Path:
 
 
 def load_client() -> Any:
-    """The module `bfrt_grpc.client`. Raises SdeMissing.
+    """Import and return the module `bfrt_grpc.client`. Raises SdeMissing.
 
-    Its folder goes to the end of sys.path: gRPC and protobuf stay those of this environment, whatever the SDE was built
-    with.
+    Its folder goes to the end of sys.path, so that gRPC and protobuf stay those of this environment.
     """
     folder = client_folder()
     if str(folder) not in sys.path:
@@ -72,7 +71,7 @@ def load_client() -> Any:
             f"the SDE's BRI client in {folder} cannot be imported: its generated code does not suit this environment's "
             f"protobuf ({str(error).splitlines()[0]}); generate bfruntime_pb2.py again with protoc 3.21"
         ) from None
-    # It reports every step on stderr; what goes wrong comes as exceptions.
+    # The SDE's client logs every step to stderr, but errors reach us as exceptions.
     for name in ("bfruntime_grpc_client", "bfruntime_parse"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return client

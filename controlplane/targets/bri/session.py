@@ -1,7 +1,7 @@
 """One BRI session through the SDE's client, with deadlines on every call and errors that say what to do.
 
-The client (`client` below) is the SDE's module `bfrt_grpc.client`, or `tests.tofino.wire.client` in tests.
-It opens its channel without options and calls without deadlines, so both are put in from here.
+The client (`client` below) is the SDE's module `bfrt_grpc.client`, or `tests.tofino.wire.client` in tests. It opens its
+channel without options and calls without deadlines, so this module adds both.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from controlplane.targets.connecting import WriteRejected
 
 SUBSCRIBE_SECONDS = 3.0
 BIND_GRACE_SECONDS = 2.0
-"""How long a bind is tried again when another client has the program: one that just left may not be gone yet."""
+"""Seconds for which a bind is retried if another client has the program: one that just left may not be gone yet."""
 
 CONFIG_SECONDS = 30.0
-"""Deadline for the switch's program description: it comes with the binary and some megabytes of context."""
+"""Deadline in seconds for the switch's program description: it comes with the binary and megabytes of context."""
 
 ALL_PIPES = 0xFFFF
 
@@ -63,7 +63,7 @@ class DeadlineStub:
         return self._stub.Read(request, timeout=self.timeout, metadata=metadata)
 
     def SetForwardingPipelineConfig(self, request: Any) -> Any:
-        request.device_id = self._device_id  # the SDE's bind leaves it out
+        request.device_id = self._device_id  # The SDE's bind leaves the device id out.
         return self._stub.SetForwardingPipelineConfig(request, timeout=self.timeout)
 
     def GetForwardingPipelineConfig(self, request: Any) -> Any:
@@ -74,17 +74,17 @@ class DeadlineStub:
 
 
 def new_client_id() -> int:
-    """A number that no other client of the switch uses; small ones are what people and examples take."""
+    """Return a number that no other client of the switch uses; small ones are what people and examples take."""
     return random.SystemRandom().randrange(1 << 16, 1 << 32)
 
 
 class Session:
-    """Connected and subscribed; bound to the program where the switch runs it.
+    """A session that is connected and subscribed, and bound to the program if the switch runs it.
 
     Args:
         switch: name for messages.
-        program: name of the P4 program; None: to ask, not to bind.
-        client_id: keep it over sessions: what a switch still holds of a session that was cut off is recognised by it.
+        program: name of the P4 program; None: ask the switch, do not bind.
+        client_id: must stay the same over sessions: by it a switch recognises leftovers of a session that was cut off.
         on_lost: called from another thread, with the reason, when the stream ends without `close`.
 
     Raises:
@@ -170,7 +170,8 @@ class Session:
         self._interface.stream_recv_thread.join()
         if not self.closed.is_set():
             self.closed.set()
-            # Ends calls under way: gRPC 1.85 sometimes loses the end of one that a dying server cut, and its deadline.
+            # Closing the channel ends calls under way: gRPC 1.85 sometimes misses the end, and the deadline, of a call
+            # that a dying server cut.
             self._interface.channel.close()
             error = self._stream_error()
             if error is not None:
@@ -207,7 +208,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the stream stands, we have the program, and nobody has loaded it anew."""
+        """Whether the stream is open, we are bound to the program, and nobody has loaded it anew."""
         while not self.reloaded:
             try:
                 message = self._interface.stream_in_q.get_nowait()
@@ -217,19 +218,20 @@ class Session:
         return self.bound and not self.closed.is_set() and not self.reloaded
 
     def close(self) -> None:
-        """End the session. A dead switch cannot hold this up: the stream is cancelled first."""
+        """End the session. The stream is cancelled first, so that a dead switch cannot delay this."""
         self.closed.set()
         if self._interface.stream is not None:
             self._interface.stream.cancel()
             self._interface.tear_down_stream()
         else:
             self._interface.channel.close()
-            self._interface.is_independent = True  # else the SDE's client tears a stream down that is not there
+            # This keeps the SDE's client from tearing down a stream that does not exist.
+            self._interface.is_independent = True
 
     # -- tables --------------------------------------------------------------------------------------------------
 
     def description(self, program: str) -> Schema:
-        """The tables of a program that the switch runs, as the switch describes them. Raises SchemaError."""
+        """Return the tables of a program that the switch runs, as the switch describes them. Raises SchemaError."""
         if program not in self._descriptions:
             self._descriptions[program] = Schema.parse(self.programs[program], f"{self.where}: program {program}")
         return self._descriptions[program]
@@ -242,9 +244,9 @@ class Session:
         return self._tables[name]
 
     def write(self, table: Table, operation: Operation, batch: Sequence[Step], *, rollback: bool) -> None:
-        """Steps with one operation on one table, as one request. Raises WriteRejected.
+        """Send steps with one operation on one table as one request. Raises WriteRejected.
 
-        rollback: all of it or nothing, which the switch can do for tables of the P4 program.
+        rollback: apply all steps or none, which the switch supports for tables of the P4 program.
         """
         there = self.table(table.name)
         keys = [there.make_key(self._key(step.entry)) for step in batch]
@@ -269,7 +271,7 @@ class Session:
     def read(
         self, table: Table, key: Sequence[tuple[str, KeyValue]] | None = None, *, from_hw: bool = False
     ) -> list[Entry]:
-        """All entries of a table, or that with the key."""
+        """Return all entries of a table, or only the one with this key."""
         there = self.table(table.name)
         keys = None if key is None else [there.make_key(self._key_tuples(key))]
 
@@ -280,14 +282,14 @@ class Session:
         return self._call(f"reading {table.name}", entries)
 
     def heartbeat(self, table: Table, timeout: float) -> None:
-        """Anything small that the switch must answer. Raises TargetError."""
+        """Make a small request that the switch must answer. Raises TargetError."""
         with self.within(timeout):
             usage = self.table(table.name).usage_get
             self._call("a heartbeat", lambda: list(usage(self._target, flags={"from_hw": False})))
 
     @contextmanager
     def within(self, timeout: float) -> Iterator[None]:
-        """Each call of this thread may take so many seconds."""
+        """Limit each call of this thread to `timeout` seconds while the context lasts."""
         before, self.stub.timeout = self.stub.timeout, timeout
         try:
             yield
@@ -311,8 +313,8 @@ class Session:
             raise TargetError(f"{self.where}: {doing} failed: {type(error).__name__}: {error}") from None
 
     def _server_deadline(self) -> tuple[tuple[str, str], ...]:
-        # So that the switch stops too, before we take back what it may have done. Its check compares the nanoseconds
-        # also when the seconds are not over yet; with the largest value that never strikes early.
+        # The switch gets a deadline, too, so that it stops before we undo what it may have done. Its check compares the
+        # nanoseconds even before the seconds are over; with the largest value it never strikes early.
         return (("deadline_sec", str(max(1, int(self.stub.timeout) - 1))), ("deadline_nsec", "999999999"))
 
     def _key(self, entry: Entry) -> list[Any]:
@@ -346,7 +348,7 @@ class Session:
 
 
 class _Kept:
-    """A stream's error, put back for whoever asks after the watcher."""
+    """A holder of a stream's error, put back into the queue for those who ask after the watcher."""
 
     def __init__(self, error: grpc.RpcError) -> None:
         self._error = error
@@ -356,7 +358,9 @@ class _Kept:
 
 
 def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any]) -> Entry:
-    """What the client's to_dict gave, in the order of the schema; data fields that were not sent are left out."""
+    """Return the entry that the client's to_dict describes, in the schema's order; data fields not sent are left
+    out.
+    """
     keys: list[tuple[str, KeyValue]] = []
     for name, field in table.keys.items():
         given = key.get(name, {"value": 0})
@@ -378,7 +382,7 @@ def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str
 
 
 def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:
-    """A gRPC error as a TargetError that names the switch and what was being done."""
+    """Return a gRPC error as a TargetError that names the switch and what was being done."""
     code, details = error.code(), (error.details() or "").strip()
     hint = {
         grpc.StatusCode.UNAVAILABLE: "bf_switchd is not running, or busy, or not at this address",

@@ -1,4 +1,7 @@
-"""What would be written to a Tofino switch, checked against bf-rt.json. Needs no switch and no SDE."""
+"""Shows the entries that would be written to a Tofino switch, checked against bf-rt.json.
+
+Needs no switch and no SDE.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,17 @@ from controlplane.targets.bri.schema import local
 
 
 def planned_entries(program: Program, topology: Topology, rules: RuleSet) -> list[Entry]:
-    """The switch's entries with front-panel names for ports. Raises TargetError when bf-rt.json does not allow one."""
+    """Return the switch's entries with front-panel names as ports.
+
+    Raises TargetError if bf-rt.json does not allow one.
+    """
     entries = program.entries(rules, PortMap(Panel.of(topology, rules.switch)))
     check(program.schema, entries, f"switch {rules.switch}")
     return entries
 
 
 def entry_lines(program: Program, topology: Topology, rules: RuleSet, flows: Mapping[int, str]) -> Iterator[str]:
-    """How full the tables are, then one entry a line, each label with what travels under it."""
+    """Yield how full the tables are, then one line per entry, each label with the flow that it stands for."""
     entries = planned_entries(program, topology, rules)
     counts = Counter(entry.table for entry in entries)
     full = ", ".join(f"{local(table)} {n}/{program.schema.tables[table].size}" for table, n in counts.items())

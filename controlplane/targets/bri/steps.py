@@ -1,4 +1,4 @@
-"""From the entries that a switch holds to those that it shall hold: writes, in an order that is safe at every step."""
+"""Computes the writes that turn a switch's entries into the wanted ones, in an order that is safe at every step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Key = tuple[str, tuple[tuple[str, KeyValue], ...]]
 
 
 def steps(program: Program, now: Iterable[Entry], wanted: Iterable[Entry]) -> list[Step]:
-    """Inserts, then modifications, then deletions.
+    """Return the writes: inserts, then modifications, then deletions.
 
-    Ports come before nodes, nodes before groups, groups before the labels that use them, and go after; what reads out a
-    sum's second half is there before anything can complete a sum. A port whose settings change is made anew.
+    Ports are inserted before nodes, nodes before groups, groups before the labels that use them, and they are deleted
+    in the opposite order. Entries that read out a sum's second half are there before a sum can complete. A port whose
+    settings change is removed and made again.
     """
     tables = program.tables()
 
@@ -40,7 +41,9 @@ def steps(program: Program, now: Iterable[Entry], wanted: Iterable[Entry]) -> li
 
 
 def batches(todo: Sequence[Step], size: int) -> Iterator[list[Step]]:
-    """Runs of the same operation on the same table, at most `size` each: what one call of the SDE's client takes."""
+    """Yield runs of the same operation on the same table, at most `size` each, as one call of the SDE's client takes
+    them.
+    """
     for _, run in groupby(todo, key=lambda step: (step.operation, step.entry.table)):
         same = list(run)
         for start in range(0, len(same), size):

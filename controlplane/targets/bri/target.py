@@ -1,7 +1,7 @@
-"""A Tofino switch as a target: rule sets over the Barefoot Runtime Interface.
+"""A Tofino switch as a target: installs rule sets over the Barefoot Runtime Interface.
 
-The program itself is loaded by bf_switchd when it starts; a deployment binds to it. (Loading one over BRI resets the
-whole device, its ports and other programs included; that is left to whoever runs the switch.)
+bf_switchd loads the program when it starts; a deployment only binds to it. (Loading one over BRI would reset the whole
+device, its ports and other programs included; that is left to the switch's operator.)
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from controlplane.targets.connecting import SessionTarget
 from p4src.protocol import VERDICTS
 
 BATCH = 256
-"""Entries in one request."""
+"""Entries per request."""
 
 START_BF_SWITCHD = "start bf_switchd with it: $SDE/run_switchd.sh -p {program} (docs/tofino.md)"
 
 
 def check_program(session: Session, program: Program) -> None:
-    """Raises TargetError when the switch does not run this build of the program."""
+    """Raise TargetError if the switch does not run this build of the program."""
     how = START_BF_SWITCHD.format(program=program.name)
     if program.name not in session.programs:
         runs = ", ".join(session.programs) or "no program"
@@ -61,7 +61,10 @@ def ask(
     timeout: float,
     tls: Tls | None = None,
 ) -> str:
-    """Whether a switch answers and runs the program, without binding to it, in a line. Raises TargetError."""
+    """Return a line that says that the switch answers and runs the program, without binding to it.
+
+    Raises TargetError.
+    """
     session = Session(
         client,
         switch,
@@ -81,7 +84,10 @@ def ask(
 
 @dataclass(frozen=True)
 class Held:
-    """What a switch holds: entries of ours; ports that somebody else made: that we use, or that the topology wants."""
+    """What a switch holds: our entries, and ports that somebody else made.
+
+    used: ports of others that we use. others: ports of others that the topology names.
+    """
 
     entries: list[Entry]
     used: dict[str, FrontPanelPort]
@@ -94,7 +100,7 @@ class BriTarget(SessionTarget[Session]):
 
     Args:
         client: the SDE's module bfrt_grpc.client (`controlplane.targets.bri.sde.load_client`).
-        panel: the topology's ports of the switch; without (to remove everything) what the switch has.
+        panel: the topology's ports of the switch; None, to remove everything: the ports that the switch has.
     """
 
     def __init__(
@@ -115,17 +121,18 @@ class BriTarget(SessionTarget[Session]):
         self.client = client
         self.panel = panel or Panel({})
         self.ledger = ledger or Ledger(address, device_id)
-        self.polite = True  # BRI gives a program to the first that asks
+        self.polite = True  # BRI gives a program to the first client that asks.
         self.client_id = new_client_id()
-        self._numbers: tuple[Session, PortMap] | None = None  # as asked in this session
+        # The ports' numbers, as the switch gave them in this session.
+        self._numbers: tuple[Session, PortMap] | None = None
 
     @property
     def demoted(self) -> bool:
-        """BRI gives a program to the first client that asks and takes it from nobody."""
+        """Whether another client took the program: never, since BRI takes it from nobody."""
         return False
 
     def _open(self, left: float) -> Session:
-        """Connected, subscribed and bound."""
+        """Return a session that is connected, subscribed and bound."""
         return Session(
             self.client,
             self.name,
@@ -148,7 +155,7 @@ class BriTarget(SessionTarget[Session]):
         return True
 
     def load_pipeline(self) -> bool:
-        """Nothing is loaded: raises TargetError when the switch does not run our program."""
+        """Check that the switch runs our program; nothing is loaded. Raises TargetError if it does not."""
         check_program(self.session, self.program)
         return False
 
@@ -179,7 +186,7 @@ class BriTarget(SessionTarget[Session]):
         return held
 
     def _devices(self) -> dict[str, int]:
-        """Device ports of the front-panel ports that we use or have made, asked from the switch."""
+        """Return the device ports of the front-panel ports that we use or have made, as the switch answers."""
         table = self.program.schema.tables[PORT_NAMES]
         planned = {port.name for port in self.panel.ports}
         names = planned | self.ledger.made() | self.ledger.used()
@@ -190,7 +197,7 @@ class BriTarget(SessionTarget[Session]):
                 found = self.session.read(table, (("$CONN_ID", connector), ("$CHNL_ID", channel)))
             except TargetError as error:
                 if name not in planned and self.alive:
-                    continue  # noted when the switch had other ports
+                    continue  # The port was recorded when the switch had other ports.
                 raise TargetError(f"{self.session.where}: front-panel port {name} cannot be found: {error}") from None
             (device,) = (value for entry in found for field, value in entry.data if field == "$DEV_PORT")
             assert isinstance(device, int)
@@ -201,12 +208,12 @@ class BriTarget(SessionTarget[Session]):
         try:
             return ports.name(device)
         except TargetError:
-            return ""  # a port that is neither ours nor the topology's
+            return ""  # This port is neither ours nor the topology's.
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def apply(self, changes: list[Change]) -> None:
-        """Apply changes to what the switch holds now. On an error some may be in place: the caller restores."""
+        """Apply changes to what the switch holds now. After an error some may be installed: the caller restores."""
         if not changes:
             return
         held = self._held()
@@ -221,7 +228,10 @@ class BriTarget(SessionTarget[Session]):
             self.ledger.forget(name)
 
     def _is_used(self, port: FrontPanelPort, held: Held) -> bool:
-        """Whether somebody else made the port; that we use it is noted. Raises TargetError when it does not suit."""
+        """Return whether somebody else made the port, and record that we use it.
+
+        Raises TargetError if its settings differ.
+        """
         there = held.used.get(port.name, held.others.get(port.name))
         if there is None:
             return False
@@ -238,7 +248,7 @@ class BriTarget(SessionTarget[Session]):
         operation, table = batch[0].operation, self.program.schema.tables[batch[0].entry.table]
         names = [ports.name(number_of(step.entry)) for step in batch] if table.name == PORTS else []
         if operation is Operation.INSERT:
-            # Noted first: a port that we may have made must be one that we can take away.
+            # They are recorded first: a port that we may have made must be one that we can remove.
             for name in names:
                 self.ledger.note(name, made=True)
         with self._explained(batch, of, words=_words):
@@ -248,8 +258,10 @@ class BriTarget(SessionTarget[Session]):
                 self.ledger.forget(name)
 
     def clear_slots(self, slots: Collection[int]) -> int:
-        """Set all registers of these slots to 0, in all pipes; how many cells that were. No entry may lead there any
-        more: what goes round would be half of one and half of the other. Raises TargetError."""
+        """Set all registers of these slots to 0, in all pipes; returns the number of cells. Raises TargetError.
+
+        No entry may lead to the slots any more: a recirculating packet would mix cleared and uncleared halves.
+        """
         done = 0
         for entries in cleared(self.program.own, slots):
             todo = [Step(Operation.MODIFY, entry) for entry in entries]
@@ -302,13 +314,15 @@ def _words(step: Step) -> str:
 
 
 def _suits(wanted: FrontPanelPort, there: FrontPanelPort) -> bool:
-    """Whether a port has the settings that we want; what the topology leaves to the driver may be anything."""
+    """Return whether a port has the settings that we want; those that the topology leaves to the driver may be
+    anything.
+    """
     same = (wanted.speed, wanted.fec, wanted.loopback) == (there.speed, there.fec, there.loopback)
     return same and wanted.autoneg in ("default", there.autoneg)
 
 
 def _changed(rules: RuleSet, changes: Sequence[Change]) -> RuleSet:
-    """The rule set after the changes."""
+    """Return the rule set after the changes."""
     items = {(item.kind, item.key): item for item in rules.items()}
     for change in changes:
         items.pop((change.item.kind, change.item.key), None)

@@ -1,4 +1,6 @@
-"""Switches that speak P4Runtime and run the v1model program: bmv2's simple_switch_grpc, softswitch and others."""
+"""The kind of switches that speak P4Runtime and run the v1model program: bmv2's simple_switch_grpc, softswitch,
+others.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,18 @@ from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.registry import Target
 from p4src.artifacts import Artifact
 
-LAST_PORT = 510  # v1model has 9 bits, and 511 drops
+LAST_PORT = 510  # v1model's port numbers have 9 bits, and 511 means drop.
 
 
 class P4RuntimeKind(Kind):
-    """bmv2's simple_switch_grpc, softswitch and others."""
+    """Switches that speak P4Runtime: bmv2's simple_switch_grpc, softswitch and others."""
 
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
         self.program = Program.load(artifact.program, artifact.p4info)
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Also where a port has a number that these switches do not have."""
+        """Also check that these switches can have the topology's port numbers."""
         super().check(plan, topology)
         for switch in topology.switches:
             for neighbour in topology.neighbours(switch):

@@ -31,7 +31,7 @@ BRIDGE_TABLE = "bridge_table"
 VERDICT_COUNTER = "verdict_counter"
 
 LAST_GROUP = (1 << 15) - 1
-"""bmv2's P4Runtime server keeps the multicast groups from 2^15 for clone sessions."""
+"""bmv2's P4Runtime server reserves the multicast groups from 2^15 on for clone sessions."""
 
 UPDATE_TYPES = {
     Operation.INSERT: p4runtime_pb2.Update.INSERT,
@@ -41,12 +41,12 @@ UPDATE_TYPES = {
 
 
 class ProgramMismatch(TargetError):
-    """The p4info is not that of our program, or an entry does not fit it; says what."""
+    """The p4info is not that of our program, or an entry does not fit it; the message says what differs."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Compiled program: what goes to the switch, and the ids by which P4Runtime names its tables and actions."""
+    """A compiled program: the device configuration, and the ids by which P4Runtime names its tables and actions."""
 
     device_config: bytes
     p4info: p4info_pb2.P4Info
@@ -57,7 +57,7 @@ class Program:
 
     @classmethod
     def load(cls, device_config: Path, p4info: Path) -> Program:
-        """Read the compiler's two outputs. Raises ProgramMismatch when they are not those of our program."""
+        """Read the compiler's two outputs. Raises ProgramMismatch if they are not those of our program."""
         info = p4info_pb2.P4Info()
         try:
             config, text = device_config.read_bytes(), p4info.read_text()
@@ -106,7 +106,10 @@ class Program:
     # -- rule sets to P4Runtime -------------------------------------------------------------------------------------
 
     def write_request(self, changes: Iterable[Change]) -> p4runtime_pb2.WriteRequest:
-        """Changes as one Write, in their order. Raises ProgramMismatch for a value that does not fit its field."""
+        """Return the changes as one Write request, in order.
+
+        Raises ProgramMismatch for a value that does not fit its field.
+        """
         request = p4runtime_pb2.WriteRequest()
         for change in changes:
             update = request.updates.add(type=UPDATE_TYPES[change.operation])
@@ -171,7 +174,7 @@ class Program:
         for name, (value, wanted) in (("ingress_port", port), ("destination", (mac, mask))):
             match_field = _match_field(table, name)
             bits = (1 << match_field.bitwidth) - 1 if wanted is None else wanted
-            if bits:  # P4Runtime leaves out what may be anything
+            if bits:  # P4Runtime leaves out fields that may be anything.
                 match = entry.match.add(field_id=match_field.id)
                 match.ternary.value = _encode(value, match_field.bitwidth, item, name)
                 match.ternary.mask = _encode(bits, match_field.bitwidth, item, name)
@@ -198,7 +201,7 @@ class Program:
     # -- and back ---------------------------------------------------------------------------------------------------
 
     def read_requests(self) -> list[p4runtime_pb2.Entity]:
-        """Wildcard reads of everything that a rule set consists of."""
+        """Return wildcard reads of everything that a rule set consists of."""
         tables = [
             p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry(table_id=self.table(name).preamble.id))
             for name in (LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE)
@@ -208,7 +211,7 @@ class Program:
         return [*tables, groups]
 
     def rule_set(self, switch: str, entities: Iterable[p4runtime_pb2.Entity]) -> RuleSet:
-        """What a switch answered to `read_requests`, as a rule set."""
+        """Return the rule set in a switch's answer to `read_requests`."""
         labels, groups, routes, bridge = [], [], [], []
         for entity in entities:
             if entity.HasField("packet_replication_engine_entry"):
@@ -229,7 +232,7 @@ class Program:
         return RuleSet(switch, tuple(labels), tuple(groups), tuple(routes), bridge=tuple(bridge))
 
     def label_key(self, entry: p4runtime_pb2.TableEntry) -> tuple[int, int]:
-        """(ingress port, label) of an entry of the label table."""
+        """Return (ingress port, label) of an entry of the label table."""
         table = self.table(LABEL_TABLE)
         values = {match.field_id: int.from_bytes(match.exact.value, "big") for match in entry.match}
         port, label = (values.get(_match_field(table, name).id, 0) for name in ("ingress_port", "label"))
@@ -302,12 +305,12 @@ def _fill_group(entry: p4runtime_pb2.MulticastGroupEntry, item: MulticastGroup) 
         raise ProgramMismatch(f"multicast group {item.group} has a port twice: {item.ports}")
     entry.multicast_group_id = item.group
     for port in sorted(item.ports):
-        # One replication id: nothing in the egress pipeline tells the copies apart.
+        # All replicas have the same id: the egress pipeline does not tell the copies apart.
         entry.replicas.add(egress_port=port, instance=1)
 
 
 def _encode(value: int, bitwidth: int, item: Item, name: str) -> bytes:
-    """Canonical P4Runtime bytestring: big-endian, no leading zero bytes, at least one byte."""
+    """Return a canonical P4Runtime bytestring: big-endian, no leading zero bytes, at least one byte."""
     if not 0 <= value < 1 << bitwidth:
         raise ProgramMismatch(f"{item}: {name} {value} does not fit in {bitwidth} bits")
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

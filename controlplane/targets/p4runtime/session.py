@@ -1,4 +1,4 @@
-"""One P4Runtime session: deadlines on every call, and errors that say what to do."""
+"""One P4Runtime session with deadlines on every call, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controlplane.targets.connecting import WriteRejected
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
 PIPELINE_SECONDS = 120.0
-"""Deadline for loading a program: softswitch compiles it to native code the first time."""
+"""Deadline in seconds for loading a program: softswitch compiles it to native code the first time."""
 
 ARBITRATION_SECONDS = 5.0
 
@@ -43,13 +43,15 @@ class Held(NotPrimary):
 
 
 class Outranked(Held):
-    """Nobody holds the switch, but somebody with a higher election id did: only one with a higher one still may."""
+    """No controller holds the switch, but one with a higher election id did; only a higher id may still take it."""
 
 
 def new_election_id(above: ElectionId = (0, 0)) -> ElectionId:
-    """An election id above this one, and larger than that of every controller that was started before on this machine,
-    as far as the clock was right. above: the highest that the switch has seen: a controller whose clock was ahead
-    leaves one there that the clock does not reach for long."""
+    """Return an election id above `above` and, if the clock is right, above all that this machine used before.
+
+    above: the highest id that the switch has seen, which a controller with a fast clock may have left far in the
+    future.
+    """
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
     high, low = above
     following = (high, low + 1) if low + 1 < 1 << 64 else (high + 1, 0)
@@ -88,7 +90,8 @@ class Session:
         self.demoted = False
         self._primary = False
         self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
-        self._arbitration: queue.SimpleQueue[Any] = queue.SimpleQueue()  # messages; the error, or None, at the end
+        # Arbitration messages; at the end of the stream its error, or None.
+        self._arbitration: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stream = self.stub.StreamChannel(iter(self._requests.get, None))
         self._receiver = threading.Thread(target=self._receive, name=f"stream-{switch}", daemon=True)
         self._receiver.start()
@@ -112,12 +115,16 @@ class Session:
             reason = f"{error.code().name}: {error.details()}"
         self._arbitration.put(None)
         self.ended.set()
-        # Ends calls under way: gRPC sometimes loses the end of one that a dying server cut, and its deadline.
+        # Closing the channel ends calls under way: gRPC sometimes misses the end, and the deadline, of a call that a
+        # dying server cut.
         self.channel.close()
         self.on_lost(reason)
 
     def _become_primary(self) -> None:
-        """Arbitration. Raises TargetError when the switch does not answer, Held when another has a higher id."""
+        """Run the arbitration.
+
+        Raises TargetError if the switch does not answer, Held if another controller has a higher id.
+        """
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
@@ -155,14 +162,13 @@ class Session:
         return self._primary and not self.ended.is_set()
 
     def explain(self, error: grpc.RpcError | ValueError, doing: str) -> TargetError:
-        """The error with this switch's name."""
-        if not isinstance(error, grpc.RpcError):  # what gRPC raises on a channel that is closed
+        """Return the error as a TargetError with this switch's name."""
+        if not isinstance(error, grpc.RpcError):  # gRPC raises ValueError on a channel that is closed.
             return TargetError(f"{self.where}: {doing} failed: the connection is closed")
         return explain(error, self.where, doing)
 
     def write_batch(self, request: p4runtime_pb2.WriteRequest, timeout: float = RPC_SECONDS) -> None:
-        """One Write, with this session's device and election id put in. Raises WriteRejected with what is known of the
-        single updates."""
+        """Send one Write, with this session's device and election id filled in. Raises WriteRejected."""
         request.device_id = self.device_id
         request.election_id.high, request.election_id.low = self.election_id
         try:
@@ -173,7 +179,7 @@ class Session:
     def read_entities(
         self, entities: Sequence[p4runtime_pb2.Entity], timeout: float = RPC_SECONDS
     ) -> list[p4runtime_pb2.Entity]:
-        """One Read, all of its answer."""
+        """Send one Read and return all entities of the answer. Raises TargetError."""
         request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=entities)
         try:
             return [entity for answer in self.stub.Read(request, timeout=timeout) for entity in answer.entities]
@@ -181,7 +187,7 @@ class Session:
             raise self.explain(error, "a read") from None
 
     def pipeline_cookie(self, timeout: float = RPC_SECONDS) -> int | None:
-        """Cookie of the loaded program; None when there is none, or it was loaded without one."""
+        """Return the cookie of the loaded program; None if none is loaded, or it was loaded without one."""
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
             device_id=self.device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY
         )
@@ -194,7 +200,7 @@ class Session:
         return config.cookie.cookie if config.HasField("cookie") else None
 
     def set_pipeline(self, config: p4runtime_pb2.ForwardingPipelineConfig, timeout: float = PIPELINE_SECONDS) -> None:
-        """Load a program; tables are empty afterwards."""
+        """Load a program; the tables are empty afterwards. Raises TargetError."""
         request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
             device_id=self.device_id,
             action=p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
@@ -207,7 +213,7 @@ class Session:
             raise self.explain(error, "loading the program") from None
 
     def close(self) -> None:
-        """End the session. A dead switch cannot hold this up: the stream is cancelled first."""
+        """End the session. The stream is cancelled first, so that a dead switch cannot delay this."""
         self._primary = False
         self._requests.put(None)
         self._stream.cancel()
@@ -217,7 +223,9 @@ class Session:
 
 
 def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, str]]:
-    """Per-update errors of a failed Write (P4Runtime specification, section 12.3), without the successful ones."""
+    """Return the errors of a failed Write's updates (P4Runtime specification, section 12.3), without the successful
+    ones.
+    """
     trailing: Any = (isinstance(error, grpc.RpcError) and error.trailing_metadata()) or ()
     packed = next((value for key, value in trailing if key == "grpc-status-details-bin"), None)
     if packed is None:
@@ -234,7 +242,7 @@ def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, st
 
 @dataclass(frozen=True)
 class Answer:
-    """What a switch says of itself. loaded: whether it runs a program. cookie: of the program, if it has one."""
+    """A switch's answer about itself. loaded: whether it runs a program. cookie: the program's, if it has one."""
 
     version: str
     loaded: bool
@@ -248,7 +256,7 @@ class Answer:
 
 
 def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> Answer:
-    """Whether a switch answers and has the device, without becoming its controller. Raises TargetError."""
+    """Ask whether a switch answers and has the device, without becoming its controller. Raises TargetError."""
     where = f"switch {switch} ({address}, device {device_id})"
     with open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch)) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
@@ -260,14 +268,15 @@ def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | No
             version = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=timeout).p4runtime_api_version
             config = stub.GetForwardingPipelineConfig(request, timeout=timeout).config
         except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.FAILED_PRECONDITION:  # how some say that they run none
+            # Some switches answer with this code if they run no program.
+            if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                 raise explain(error, where, "asking") from None
     cookie = config.cookie.cookie if config.HasField("cookie") else None
     return Answer(version, loaded=cookie is not None or config.p4info.ByteSize() > 0, cookie=cookie)
 
 
 def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:
-    """A gRPC error as a TargetError that names the switch and what was being done."""
+    """Return a gRPC error as a TargetError that names the switch and what was being done."""
     code, details = error.code(), (error.details() or "").strip()
     hint = {
         grpc.StatusCode.UNAVAILABLE: "it is not running, or not at this address",

@@ -1,10 +1,10 @@
-"""P4Runtime's messages and gRPC stub: those of the official `p4runtime` package, whose modules are of an old protoc."""
+"""P4Runtime's messages and gRPC stub, from the official `p4runtime` package, whose modules an old protoc generated."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-# What P4Runtime's descriptors refer to.
+# P4Runtime's descriptors refer to these modules.
 from google.protobuf import any_pb2  # noqa: F401
 from google.rpc import status_pb2  # noqa: F401
 

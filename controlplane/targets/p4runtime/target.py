@@ -1,7 +1,7 @@
 """A P4Runtime switch (bmv2's simple_switch_grpc, softswitch) as a target.
 
-Nothing here needs what only one of them has. Known differences: bmv2 cannot read registers, keeps the multicast groups
-from 2^15 for itself, and applies the good updates of a batch when others fail.
+Nothing here needs a feature that only one of them has. Known differences: bmv2 cannot read registers, reserves the
+multicast groups from 2^15 on, and applies the good updates of a batch when others fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p4src.protocol import VERDICTS
 
 LOWEST_ELECTION_ID = 0, 1
 LEAVING_SECONDS = 1.0
-"""How long a controller that just ended may still seem to live."""
+"""Seconds for which a controller that just ended may still seem to be connected."""
 
 BATCH = 100
 """Updates in one Write. A failed one is answered with an error per update, as metadata, of which gRPC takes 8 KB."""
@@ -43,7 +43,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
         self.program = program
         self.polite = False
         self._patience = 0.0
-        self._connected = False  # ever
+        self._connected = False  # Whether `connect` has ever succeeded.
 
     @property
     def demoted(self) -> bool:
@@ -56,13 +56,16 @@ class P4RuntimeTarget(SessionTarget[Session]):
         self.polite, self._connected = False, True
 
     def _open(self, left: float) -> Session:
-        """With an election id above all that the switch has seen, where nobody holds it or it is to be taken over."""
+        """Open a session with an election id above all that the switch has seen, unless another controller keeps the
+        switch.
+        """
         if self.polite:
             self._ask_whether_free()
         try:
             return self._session_with(new_election_id())
         except Held as error:
-            # Who reconnects takes the switch from nobody: two controllers would take it from each other for ever.
+            # A reconnecting controller takes the switch from nobody: two controllers would take it from each other for
+            # ever.
             if not isinstance(error, Outranked) and (self.polite or self._connected):
                 raise
             return self._session_with(new_election_id(above=error.highest))
@@ -71,7 +74,10 @@ class P4RuntimeTarget(SessionTarget[Session]):
         return Session(self.name, self.device_id, self.address, election_id, tls=self.tls, on_lost=self._lost)
 
     def _ask_whether_free(self) -> None:
-        """Ask with the lowest election id, which takes the switch from nobody. Raises NotPrimary."""
+        """Ask with the lowest election id, which takes the switch from nobody.
+
+        Raises NotPrimary if a controller holds it.
+        """
         try:
             Session(self.name, self.device_id, self.address, LOWEST_ELECTION_ID, tls=self.tls).close()
         except Outranked:
@@ -124,11 +130,11 @@ class P4RuntimeTarget(SessionTarget[Session]):
         return Counters(self.read_verdicts(), labels)
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
-        """P4Runtime has no state of ports."""
+        """Return None: P4Runtime has no state of ports."""
         return None
 
     def read_register(self, name: str) -> list[int]:
-        """All values of a register. Raises TargetError on targets without register access (bmv2)."""
+        """Return all values of a register. Raises TargetError on targets without register access (bmv2)."""
         registers = {register.preamble.alias: register for register in self.program.p4info.registers}
         if name not in registers:
             raise TargetError(f"the program has no register {name!r}; it has {', '.join(sorted(registers))}")
