@@ -33,7 +33,7 @@ from topologies.emulation import Emulation, EmulationError
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["run"], ["generate"]):
-        # An import of its own: `generate` needs no Mininet.
+        # `build` is imported only here, because `generate` needs no Mininet.
         wan = words[0] == "run" and any(word.split("=")[0] == "--wan" for word in words)
         module = importlib.import_module("topologies.wan.run" if wan else f"topologies.{words[0]}")
         return int(module.main(words[1:]))
@@ -41,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build(argv: Sequence[str]) -> int:
-    """Without a verb."""
+    """Run the command without a verb: build a network and try it."""
     parser = command_line.make("topologies", __doc__)
     parser.add_argument(
         "--topology", default="testbed", metavar="T", help="fattree:k=4,bandwidth=20, testbed, or a file"
     )
-    parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 where it is installed")
-    parser.add_argument("--switches", type=Path, metavar="FILE", help="write where each switch serves P4Runtime here")
+    parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 if it is installed")
+    parser.add_argument("--switches", type=Path, metavar="FILE", help="write the P4Runtime address of each switch here")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--cli", action="store_true", help="open Mininet's command line")
     what.add_argument("--hold", action="store_true", help="leave it running until Ctrl-C")
@@ -57,7 +57,7 @@ def build(argv: Sequence[str]) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, route, ping, and stay if asked to."""
+    """Build the network, install routes, ping every pair, and stay if asked to."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # others may wait for a line
     topology = parse_topology(arguments.topology)
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The agents of a job in an emulated network, each a process in its host: their all-reduces, and what came of them."""
+"""The agents of a job in an emulated network, each a process in its host, and the results of their all-reduces."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from topologies.zygote import HostFailure, HostProcess, Zygote
 
 HOSTS = "topologies.hosts"
 MODULES = ("numpy", "worker_agent", "ps_server.__main__", HOSTS)
-"""What a zygote should have imported."""
+"""Modules that a zygote should import for these agents."""
 READY_SECONDS = 120.0
-PREPARED_SECONDS, WORKER_SECONDS = 0.5, 0.05  # until workers have an order and what they need for it
-ANSWER_SECONDS = 30.0  # a worker that has given up says so
+# seconds until all workers have an order, and seconds that each worker adds to that
+PREPARED_SECONDS, WORKER_SECONDS = 0.5, 0.05
+ANSWER_SECONDS = 30.0  # seconds for a worker that has given up to say so
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One all-reduce on all workers of a job.
+    """The outcome of one all-reduce on all workers of a job.
 
-    rate_mbps: what a worker sent from its first packet to its last answer, in wire Mbit/s, mean over the workers.
-    mean_seconds, seconds: from first send to last answer, mean over the workers and of the slowest. resent, duplicates
-    (of results): packets. error, bound: the largest error against the exact sum, and what it may be.
+    rate_mbps: wire rate of a worker from its first packet to its last answer, mean over the workers. mean_seconds,
+    seconds: from first send to last answer, mean over the workers and of the slowest. resent, duplicates: packets sent
+    again, and results received again. error, bound: the largest error against the exact sum, and the largest allowed.
     """
 
     rate_mbps: float
@@ -45,12 +46,12 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """The same bits on all workers, within the bound of the exact sum."""
+        """Whether all workers have the same bits, within the bound of the exact sum."""
         return self.identical and self.error <= self.bound
 
 
 def outcome(replies: list[Mapping[str, Any]]) -> Outcome:
-    """Of what all workers answered to one order."""
+    """Return the outcome of one all-reduce from the workers' replies."""
     spans = [reply["last_answer"] - reply["first_send"] for reply in replies]
     rates = [reply["sent_bytes"] * 8 / span / 1e6 for reply, span in zip(replies, spans, strict=True)]
     checked = next(reply for reply in replies if "error" in reply)
@@ -67,11 +68,11 @@ def outcome(replies: list[Mapping[str, Any]]) -> Outcome:
 
 
 class JobAgents:
-    """Parameter servers and workers of one job. A context manager: leaving it ends them.
+    """Parameter servers and workers of one job, as a context manager that ends them when it is left.
 
-    controller: its address. named: the job's name is told to the controller, which serves several. roots_only: no
-    workers. patience: seconds without progress after which an all-reduce fails. checked: a worker computes the exact
-    sum, too (of large tensors that takes time and memory).
+    controller: its address. named: tell the controller the job's name, needed if it serves several. roots_only: start
+    no workers. patience: seconds without progress after which an all-reduce fails. checked: one worker computes the
+    exact sum, too (of large tensors that takes time and memory).
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class JobAgents:
         self._orders = 0
 
     def start(self) -> None:
-        """All processes, without waiting for them."""
+        """Start all processes, without waiting for them."""
         for node in self.job.parameter_servers:
             self.start_root(node)
         for node in () if self._roots_only else self.job.workers:
@@ -119,13 +120,13 @@ class JobAgents:
         self.workers[node] = self._zygote.spawn(node, f"{HOSTS}:allreduce", arguments)
 
     def kill(self, node: str) -> None:
-        """The agent of this node ends at once, as if its power had gone. Nothing happens where there is none."""
+        """End the agent of this node at once with SIGKILL, as a power failure would. Does nothing if there is none."""
         process = self.roots.get(node) or self.workers.get(node)
         if process is not None:
             process.kill()
 
     def restart(self, node: str) -> None:
-        """Start a parameter server again. A worker stays away: the others are in the middle of what it knows not."""
+        """Start a parameter server again. A worker stays away: the others are in the middle of an operation."""
         if node in self.roots:
             self.start_root(node)
 
@@ -137,41 +138,46 @@ class JobAgents:
     def submit(
         self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS, at: float | None = None
     ) -> None:
-        """Order an all-reduce of `size` bytes of gradients made with `seed` (None: the agents'). at: time.monotonic()
-        at which all begin, where they have the order by then."""
+        """Order an all-reduce of `size` bytes of gradients.
+
+        seed: for the gradients (None: the agents' seed). at: time.monotonic() at which all workers begin, if they have
+        the order by then.
+        """
         self._orders += 1
         given = {name: value for name, value in (("seed", seed), ("at", at)) if value is not None}
         for process in self.workers.values():
             process.send({"size": size, "timeout": timeout, **given})
 
     def collect(self, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """What came of it. Raises HostFailure."""
+        """Wait for the all-reduce that was ordered, and return its outcome. Raises HostFailure."""
         return outcome([process.receive(timeout) for process in self.workers.values()])
 
     def allreduce(self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """One all-reduce. Raises HostFailure."""
+        """Run one all-reduce. Raises HostFailure."""
         self.submit(size, seed, timeout)
         return self.collect(timeout + ANSWER_SECONDS)
 
     def allreduce_together(self, size: int, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """The same, begun by all workers at the same time, when they have made their gradients: tens of processes on
-        two cores are a second apart otherwise, and who is early measures how late the last one is. Raises HostFailure.
+        """Run one all-reduce that all workers begin at the same time, after they have made their gradients.
+
+        Otherwise tens of processes on two cores begin up to a second apart, and the early ones measure how late the
+        last one is. Raises HostFailure.
         """
         self.submit(size, timeout=timeout, at=time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * len(self.workers))
         return self.collect(timeout + ANSWER_SECONDS)
 
     def allreduce_next(self, size: int, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """As `allreduce`, of gradients that no all-reduce of this job had before."""
+        """Run one all-reduce of gradients that no all-reduce of this job had before. Raises HostFailure."""
         return self.allreduce(size, zlib.crc32(f"{self._seed} {self.job.name} {self._orders}".encode()), timeout)
 
     def leave(self, timeout: float = READY_SECONDS) -> None:
-        """The workers end in good order. Raises HostFailure."""
+        """Let the workers leave the job in good order. Raises HostFailure."""
         for process in self.workers.values():
             process.send(None)
-        self.ready(timeout)  # what they return is their last message
+        self.ready(timeout)  # The last message of a worker is the value that its function returns.
 
     def end(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for process in (*self.workers.values(), *self.roots.values()):
             process.end()
 

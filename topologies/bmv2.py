@@ -1,4 +1,4 @@
-"""One `simple_switch_grpc` process for each switch."""
+"""The switches of an emulation as one `simple_switch_grpc` process each."""
 
 import subprocess
 import threading
@@ -11,7 +11,10 @@ PROGRAM = "simple_switch_grpc"
 
 
 class Bmv2:
-    """Links between switches are veth pairs, shaped by Mininet. They can be cut; other faults cannot be injected."""
+    """bmv2 switches, whose links are veth pairs shaped by Mininet.
+
+    Links can be cut; other faults cannot be injected.
+    """
 
     kind = "bmv2"
     links_in_memory = False
@@ -33,7 +36,7 @@ class Bmv2:
         topology, self._logs = layout.topology, layout.directory
         ports = free_ports(len(topology.switches) * 2)
         self._environment = environment
-        # Builds with Thrift listen on a fixed port unless told another; builds without it do not know the option.
+        # Builds with Thrift listen on a fixed port unless told another; builds without Thrift do not know the option.
         options = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=False).stdout
         for index, switch in enumerate(topology.switches):
             grpc, thrift = ports[2 * index : 2 * index + 2]
@@ -88,7 +91,7 @@ class Bmv2:
                 self._launch(switch)
 
     def cut(self, u: str, v: str) -> None:
-        # Larger than its bucket, every frame is dropped by tbf.
+        # tbf drops every frame that is larger than its bucket.
         self._tbf(u, v, "rate 1kbit burst 20b limit 20b")
 
     def mend(self, u: str, v: str) -> None:

@@ -1,4 +1,4 @@
-"""Which switches an emulation runs."""
+"""Chooses the kind of switches for an emulation: bmv2 or softswitch."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ KINDS = ("bmv2", "softswitch")
 
 
 def choose(kind: str | None = None) -> str:
-    """The kind of switch to run: the argument, else the environment's SWITCH, else bmv2 where it is installed.
+    """Return the kind of switch to run: the argument, else $SWITCH, else bmv2 if it is installed, else softswitch.
 
     Raises EmulationError for an unknown kind, or one that is not installed.
     """
@@ -35,5 +35,5 @@ def choose(kind: str | None = None) -> str:
 
 
 def make(kind: str, *, seed: int = 0, threads: int = 1) -> Switches:
-    """Switches of a kind, not yet started. seed: of the faults that they inject. threads: of the softswitch process."""
+    """Return switches that are not started yet. seed: for injected faults. threads: of the softswitch process."""
     return Bmv2() if kind == "bmv2" else Softswitch(seed=seed, threads=threads)

@@ -1,4 +1,4 @@
-"""What every command that builds a network does around its work: the end by a signal, refusals in words, progress."""
+"""Helpers of the commands that build a network: progress lines, the end by a signal, and errors as messages."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ Say = Callable[[str], None]
 
 
 def stopwatch() -> Say:
-    """Prints lines, each with the seconds since now."""
+    """Return a function that prints lines, each with the seconds since now."""
     started = time.monotonic()
 
     def say(line: str) -> None:
-        # In one piece: threads say things at the same time.
+        # The line is one string with its newline, because several threads print at the same time.
         print(f"[{time.monotonic() - started:6.1f} s] {line}\n", end="", flush=True)
 
     return say
 
 
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:
-    """The command's exit status: what `work` returns, 1 after one of the refusals (said with the command's name), 130
-    when it was interrupted. SIGTERM ends it like an error, so that the network is taken down."""
+    """Return a command's exit status: that of `work`, 1 after one of the refusals, 130 when interrupted.
+
+    A refusal is printed with the command's name. SIGTERM raises SystemExit, so that the network is removed.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return work()

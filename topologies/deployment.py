@@ -1,4 +1,4 @@
-"""A plan on the switches of an emulation, and the controller that its agents join."""
+"""Installs plans on the switches of an emulation, and runs the controller that its agents join."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,8 @@ from topologies.emulation import Emulation
 
 CONNECT_SECONDS = 30.0
 JOB_ID = 1
-# Share of the plan's rate that agents leave unused. A plan fills its bottleneck: sent at exactly that rate, a queue
-# that has built up once (the CPU was away for a moment) would never drain.
+# Part of the plan's rate that agents leave unused. A plan fills its bottleneck: sent at exactly that rate, a queue that
+# has built up once (because the CPU was busy for a moment) would never drain.
 HEADROOM = 0.03
 
 
@@ -43,16 +43,16 @@ class Fabric:
     def serve(self, plan: Plan, *, answers_failures: bool = False) -> "Service":
         """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit.
 
-        answers_failures: the controller leads the job around what fails, as `deploy --serve` does.
+        answers_failures: the controller reroutes or replans around failures, as `deploy --serve` does.
         """
         return Service(self, plan, answers_failures)
 
     def control(self, *, answers_failures: bool = True) -> "Service":
-        """Start the controller of the network, without any job. Raises FabricError."""
+        """Start the network's controller without any job. Raises FabricError."""
         return Service(self, None, answers_failures)
 
     def install_routes(self) -> None:
-        """IPv4 between all hosts, and no aggregation. Raises FabricError."""
+        """Install IPv4 routes between all hosts, and no aggregation. Raises FabricError."""
         per_switch = routes(self.emulation.topology)
         fabric.install(self.targets, {name: RuleSet(name, (), (), entries) for name, entries in per_switch.items()})
 
@@ -65,7 +65,7 @@ class Fabric:
 
 
 class Service:
-    """A controller, and the plan that it began with; leaving the context ends the controller, the rules stay."""
+    """A running controller. Leaving the context ends the controller; the rules stay installed."""
 
     def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool) -> None:
         self.network = Network(
@@ -88,13 +88,13 @@ class Service:
 
     @property
     def plan(self) -> Plan:
-        """What it began with."""
+        """The plan that the controller began with."""
         assert self._plan is not None, "it began without a job"
         return self._plan
 
     @property
     def roster(self) -> Roster:
-        """The only job's."""
+        """The roster of the only job."""
         return self.network.jobs.get().roster
 
     def __enter__(self) -> "Service":

@@ -1,4 +1,4 @@
-"""An emulated network that can be used from Python: build, run programs in the hosts, disturb, take down.
+"""An emulated network for use from Python: build it, run programs in its hosts, inject faults, remove it.
 
 with Emulation(topology) as emulation:
     deploy(emulation.switch_addresses)
@@ -40,16 +40,16 @@ NEEDED_COMMANDS = {
 
 
 class Emulation:
-    """Hosts, links and switches of a topology. A context manager: leaving it takes everything down.
+    """Hosts, links and switches of a topology. A context manager: leaving it removes everything.
 
-    However the process ends (exception, Ctrl-C, SIGTERM, SIGKILL), a reaper process ends what was made.
+    However the process ends (exception, Ctrl-C, SIGTERM, SIGKILL), a reaper process removes what was made.
 
-    switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 where installed).
-    seed: of the faults that the switches inject. threads: of the softswitch process. mtu: bytes of an IP packet on the
-    hosts' links; what the switches carry between them is then as large.
+    switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 if installed). seed: for the faults
+    that switches inject. threads: of the softswitch process. mtu: largest IP packet in bytes on the hosts' links; links
+    between switches carry packets of that size, too.
     """
 
-    controller_host = MANAGEMENT_ROOT  # a controller that listens here is reached by every host
+    controller_host = MANAGEMENT_ROOT  # Every host can reach a controller that listens on this address.
 
     def __init__(
         self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1, mtu: int = MTU
@@ -75,7 +75,7 @@ class Emulation:
         self.stop()
 
     def start(self) -> None:
-        """Build everything; returns when the switches answer. Raises EmulationError, and leaves nothing then."""
+        """Build everything; returns when the switches answer. Raises EmulationError, and then nothing is left."""
         _check_machine()
         setLogLevel("warning")
         self._lifetime = Lifetime()
@@ -88,7 +88,7 @@ class Emulation:
     def _build(self, lifetime: Lifetime) -> None:
         self._switches = choice.make(self.kind, seed=self._seed, threads=self._threads)
         before = os.environ.get(MARK)
-        os.environ[MARK] = lifetime.token  # Mininet starts its shells with our environment
+        os.environ[MARK] = lifetime.token  # Mininet starts its shells with our environment.
         try:
             self._net = network.build(
                 self.topology,
@@ -112,7 +112,7 @@ class Emulation:
         self.switch_addresses = self._switches.start(layout, lifetime.environment)
 
     def stop(self) -> None:
-        """Take everything down; may be called again, and in any state. Raises EmulationError if something stays."""
+        """Remove everything; may be called again, and in any state. Raises EmulationError if something is left."""
         lifetime, self._lifetime = self._lifetime, None
         if lifetime is None:
             return
@@ -142,7 +142,7 @@ class Emulation:
         lifetime = self._running()
         environment = lifetime.environment | dict(options.pop("env", {}))
         command = ["mnexec", "-a", str(self.net[host].pid), *map(str, argv)]
-        # A session of its own: Ctrl-C at the terminal reaches only the program that runs the emulation.
+        # It gets a session of its own, so that Ctrl-C at the terminal reaches only the program that runs the emulation.
         process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
         self._children.append(process)
         return process
@@ -164,27 +164,28 @@ class Emulation:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process must be started with to end with the emulation."""
+        """The environment that a process needs so that the reaper finds it and ends it with the emulation."""
         return self._running().environment
 
     @property
     def directory(self) -> Path:
-        """For files that go with the emulation."""
+        """A folder for files that are removed with the emulation."""
         return self._running().directory
 
     def namespace(self, host: str, kind: str = "net") -> str:
-        """Path of one of the host's namespaces (net, mnt), for setns."""
+        """Return the path of one of the host's namespaces (net, mnt), for setns."""
         return f"/proc/{self.net[host].pid}/ns/{kind}"
 
     def packet_socket(self, host: str) -> socket.socket:
-        """A raw socket on the host's data interface, made in its namespace, for use by this process."""
+        """Return a raw socket on the host's data interface, made in its namespace, for use by this process."""
         result: list[socket.socket | BaseException] = []
 
         def enter_and_open() -> None:
             try:
                 descriptor = os.open(self.namespace(host), os.O_RDONLY)
                 try:
-                    # Only this thread moves, and it ends here; a socket stays in the namespace that it was made in.
+                    # Only this thread enters the namespace, and it ends here; the socket stays in the namespace where
+                    # it was made.
                     libc = ctypes.CDLL(None, use_errno=True)
                     if libc.setns(descriptor, CLONE_NEWNET) != 0:
                         raise OSError(ctypes.get_errno(), "setns")
@@ -206,11 +207,11 @@ class Emulation:
     # --- the network ---
 
     def interface(self, host: str) -> str:
-        """The host's interface to the data network."""
+        """Return the name of the host's interface to the data network."""
         return network.data_interface(host)
 
     def counters(self, host: str) -> InterfaceCounters:
-        """What the host's link has carried so far, packet by packet."""
+        """Return what the host's link has carried so far, counted in packets (not super-frames)."""
         switch = self.topology.access_switch(host)
         counted = self._running_switches().link_counters(switch).get((switch, host))
         if counted is not None:
@@ -223,8 +224,10 @@ class Emulation:
         raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
 
     def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
-        """What the port of each switch to each neighbour has taken in (rx) and sent (tx), all read at once;
-        empty where the switches cannot tell."""
+        """Return, for the port of each (switch, neighbour), what it received (rx) and sent (tx), all read at once.
+
+        Empty if the switches do not count.
+        """
         return self._running_switches().link_counters()
 
     def ping(self, pairs: Iterable[tuple[str, str]] | None = None, timeout: float = 60.0) -> list[tuple[str, str]]:
@@ -249,26 +252,29 @@ class Emulation:
         return failed
 
     def shape(self, u: str, v: str, **faults: float) -> None:
-        """Change the link from u to v (this direction): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder,
-        corrupt (docs/softswitch.md has them all)."""
+        """Change the link from u to v (this direction only): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder,
+        corrupt.
+
+        docs/softswitch.md has all options.
+        """
         self._running_switches().shape(u, v, **faults)
 
     def reboot(self, switch: str) -> None:
-        """Restart one switch without its memory; returns when it answers (its tables are empty then)."""
+        """Restart one switch with empty memory and tables; returns when it answers."""
         self._running_switches().reboot(switch)
 
     def fail(self, switch: str, seconds: float = math.inf) -> None:
-        """Switch one off, for so long; returns at once. It comes back without its memory."""
+        """Switch one off for `seconds`; returns at once. It comes back with empty memory and tables."""
         self._check_switches(switch)
         self._running_switches().fail(switch, min(seconds, threading.TIMEOUT_MAX))
 
     def cut(self, u: str, v: str) -> None:
-        """The link between two switches loses everything, in both directions, until it is mended."""
+        """Cut the link between two switches: it loses everything in both directions until `mend`."""
         self._check_switches(u, v)
         self._running_switches().cut(u, v)
 
     def mend(self, u: str, v: str) -> None:
-        """What was cut carries again."""
+        """Restore a link that `cut` had cut."""
         self._check_switches(u, v)
         self._running_switches().mend(u, v)
 
@@ -278,24 +284,27 @@ class Emulation:
             raise EmulationError(f"{wrong[0]} is not a switch: only switches, and links between them, can fail")
 
     def drops(self) -> dict[str, dict[str, int]]:
-        """Frames that each switch has lost, by reason."""
+        """Return the number of frames that each switch has lost, by reason."""
         return self._running_switches().drops()
 
     def corrupted(self) -> dict[str, int]:
-        """Frames that each switch has sent with a flipped bit."""
+        """Return the number of frames that each switch has sent with a flipped bit."""
         return self._running_switches().corrupted()
 
     def flip(self, switch: str, registers: str, count: int = 1, most_index: int = 1 << 20) -> int:
-        """Flip random bits in a switch's registers whose names begin so, in elements 0 to most_index; how many."""
+        """Flip random bits in a switch's registers, in elements 0 to most_index; returns the number of bits.
+
+        registers: prefix of the registers' names.
+        """
         self._check_switches(switch)
         return self._running_switches().flip(switch, registers, count, most_index)
 
     def is_up(self, switch: str) -> bool:
-        """Whether a switch answers its controller. Raises EmulationError where the switches cannot tell."""
+        """Return whether a switch answers its controller. Raises EmulationError if the switches cannot tell."""
         return self._running_switches().is_up(switch)
 
     def interface_index(self, host: str) -> int:
-        """The kernel's number of a host's data interface: another one after `remake_interface`."""
+        """Return the kernel's index of a host's data interface, which changes with `remake_interface`."""
         for line in self.run(host, ["ip", "-o", "link", "show", "dev", self.interface(host)]).stdout.splitlines():
             return int(line.split(":")[0])
         raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
@@ -308,7 +317,7 @@ class Emulation:
         )
 
     def check(self) -> None:
-        """Raise EmulationError when a switch process has ended."""
+        """Raise EmulationError if a switch process has ended."""
         self._running_switches().check()
 
     def wait(self, condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:

@@ -1,4 +1,4 @@
-"""What is to fail in an emulation, and when: "a1 at 10s", "c1-a1 at 5s for 20s", "h3 at 8s"."""
+"""Faults of an emulation and their times, such as "a1 at 10s", "c1-a1 at 5s for 20s", "h3 at 8s"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _SYNTAX = re.compile(r"\s*(?P<what>\S+)\s+at\s+(?P<at>\d+(\.\d+)?)\s*s?(\s+for\s
 
 @dataclass(frozen=True)
 class Fault:
-    """what: a switch, a link between two ("V1-V2") or a server. at: seconds after the start. length: None: for good."""
+    """A fault. what: a switch, a link between switches ("V1-V2") or a server. at: seconds after the start.
+
+    length: seconds until it is repaired; None: never.
+    """
 
     what: str
     at: float
@@ -28,8 +31,10 @@ class Fault:
 
 
 def parse_fault(text: str, topology: Topology, also: Collection[str] = ()) -> Fault:
-    """`also`: what else may fail, beside the topology's. Raises EmulationError when it is none, or names what is not
-    there."""
+    """Parse a fault. Raises EmulationError if it has another form, or names something that the network lacks.
+
+    also: further names that may fail, beside the topology's.
+    """
     match = _SYNTAX.fullmatch(text)
     if match is None:
         raise EmulationError(f"a failure is like 'a1 at 10s' or 'c1-a1 at 10s for 5s', got {text!r}")
@@ -44,7 +49,7 @@ def parse_fault(text: str, topology: Topology, also: Collection[str] = ()) -> Fa
 
 
 def link_of(name: str, topology: Topology) -> tuple[str, str] | None:
-    """The ends of a link between two switches."""
+    """Return the ends of the link between two switches that has this name ("V1-V2"), or None."""
     for u, v in topology.links:
         if name == f"{u}-{v}" and topology.kind(u) == topology.kind(v) == "switch":
             return u, v
@@ -52,10 +57,10 @@ def link_of(name: str, topology: Topology) -> tuple[str, str] | None:
 
 
 class Faults:
-    """Makes them happen, from `start` to `close`, each at its time.
+    """A scheduler that makes faults happen at their times, from `start` to `close`.
 
-    server: called for a server (or what else is no part of the topology) that fails or is back, with its name and which
-    of both. log: gets one line per event.
+    server: called with a name and True (it fails) or False (it is back), for servers and what is no part of the
+    topology. log: gets one line per event.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class Faults:
     ) -> None:
         self._emulation, self._server, self._log = emulation, server, log
         self._closed = threading.Event()
-        # A thread each: one that takes its time holds up no other, and what is back never comes before what fails.
+        # Each fault has a thread: a slow one delays no other, and a repair never comes before its failure.
         self._threads = [threading.Thread(target=self._follow, args=(fault,), daemon=True) for fault in faults]
         self._began = 0.0
 
@@ -105,5 +110,5 @@ class Faults:
             (self._emulation.cut if fails else self._emulation.mend)(*link)
         elif fault.what not in topology or topology.kind(fault.what) == "server":
             self._server(fault.what, fails)
-        elif fails:  # it comes back by itself
+        elif fails:  # A switch comes back by itself.
             self._emulation.fail(fault.what, *([] if fault.length is None else [fault.length]))

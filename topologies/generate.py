@@ -1,4 +1,4 @@
-"""A topology by rule, as a JSON file to look at, to change and to give to everything that takes --topology.
+"""Writes a topology made by rule as a JSON file, which everything that has --topology can read.
 
     python -m topologies generate leafspine --leaves 8 --spines 4 --servers 6 --uplink 40 --output net.json
     python -m topologies generate clos --oversubscription 3

@@ -1,6 +1,6 @@
-"""What runs inside emulated hosts, each function in a process of its own (see `topologies.zygote`).
+"""The functions that run inside emulated hosts, each in a process of its own (see `topologies.zygote`).
 
-Kept free of heavy imports at the top: the zygote decides what is imported before the fork.
+There are no heavy imports at the top: the zygote decides what is imported before the fork.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ TCP_BLOCK = 1 << 16
 
 
 def gradient(seed: int, worker: int, size: int) -> npt.NDArray[np.float32]:
-    """A made-up gradient of `size` bytes; heavy-tailed like real ones, different for each worker."""
+    """Return a made-up gradient of `size` bytes; heavy-tailed like real ones, different for each worker."""
     random = np.random.default_rng([seed, worker, size])
     count = size // 4
     values = random.standard_normal(count, dtype=np.float32) * np.exp(random.standard_normal(count, dtype=np.float32))
@@ -35,7 +35,7 @@ def gradient(seed: int, worker: int, size: int) -> npt.NDArray[np.float32]:
 
 
 def parameter_server(_: Channel, *, controller: str, job: str = "") -> int:
-    """A parameter server of a job of the controller's ("": the only one that the host is in), until it is ended."""
+    """Run a parameter server of a job until it is ended. job: "" for the only job that the host is in."""
     from ps_server.__main__ import main
 
     os.environ["INART_JOB"] = job
@@ -53,13 +53,14 @@ def allreduce(
     job: str = "",
     patience: float = PROGRESS_SECONDS,
 ) -> None:
-    """A worker that sums made-up gradients through the switches. job: "": the only one that the host is in. patience:
-    seconds without progress after which an all-reduce fails.
+    """Run a worker that sums made-up gradients through the switches.
 
-    For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take; "at": when it
-    begins, of the monotonic clock, which all hosts of an emulation share; "among": the workers that are left, by
-    number): an all-reduce, then a message with its times, what the interface sent meanwhile, of how many workers the
-    sum is, a digest of it and, with `check`, its largest error and what that may be. Ends with the message null.
+    job: "" for the only job that the host is in. patience: seconds without progress after which an all-reduce fails.
+
+    For each message {"size": bytes} it runs an all-reduce. Optional: "seed" of the gradients; "timeout" in seconds;
+    "at", the time.monotonic() at which to begin (all hosts of an emulation share that clock); "among", the numbers of
+    the workers that are left. It answers with times, the bytes that the interface sent meanwhile, the number of workers
+    in the sum, a digest of it and, with `check`, its largest error and the bound on that. The message null ends it.
     """
     from worker_agent import connect
     from worker_agent.fixedpoint import error_bound
@@ -69,7 +70,8 @@ def allreduce(
     try:
         assert agent.config is not None
         index = agent.config.index
-        agent.allreduce(np.zeros(1, np.float32), op="sum")  # everybody is there, code and memory are warm
+        # This all-reduce ensures that all workers have joined and that code and memory are warm.
+        agent.allreduce(np.zeros(1, np.float32), op="sum")
         channel.send({"index": index})
         while (order := channel.receive()) is not None:
             chosen = order.get("seed", seed)
@@ -83,7 +85,7 @@ def allreduce(
                 "first_send": work.first_send,
                 "last_answer": work.last_answer,
                 "sent_bytes": sent_bytes(interface) - before,
-                # A change of plan begins with an engine that has counted nothing.
+                # After a replan the counters may be those of a new engine, which has counted nothing.
                 "resent": max(0, agent.stats().resent - stats.resent),
                 "duplicates": max(0, duplicates(agent.stats()) - duplicates(stats)),
                 "workers": work.workers,
@@ -100,18 +102,18 @@ def allreduce(
 
 
 def duplicates(stats: "EngineStats") -> int:
-    """Results that came again."""
+    """Return the number of results that arrived more than once."""
     return sum(tree.duplicates for tree in stats.trees)
 
 
 def tcp_sink(channel: Channel, *, address: str) -> float:
-    """Take one TCP connection's bytes; returns Mbit/s from the first to the last."""
+    """Receive one TCP connection's bytes; returns Mbit/s from the first to the last."""
     with socket.create_server((address, TCP_PORT)) as server:
         server.settimeout(OPERATION_SECONDS)
         channel.send("listening")
         connection, _ = server.accept()
     with connection:
-        connection.recv(TCP_BLOCK)  # the clock starts with the first bytes
+        connection.recv(TCP_BLOCK)  # The clock starts with the first bytes.
         start = last = time.monotonic()
         counted = 0
         while data := connection.recv(TCP_BLOCK):
@@ -121,7 +123,7 @@ def tcp_sink(channel: Channel, *, address: str) -> float:
 
 
 def tcp_source(_: Channel, *, address: str, seconds: float) -> int:
-    """Send for some seconds; returns how many bytes."""
+    """Send over TCP for `seconds`; returns the number of bytes."""
     block = bytes(TCP_BLOCK)
     sent = 0
     with socket.create_connection((address, TCP_PORT), timeout=OPERATION_SECONDS) as connection:
@@ -133,8 +135,10 @@ def tcp_source(_: Channel, *, address: str, seconds: float) -> int:
 
 
 def sent_bytes(interface: str) -> int:
-    """Bytes that the interface's queue has sent, frames without their checksums: it counts every packet of a
-    super-frame, and the interface itself would count the headers of one."""
+    """Return the bytes that the interface's queue has sent: frames without their checksums.
+
+    The queue counts every packet of a super-frame; the interface itself would count the headers of only one.
+    """
     shown = subprocess.run(
         ["tc", "-s", "-j", "qdisc", "show", "dev", interface, "root"], capture_output=True, text=True, check=True
     )

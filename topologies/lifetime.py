@@ -1,4 +1,4 @@
-"""The bounds of one emulation: a number that no other emulation on this machine has, and a reaper behind it."""
+"""The lifetime of one emulation: a number that no other emulation on this machine has, and a reaper that cleans up."""
 
 import fcntl
 import os
@@ -13,17 +13,17 @@ from typing import IO
 from topologies import reaper
 
 MANAGEMENT_ROOT = "172.31.0.1"
-_HOSTS_PER_NUMBER = 1022  # a /22 of 172.31.0.0/16 for each number
+_HOSTS_PER_NUMBER = 1022  # Each number has a /22 of 172.31.0.0/16.
 _NUMBERS = range(1, 64)
 PREFIX = "inart-emulation-"
 LOCK = "lifetime"
 
 
 class Lifetime:
-    """Reserves a number and guards everything that is made under it.
+    """A reservation of a number, with a reaper that removes everything made under it.
 
-    The number gives interface names (`inart<number>h3`) and management addresses, so that emulations can run beside
-    each other. The reservation is an abstract Unix socket: the kernel frees it however the process ends. Files of the
+    The number is part of interface names (`inart<number>h3`) and management addresses, so that emulations can run side
+    by side. The reservation is an abstract Unix socket, which the kernel frees however the process ends. Files of the
     emulation belong in `directory`.
     """
 
@@ -32,9 +32,10 @@ class Lifetime:
         self.token = secrets.token_hex(8)
         self.number, self._reservation = _reserve()
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # Held by this process and by the reaper: when both are gone, what is left is for the next one's `sweep`.
+        # This process and the reaper hold the lock: when both are gone, the next emulation's `sweep` removes what is
+        # left.
         lock = _locked(self.directory / LOCK, f"{self.token} {self.number}")
-        assert lock is not None  # it was waited for
+        assert lock is not None  # `_locked` waits for the lock of a file that it makes.
         self._lock = lock
         self._reaper: subprocess.Popen[bytes] | None = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(reaper.__file__)), self.token, str(self.number), str(self.directory)],
@@ -49,21 +50,23 @@ class Lifetime:
         return os.environ | {reaper.MARK: self.token}
 
     def interface(self, kind: str, index: int, end: str = "") -> str:
-        """Name of a root-namespace interface; kind h (host link), c (management), l (link between switches)."""
+        """Return the name of a root-namespace interface; kind h (host link), c (management), l (link between
+        switches).
+        """
         name = f"inart{self.number}{kind}{index}{end}"
         if not reaper.interface_pattern(self.number).fullmatch(name):
             raise ValueError(f"{name} is not a name that the reaper knows")
         return name
 
     def management_address(self, index: int) -> str:
-        """Address of the host with this index (from 0) on its management interface."""
+        """Return the management address of the host with this index (from 0)."""
         if not 0 <= index < _HOSTS_PER_NUMBER:
             raise ValueError(f"at most {_HOSTS_PER_NUMBER} hosts in one emulation")
         low = (self.number * 4) * 256 + index + 1
         return f"172.31.{low >> 8}.{low & 255}"
 
     def end(self) -> bool:
-        """Take everything down; returns whether nothing is left. May be called again."""
+        """Remove everything; returns whether nothing is left. May be called again."""
         if self._reaper is None:
             return True
         process, self._reaper = self._reaper, None
@@ -77,12 +80,12 @@ class Lifetime:
 
 
 def sweep() -> list[Path]:
-    """Remove what emulations have left whose process and reaper were both killed; their directories."""
+    """Remove what emulations have left whose process and reaper were both killed; returns their directories."""
     swept = []
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             lock = _locked(directory / LOCK)
-        except OSError:  # of another user, or being made or removed just now
+        except OSError:  # The directory belongs to another user, or is just being made or removed.
             continue
         if lock is None:
             continue
@@ -90,7 +93,8 @@ def sweep() -> list[Path]:
             token, _, number = lock.read().partition(" ")
             if not number.isdigit():
                 continue
-            reservation = _reserved(int(number))  # else another emulation has the number, and interfaces with it
+            # If this fails, another emulation has the number, and may have interfaces with it.
+            reservation = _reserved(int(number))
             reaper.clean(token, int(number) if reservation is not None else 0, str(directory))
             if reservation is not None:
                 reservation.close()
@@ -99,7 +103,10 @@ def sweep() -> list[Path]:
 
 
 def _locked(file: Path, content: str = "") -> IO[str] | None:
-    """The file, locked until it is closed; None: another process has it. With content, it is made."""
+    """Return the file, locked until it is closed, or None if another process has locked it.
+
+    content: if given, the file is made with it, and the lock is waited for.
+    """
     opened = file.open("w+" if content else "r")
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | (0 if content else fcntl.LOCK_NB))
@@ -113,7 +120,7 @@ def _locked(file: Path, content: str = "") -> IO[str] | None:
 
 
 def _reserved(number: int) -> socket.socket | None:
-    """None: an emulation of this machine has the number."""
+    """Return a socket that reserves the number, or None if an emulation of this machine has it."""
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         reservation.bind(f"\0inart-emulation-{number}")

@@ -1,16 +1,21 @@
-"""Was the machine idle enough? CPU time from /proc/stat, and frames that the switches lost."""
+"""Measures whether the machine was idle enough during a measurement: CPU time (/proc/stat) and frames lost by
+switches.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from topologies.emulation import Emulation
 
-IDLE_NEEDED = 0.10  # share of the cores' time that must be left for the network to count as the limit
+IDLE_NEEDED = 0.10  # part of the cores' time that must be idle for the network to count as the bottleneck
 
 
 @dataclass(frozen=True)
 class Load:
-    """The machine during a measurement. idle: share of all cores' time. drops: frames that switches lost, by reason."""
+    """The machine's load during a measurement.
+
+    idle: part of all cores' time, 0 to 1. drops: frames that switches lost, by reason.
+    """
 
     idle: float
     drops: dict[str, int]
@@ -21,7 +26,7 @@ class Load:
 
 
 class LoadMonitor:
-    """From construction to `stop`."""
+    """A measurement of the load from construction to `stop`."""
 
     def __init__(self, emulation: Emulation) -> None:
         self._emulation = emulation
@@ -36,10 +41,10 @@ class LoadMonitor:
 
 
 def cpu_times(stat: str | None = None) -> tuple[int, int]:
-    """(idle, total) ticks of all cores since the start.
+    """Return (idle, total) ticks of all cores since boot.
 
-    Idle is what was to be had: also the time of waiting for disks and of programs with a lower priority (nice), but
-    not time stolen by the hypervisor.
+    Idle counts all time that was available: also waiting for disks and programs with a lower priority (nice), but not
+    time stolen by the hypervisor. stat: content of /proc/stat (None: read it).
     """
     fields = (stat if stat is not None else Path("/proc/stat").read_text()).splitlines()[0].split()
     _user, nice, _system, idle, waiting, *_rest = ticks = [int(field) for field in fields[1:9]]

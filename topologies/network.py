@@ -1,12 +1,12 @@
-"""Hosts and links of an emulation, on Mininet.
+"""Hosts and links of an emulation, made with Mininet.
 
     host namespace                         root namespace
     <host>-eth0  tbf at the link's rate --- inart<n>h<i>   a port of the access switch
     ctl0         not shaped             --- inart<n>c<i>   172.31.0.1: controller, agents' management
 
 A host has one address (/32), one default route to a gateway that does not exist, and a static neighbour entry for it:
-no ARP on the data network, the switches route. Its /etc/hosts has the names of all hosts, and its /etc/resolv.conf is
-empty: there is no name server here, and libraries that look up a peer's name would wait for one.
+the data network has no ARP, the switches route. Its /etc/hosts has the names of all hosts, and its /etc/resolv.conf is
+empty: there is no name server, and libraries that look up a peer's name would wait for one.
 """
 
 import os
@@ -23,8 +23,8 @@ from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 
 GATEWAY = "169.254.1.1"
 MANAGEMENT_INTERFACE = "ctl0"
-# A bucket of 15 KB, Mininet's own, holds TCP far below the rate of the link (and would flatter our paced packets).
-# Slower links get a smaller one, or short transfers would never meet the link's rate.
+# Mininet's own bucket of 15 KB keeps TCP far below the rate of the link (and would flatter our paced packets). Slower
+# links get a smaller one, or short transfers would never meet the link's rate.
 BURST_BYTES = 256 * 1024  # at BURST_MBPS and above
 BURST_MBPS = 20.0
 LEAST_BURST_BYTES = 4 * 1514
@@ -32,21 +32,21 @@ QUEUE_SECONDS = 0.1
 
 
 class EmulationError(Exception):
-    """The network could not be built or does not work; says what to do."""
+    """The network could not be built or does not work; the message says what to do."""
 
 
 def host_burst_bytes(mbps: float) -> int:
-    """The bucket of a host's link of this rate."""
+    """Return the bucket in bytes of a host's link of this rate."""
     return max(LEAST_BURST_BYTES, int(BURST_BYTES * min(1.0, mbps / BURST_MBPS)))
 
 
 def shaping(mbps: float) -> str:
-    """tbf's parameters for a link of this rate."""
+    """Return tbf's parameters for a link of this rate."""
     return f"rate {mbps:f}Mbit burst {host_burst_bytes(mbps)} latency {QUEUE_SECONDS * 1000:f}ms"
 
 
 class ShapedIntf(TCIntf):
-    """One end of a link with Mininet's `bw` kept by tbf. Delay and loss are the switches' (this needs no netem)."""
+    """One end of a link, whose rate tbf limits. The switches add delay and loss, so this needs no netem."""
 
     def bwCmds(self, bw: float | None = None, **_: object) -> tuple[list[str], str]:
         if bw is None:
@@ -76,8 +76,10 @@ class ShapedIntf(TCIntf):
 
 
 class PlainIntf(ShapedIntf):
-    """The same for a switch that reads frames as they are on this wire: no segments larger than the MTU, no checksum
-    left to a card."""
+    """An interface for switches that read frames as they are on the wire, with offloads off.
+
+    Then no segment is larger than the MTU, and no checksum is left to a network card.
+    """
 
     def config(self, **params: object) -> dict[str, object]:
         result = super().config(txo=False, rxo=False, **params)
@@ -86,7 +88,7 @@ class PlainIntf(ShapedIntf):
 
 
 class RootIntf(Intf):
-    """The end of a link in the root namespace: up, without IPv6 chatter and without an address."""
+    """The end of a link in the root namespace: up, without IPv6 packets and without an address."""
 
     def config(self, **params: object) -> dict[str, object]:
         _quiet_ipv6(self.node, self.name)
@@ -110,32 +112,34 @@ class MemoryIntf(Intf):
 
 
 class MemoryLink(Link):
-    """A link between two switches of one process: listed here, carried and shaped there."""
+    """A link between two switches of one process: Mininet lists it, the process carries and shapes its frames."""
 
     def __init__(self, node1: Node, node2: Node, **params: object) -> None:
         super().__init__(node1, node2, **(params | {"intf": MemoryIntf}))
 
     @classmethod
     def makeIntfPair(cls, *_: object, **__: object) -> None:
-        """Nothing to make."""
+        """Make nothing: the switch process makes the link."""
 
 
 class P4Switch(Switch):
-    """A switch as Mininet shows it. The process behind it is run by `topologies.switches`."""
+    """A switch as Mininet shows it. `topologies.switches` runs the process behind it."""
 
     def start(self, controllers: object) -> None:
-        """Nothing: one process may be many switches."""
+        """Start nothing: one process may be many switches."""
 
 
 def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: bool, mtu: int = MTU) -> Mininet:
-    """All hosts and links. veth_fabric: links between switches as veth pairs, else only listed. offloads: hosts leave
-    segmentation and checksums to the switches, which must be able to do that. mtu: bytes of an IP packet on the hosts'
-    links.
+    """Make all hosts and links.
+
+    veth_fabric: make links between switches as veth pairs, else only list them. offloads: hosts leave segmentation and
+    checksums to the switches, which must support that. mtu: largest IP packet in bytes on the hosts' links.
 
     Raises:
         EmulationError: the kernel or a tool refused something.
     """
-    Mininet.inited = True  # else it changes host-wide kernel settings for good (fixLimits); nothing here needs them
+    # Otherwise Mininet changes host-wide kernel settings for good (fixLimits), which nothing here needs.
+    Mininet.inited = True
     network = Mininet(topo=None, build=False, controller=None, host=Host, switch=P4Switch, link=Link)
     names = lifetime.directory / "hosts"
     names.write_text("127.0.0.1 localhost\n" + "".join(f"{topology.address(s)} {s}\n" for s in topology.servers))
@@ -148,14 +152,14 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
         _add_fabric(network, topology, lifetime, veth_fabric)
     except EmulationError:
         raise
-    except Exception as error:  # Mininet raises bare Exception
+    except Exception as error:  # Mininet raises bare Exception.
         raise EmulationError(f"the network could not be built: {error}") from error
     network.built = True
     return network
 
 
 def data_interface(server: str) -> str:
-    """Name of a host's interface to the data network (Linux allows 15 characters)."""
+    """Return the name of a host's interface to the data network (Linux allows 15 characters)."""
     name = f"{server}-eth0"
     return name if len(name) <= 15 else "eth0"
 
@@ -169,7 +173,8 @@ def _add_host(
     _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)
     _run(
         host,
-        "mount --make-rprivate /",  # in the host's own mount namespace: what follows is seen only there
+        # This is in the host's own mount namespace, so the following mounts are seen only there.
+        "mount --make-rprivate /",
         f"mount --bind {lifetime.directory / 'hosts'} /etc/hosts",
         "{ [ ! -e /etc/resolv.conf ] || mount --bind /dev/null /etc/resolv.conf; }",
     )
@@ -198,7 +203,7 @@ def _add_host(
         *_addressed(topology, server),
     )
     host.intfs[0].ip, host.intfs[0].prefixLen = address, 32
-    anywhere = network[switch]  # a shell of the root namespace
+    anywhere = network[switch]  # Any switch serves as a shell of the root namespace.
     _quiet_ipv6(anywhere, root)
     _run(
         anywhere,
@@ -209,7 +214,7 @@ def _add_host(
 
 
 def _addressed(topology: Topology, server: str) -> tuple[str, ...]:
-    """Commands that give a host's data interface its address and its way out."""
+    """Return commands that give a host's data interface its address and its default route."""
     data, address = data_interface(server), topology.address(server)
     return (
         f"ip address add {address}/32 dev {data}",
@@ -221,8 +226,10 @@ def _addressed(topology: Topology, server: str) -> tuple[str, ...]:
 def remake_host_link(
     network: Mininet, topology: Topology, lifetime: Lifetime, server: str, *, offloads: bool, mtu: int
 ) -> None:
-    """Delete a host's data interface, and with it the switch's end, and make both again: the same names and addresses,
-    other interface indices. Raises EmulationError."""
+    """Delete a host's data interface, and with it the switch's end, and make both again.
+
+    They get the same names and addresses, but other interface indices. Raises EmulationError.
+    """
     host, switch = network[server], network[topology.access_switch(server)]
     data, end = data_interface(server), lifetime.interface("h", topology.servers.index(server))
     bandwidth = topology.bandwidth_mbps(server, topology.access_switch(server))
@@ -241,7 +248,7 @@ def remake_host_link(
 
 
 def _set_mtu(network: Mininet, topology: Topology, lifetime: Lifetime, server: str, mtu: int) -> None:
-    """Both ends of a host's link: the switch's end drops what is larger than its own."""
+    """Set the MTU of both ends of a host's link: the switch's end drops frames that are larger than its own."""
     _run(network[server], f"ip link set {data_interface(server)} mtu {mtu}")
     end = lifetime.interface("h", topology.servers.index(server))
     _run(network[topology.access_switch(server)], f"ip link set {end} mtu {mtu}")

@@ -1,14 +1,14 @@
-"""Takes down what one emulation made: its processes, then its interfaces (its namespaces go with their processes).
+"""Removes what one emulation made: its processes, then its interfaces (its namespaces end with their processes).
 
-A process of its own, so that it also works when the emulation is ended by Ctrl-C, SIGTERM or SIGKILL at any moment:
-it waits until the pipe from its parent closes. Whatever belongs to the emulation is recognised without anybody having
-written it down first, so nothing can be missed between making and noting:
+It is a process of its own, so that it also works when the emulation is ended by Ctrl-C, SIGTERM or SIGKILL at any
+moment: it waits until the pipe from its parent closes. It recognises what belongs to the emulation without a list, so
+nothing can be missed between making a thing and noting it:
 
 - processes: by the variable MARK=token in the environment that they were started with,
 - interfaces of the root namespace: by the name prefix that only this emulation uses (see `topologies.lifetime`),
 - files: everything is in one directory.
 
-Standard library only: it runs with `python -I -S`.
+It uses the standard library only, because it runs with `python -I -S`.
 """
 
 import os
@@ -23,24 +23,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "INART_EMULATION"
-GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+GRACE_SECONDS = 2.0  # seconds between SIGTERM and SIGKILL
 LIMIT_SECONDS = 20.0
 
 
 def interface_pattern(number: int) -> re.Pattern[str]:
-    """Names of the root-namespace interfaces of the emulation with this number."""
+    """Return a pattern of the names of root-namespace interfaces of the emulation with this number."""
     return re.compile(rf"inart{number}[hcl]\d+[ab]?")
 
 
 def marked(token: str) -> Iterator[int]:
-    """Process ids whose environment carries the token (this process apart)."""
+    """Yield the ids of processes whose environment has the token (except this process)."""
     needle = f"{MARK}={token}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             environment = (entry / "environ").read_bytes()
-        except OSError:  # ended meanwhile
+        except OSError:  # The process has ended in the meantime.
             continue
         if needle in environment.split(b"\0"):
             yield int(entry.name)
@@ -55,7 +55,7 @@ def end(token: str, sign: signal.Signals) -> int:
         except OSError:
             continue
         try:
-            # Looked at again with the descriptor in hand: the id may have gone to another process in between.
+            # Check again with the descriptor in hand: the id may have gone to another process in between.
             if f"{MARK}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 signal.pidfd_send_signal(descriptor, sign)
                 count += 1
@@ -68,7 +68,7 @@ def end(token: str, sign: signal.Signals) -> int:
 
 def interfaces(number: int) -> list[str]:
     pattern = interface_pattern(number)
-    # Not /sys/class/net: that shows the namespace in which /sys was mounted, which need not be this one.
+    # /sys/class/net would show the namespace in which /sys was mounted, which need not be this one.
     return [name for _, name in socket.if_nameindex() if pattern.fullmatch(name)]
 
 
@@ -76,7 +76,7 @@ def clean(token: str, number: int, directory: str) -> bool:
     """End the processes, delete interfaces and files; returns whether nothing is left."""
     start = time.monotonic()
     end(token, signal.SIGTERM)
-    end(token, signal.SIGHUP)  # Mininet's shells are interactive: they ignore SIGTERM
+    end(token, signal.SIGHUP)  # Mininet's shells are interactive, and ignore SIGTERM.
     while time.monotonic() - start < LIMIT_SECONDS:
         late = time.monotonic() - start > GRACE_SECONDS
         alive = end(token, signal.SIGKILL) if late else sum(1 for _ in marked(token))
@@ -93,7 +93,7 @@ def main() -> int:
     token, number, directory = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, signal.SIG_IGN)
-    sys.stdin.buffer.read()  # returns when the parent closes its end or is gone
+    sys.stdin.buffer.read()  # This returns when the parent closes its end or has ended.
     return 0 if clean(token, number, directory) else 1
 
 

@@ -1,14 +1,14 @@
-"""Emulate a network with its controller, jobs with their agents, work, and failures; then say what came of it.
+"""Emulate a network with its controller and jobs, give the jobs work, inject failures, and report the results.
 
     python -m topologies run --topology fattree:k=4 --job workers=8,ps=2
     python -m topologies run --topology leafspine:leaves=4,spines=2 --job workers=4 --job workers=5,ps=2 --share
     python -m topologies run --topology fattree:k=4 --job workers=8,ps=2 --allreduce 10M --fail 'c1 at 3s for 10s'
     python -m topologies run --topology fattree:k=4 --job workers=4 --script 'torchrun examples/train_digits.py'
 
-Everything is gone at the end, after Ctrl-C too; several run beside each other. A job's hosts are those that no other
-job has. A --script runs on every worker of every job, by sh, with what a launcher would set (MASTER_ADDR, RANK,
+Everything is removed at the end, after Ctrl-C too; several runs can go side by side. Each job's hosts are its own. A
+--script runs on every worker of every job, by sh, with the variables that a launcher would set (MASTER_ADDR, RANK,
 WORLD_SIZE, NODE_RANK, NNODES, PET_* for torchrun, GLOO_SOCKET_IFNAME) and INART_CONTROLLER, INART_JOB. --fail names a
-switch, a link between two (V1-V2) or a server, counts from when the work begins, and may be given again.
+switch, a link between two (V1-V2) or a server; its times count from when the work begins, and it may be repeated.
 """
 
 from __future__ import annotations
@@ -46,20 +46,27 @@ from topologies.scale import fitting, scaled, switched_packets
 from topologies.zygote import Zygote
 
 SLACK = 4.0
-"""An all-reduce may take so many times what is planned, and LEAST_SECONDS more."""
+"""An all-reduce times out after this factor times its planned time, plus LEAST_SECONDS."""
 LEAST_SECONDS = 120.0
 MASTER_PORT = 29500
 NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec sh -c "$1"')
-"""A machine's name resolves to itself: torchrun finds by it who hosts the rendezvous."""
+"""Command that runs a script with the worker's own host name, which resolves to itself.
+
+torchrun finds out by it which node hosts the rendezvous.
+"""
 LAST_LINES = 15
 SECONDS = 3.0
-"""Of an all-reduce whose size is not given, at the slowest job's planned rate."""
+"""Duration of an all-reduce whose size is not given, at the slowest job's planned rate."""
 LIMITS = Limits.of_target()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run does. scale: of the topology's rates; size: bytes of an all-reduce, `repeat` of them."""
+    """Settings of one run.
+
+    scale: factor on the topology's rates. size: bytes of an all-reduce. repeat: number of all-reduces. ranks: processes
+    per worker, for `script`.
+    """
 
     topology: Topology
     jobs: tuple[Job, ...]
@@ -78,7 +85,10 @@ class Settings:
 
 @dataclass
 class JobResult:
-    """One job. outcomes: its all-reduces; codes: exit statuses of its script by worker; failure: why it ended early."""
+    """Results of one job.
+
+    outcomes: its all-reduces. codes: exit statuses of its script, by worker. failure: why it ended early, or "".
+    """
 
     name: str
     workers: int
@@ -92,7 +102,7 @@ class JobResult:
 
     @property
     def measured_mbps(self) -> float:
-        """Mean over the all-reduces."""
+        """Mean rate over the all-reduces."""
         return sum(one.rate_mbps for one in self.outcomes) / len(self.outcomes) if self.outcomes else 0.0
 
     @property
@@ -102,7 +112,7 @@ class JobResult:
 
 @dataclass
 class Report:
-    """All of a run."""
+    """The report of a run."""
 
     switch: str
     topology: str
@@ -145,7 +155,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """What the command prints at its end."""
+        """Return the text that the command prints at its end."""
         rows = [
             ["job", "workers", "PSs", "planned", "measured", "ratio", "all-reduces", "mean s", "resent", "sums",
              "bottleneck"],
@@ -186,7 +196,7 @@ class Report:
 
 
 def run(settings: Settings, say: Say) -> Report:
-    """Everything, in order. Raises EmulationError, TargetError, JobsError, planners' errors."""
+    """Do the run and return its report. Raises EmulationError, TargetError, JobsError, and planners' errors."""
     topology, started = settings.topology, time.monotonic()
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:
@@ -277,7 +287,7 @@ def _reducing(agents: JobAgents, settings: Settings, say: Say) -> Callable[[JobR
 
 
 def _all(works: Sequence[Callable[[JobResult], None]], results: Sequence[JobResult]) -> None:
-    """Each in a thread, to their ends; what goes wrong is in the results."""
+    """Run each in a thread, to their ends; errors go into the results."""
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def one(work: Callable[[JobResult], None], result: JobResult) -> None:
@@ -290,21 +300,21 @@ def _all(works: Sequence[Callable[[JobResult], None]], results: Sequence[JobResu
         ended.put(None)
 
     for work, result in zip(works, results, strict=True):
-        # Daemons: Ctrl-C ends the agents that they wait for, and must not wait for them.
+        # The threads are daemons: Ctrl-C ends the agents that they wait for, and must not wait for the threads.
         threading.Thread(target=one, args=(work, result), daemon=True).start()
     for _ in works:
         ended.get()
 
 
 class _Scripts:
-    """A script on all workers of a job, started as a launcher would."""
+    """The script of a job, on all of its workers, started as a launcher would."""
 
     def __init__(self, settings: Settings, emulation: Emulation, service: Service, job: Job, say: Say) -> None:
         self._settings, self._emulation, self._say, self._job = settings, emulation, say, job
         self._controller = service.address
 
     def environment(self, number: int, node: str) -> dict[str, str]:
-        """Of the script on the worker with this number."""
+        """Return the script's environment on the worker with this number."""
         job, ranks, topology = self._job, self._settings.ranks, self._settings.topology
         master = topology.address(job.workers[0])
         torchrun = {"NNODES": str(len(job.workers)), "NODE_RANK": str(number), "MASTER_ADDR": master,
@@ -345,8 +355,10 @@ class _Scripts:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
-    """What the command line asks for; exits with words when it cannot be. Raises TopologyError, JobError,
-    EmulationError, Infeasible."""
+    """Parse the command line; exits with a message on errors.
+
+    Raises TopologyError, JobError, EmulationError, Infeasible.
+    """
     parser = command_line.make("topologies", __doc__, "run")
     parser.add_argument(
         "--topology", required=True, metavar="T",
@@ -362,10 +374,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
     work.add_argument("--allreduce", metavar="BYTES", help="size of the all-reduces, like 10M (default: 3 s each)")
     work.add_argument("--script", default="", metavar="COMMAND", help="run this on every worker instead")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="all-reduces of each job (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=1, help="of each worker, for --script (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=1, help="processes per worker, for --script (%(default)s)")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
-    parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 where it is installed")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: %(default)s)")
+    parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 if it is installed")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     parser.add_argument("--hold", action="store_true", help="leave it all running after the work, until Ctrl-C")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the summary as JSON")
     arguments = parser.parse_args(argv)
@@ -393,7 +405,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
 
 
 def _read(spec: str) -> str:
-    """A job's words, or what is in its file."""
+    """Return a job's description, from the command line or from its file."""
     if not spec or "=" in spec:
         return spec
     try:
@@ -403,7 +415,10 @@ def _read(spec: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 all well, 1 it could not run, 3 a sum was wrong or a job failed, 130 interrupted."""
+    """Run the command.
+
+    Exit status: 0 all well, 1 it could not run, 3 a sum was wrong or a job failed, 130 interrupted.
+    """
     say = stopwatch()
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""All switches of an emulation in one softswitch process, run and told what to do from outside."""
+"""The switches of an emulation in one softswitch process, controlled over its control socket."""
 
 import contextlib
 import json
@@ -15,24 +15,27 @@ from topologies.network import EmulationError
 from topologies.switches import START_SECONDS, InterfaceCounters, Layout, SwitchAddress
 
 CONTROL_SECONDS = 30.0
-MOST_DOWN_SECONDS = 600.0  # softswitch takes no more
-# Holds the burst that a host's queue lets through at once (topologies.network.BURST_BYTES), and TCP beside it.
+MOST_DOWN_SECONDS = 600.0  # softswitch accepts at most this.
+# The queue holds the burst that a host's queue sends at once (topologies.network.BURST_BYTES), and TCP beside it.
 QUEUE_PACKETS = 512
-# How far a line may run ahead of its schedule: frames that came together leave together (a timer and a call of the
-# kernel for each would cost more than the frames), and what is measured over seconds stays the rate.
+# Seconds that a link may run ahead of its schedule. Frames that came together leave together (a timer and a system call
+# for each would cost more than the frames), and the rate measured over seconds stays the same.
 BURST_SECONDS = 0.01
 LEAST_BURST_BYTES = 2 * 1514
-THREAD_NAME = "softswitch"  # of those that forward frames
+THREAD_NAME = "softswitch"  # name of the threads that forward frames
 
 
 def port_burst_bytes(mbps: float) -> int:
-    """The bucket of a switch's port of this rate."""
+    """Return the bucket in bytes of a switch's port of this rate."""
     return max(LEAST_BURST_BYTES, int(mbps * 1e6 / 8 * BURST_SECONDS))
 
 
 def put_first(pid: int) -> None:
-    """The switches' threads run before all others, where this user may say so. Switches in hardware do not wait for a
-    processor: where tens of agents share it, frames were lost for no other reason than that softswitch came last."""
+    """Give the switches' threads real-time priority, if this user may.
+
+    Hardware switches do not wait for a processor. Where tens of agents share it, frames were lost only because
+    softswitch was scheduled last.
+    """
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
             if (task / "comm").read_text().strip() == THREAD_NAME:
@@ -40,7 +43,7 @@ def put_first(pid: int) -> None:
 
 
 class Softswitch:
-    """Links between switches are in memory. Rates, delays and faults are those of the sending port."""
+    """All switches as one softswitch process, with links in memory. The sending port has the rate, delay and faults."""
 
     kind = "softswitch"
     links_in_memory = True
@@ -72,7 +75,7 @@ class Softswitch:
         finally:
             os.close(writer)
         with os.fdopen(reader) as ready:
-            line = ready.readline()  # empty when the process ends before it is ready
+            line = ready.readline()  # The line is empty if the process ends before it is ready.
         if not line.startswith("READY "):
             try:
                 self._process.wait(START_SECONDS)
@@ -84,7 +87,7 @@ class Softswitch:
         return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.switches, 1)}
 
     def description(self, layout: Layout) -> dict[str, Any]:
-        """The fabric file (docs/softswitch.md)."""
+        """Return the content of the fabric file (docs/softswitch.md)."""
         topology = layout.topology
         devices = []
         for device_id, switch in enumerate(topology.switches, 1):
@@ -94,7 +97,8 @@ class Softswitch:
                 delay = topology.delay_ms(switch, neighbour)
                 if neighbour in layout.host_interfaces:
                     port["interface"] = layout.host_interfaces[neighbour]
-                    # A host cannot delay what it sends (no netem): both directions' delay is on the way to it.
+                    # A host cannot delay what it sends (no netem), so the delays of both directions are on the way to
+                    # it.
                     delay += topology.delay_ms(neighbour, switch)
                 else:
                     port["peer"] = {"device": neighbour, "port": topology.port(neighbour, switch)}
@@ -127,7 +131,7 @@ class Softswitch:
 
     def fail(self, switch: str, seconds: float) -> None:
         def off() -> None:
-            with contextlib.suppress(EmulationError):  # the emulation ended meanwhile
+            with contextlib.suppress(EmulationError):  # The emulation ended in the meantime.
                 self._call("reboot", timeout=None, device=switch, down_s=min(seconds, MOST_DOWN_SECONDS))
 
         threading.Thread(target=off, name=f"off-{switch}", daemon=True).start()
@@ -188,7 +192,7 @@ class Softswitch:
         return self._directory / "control"
 
     def _call(self, command: str, timeout: float | None = CONTROL_SECONDS, **arguments: Any) -> Any:
-        """One command over the control socket. Raises EmulationError."""
+        """Send one command over the control socket and return the answer. Raises EmulationError."""
         self.check()
         try:
             with socket.socket(socket.AF_UNIX) as connection:

@@ -1,4 +1,4 @@
-"""The switch processes of an emulation: what `topologies.emulation` asks of them, and what they have in common."""
+"""The interface of an emulation's switch processes, and helpers for starting them."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SwitchAddress:
-    """Where a switch serves P4Runtime."""
+    """The address of a switch's P4Runtime server."""
 
     address: str  # HOST:PORT
     device_id: int
@@ -23,7 +23,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True)
 class InterfaceCounters:
-    """What a link has carried, as one of its ends sees it: frames and their bytes (Ethernet header included)."""
+    """What a link has carried, as one of its ends counts it: frames and their bytes (Ethernet header included)."""
 
     rx_bytes: int
     rx_packets: int
@@ -35,18 +35,19 @@ class InterfaceCounters:
 
     @property
     def other_end(self) -> "InterfaceCounters":
-        """The same as the link's other end sees it."""
+        """The same counters as the link's other end sees them."""
         return InterfaceCounters(self.tx_bytes, self.tx_packets, self.rx_bytes, self.rx_packets)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the switches are connected to (interfaces of the root namespace)."""
+    """The surroundings of the switches: the interfaces of the root namespace that they connect."""
 
     topology: Topology
     host_interfaces: dict[str, str]  # server -> interface
-    fabric_interfaces: dict[tuple[str, str], str]  # (switch, neighbour) -> interface at switch; empty: links in memory
-    directory: Path  # for files of the switches; goes with the emulation
+    # (switch, neighbour) -> interface at the switch; empty: links are in memory
+    fabric_interfaces: dict[tuple[str, str], str]
+    directory: Path  # for files of the switches; removed with the emulation
 
 
 class Switches(Protocol):
@@ -55,52 +56,61 @@ class Switches(Protocol):
     kind: str
     links_in_memory: bool
     takes_offloads: bool
-    """Hosts may leave segmentation and checksums to the switches, as to a card."""
+    """Whether hosts may leave segmentation and checksums to the switches, as to a network card."""
 
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
-        """Start them; returns when every one answers. Raises EmulationError."""
+        """Start the switches; returns when every one answers. Raises EmulationError."""
 
     def shape(self, u: str, v: str, **faults: float) -> None:
-        """Change what happens to frames from u to v: rate_mbps, delay_ms, loss, duplicate, reorder, ..."""
+        """Change the treatment of frames from u to v: rate_mbps, delay_ms, loss, duplicate, reorder, ..."""
 
     def reboot(self, switch: str) -> None:
-        """The switch forgets everything, as if its power had been off; returns when it answers again."""
+        """Restart the switch with empty memory and tables; returns when it answers again."""
 
     def fail(self, switch: str, seconds: float) -> None:
-        """The switch is off from now on for so long: it forwards nothing, nobody is answered; then as `reboot`."""
+        """Switch it off for `seconds`: it forwards nothing and answers nobody. Then it comes back as after `reboot`."""
 
     def cut(self, u: str, v: str) -> None:
-        """Nothing that one of two neighbouring switches sends to the other arrives any more."""
+        """Lose everything between two neighbouring switches, in both directions."""
 
     def mend(self, u: str, v: str) -> None:
-        """What was cut carries again."""
+        """Restore a link that `cut` had cut."""
 
     def drops(self) -> dict[str, dict[str, int]]:
-        """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
+        """Return the frames lost in each switch so far, by reason (full queue, injected fault); empty if it cannot
+        tell.
+        """
 
     def is_up(self, switch: str) -> bool:
-        """Whether a switch answers its controller. Raises EmulationError where that cannot be told."""
+        """Return whether a switch answers its controller. Raises EmulationError if the switches cannot tell."""
 
     def corrupted(self) -> dict[str, int]:
-        """Frames that each switch has sent with a flipped bit, as its links' `corrupt` asks; empty where it cannot."""
+        """Return the frames that each switch sent with a bit flipped by `corrupt` of `shape`; empty if it cannot
+        tell.
+        """
 
     def flip(self, switch: str, registers: str, count: int, most_index: int) -> int:
-        """Flip random bits in registers whose names begin so, in elements 0 to most_index; how many. Raises
-        EmulationError where the switches cannot."""
+        """Flip random bits in registers whose names have this prefix, in elements 0 to most_index; returns the number
+        of bits.
+
+        Raises EmulationError if the switches cannot do that.
+        """
 
     def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
-        """What each switch's (or this one's) port to each neighbour has taken in and sent; empty where it cannot tell:
-        hosts then send without offloads, and their interfaces count the same."""
+        """Return, for the port of each (switch, neighbour), what it received and sent. switch: only this one's ports.
+
+        Empty if the switches cannot tell; hosts then send without offloads, so that their interfaces count packets.
+        """
 
     def check(self) -> None:
-        """Raise EmulationError, with the last words of the process, when one has ended."""
+        """Raise EmulationError, with the last lines of its log, if a process has ended."""
 
     def close(self) -> None:
-        """End the processes. Called when they may have ended already."""
+        """End the processes, which may have ended already."""
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that nobody listens on (all different)."""
+    """Return `count` different TCP ports of 127.0.0.1 on which nobody listens."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -112,7 +122,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_listening(addresses: list[str], check: Callable[[], None], seconds: float = START_SECONDS) -> None:
-    """Return when every HOST:PORT accepts connections; `check` raises when waiting is in vain."""
+    """Return when every HOST:PORT accepts connections; `check` raises if waiting is in vain."""
     deadline = time.monotonic() + seconds
     for address in addresses:
         host, port = address.rsplit(":", 1)

@@ -1,4 +1,4 @@
-"""The wiring around tofino-models: a network namespace for each switch and each host of a topology, and veth pairs.
+"""Makes the wiring around tofino-models: a network namespace per switch and host of a topology, and veth pairs.
 
     python -m topologies.tofino_model --topology topologies/data/testbed_tofino.json --folder /tmp/tofino-model
     python -m topologies.tofino_model --topology topologies/data/testbed_tofino.json --folder /tmp/tofino-model --remove
@@ -11,9 +11,9 @@
     bf_switchd:   mgmt, 172.30.1.2 --------------------- root namespace, 172.30.1.1: python -m controlplane.deploy
 
 A model and its driver talk over TCP ports that are the same for every switch, hence the namespaces. Nothing of P4
-Studio is started here; the folder gets what it needs (which device port is which interface), what `deploy` needs
-(addresses, and the topology with links that a model can carry), and the commands to type are printed. How it is used,
-and that it was tried without a tofino-model only: docs/tofino.md.
+Studio is started here. The folder gets the files for the model (the interface of each device port) and for `deploy`
+(addresses, and the topology with rates that a model can carry), and the commands to type are printed. docs/tofino.md
+says how to use it, and that it was tried without a tofino-model only.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from p4src.protocol import PROTOCOL
 GATEWAY = "169.254.1.1"
 BRI_PORT = 50052
 MODEL_MBPS = 1.0
-"""What a link of the model is taken to carry: it simulates every stage of every packet."""
+"""Rate of the model's links: the model simulates every stage for every packet."""
 CONNECTORS = {"1": 64, "2": 32}
-"""Of the front panel, by the chip's generation."""
+"""Connectors of the front panel, by the chip's generation."""
 
 
 class ModelError(Exception):
@@ -45,10 +45,10 @@ class ModelError(Exception):
 
 
 def device_port(port: FrontPanelPort, tofino: str = "1") -> int:
-    """The device port of a front-panel port of the model with four pipes, which is what tofino-model is by default.
+    """Return the device port of a front-panel port of a model with four pipes, tofino-model's default.
 
-    As bf_switchd numbers them there; `pm show` in its shell has both (columns PORT and D_P). Of Tofino 2 that was not
-    looked up: in order, eight lanes a connector, behind a pipe's first eight. Raises ModelError.
+    bf_switchd numbers them so; `pm show` in its shell prints both (columns PORT and D_P). For Tofino 2 that was not
+    looked up: it assumes eight lanes per connector, in order, after a pipe's first eight ports. Raises ModelError.
     """
     connector = port.connector
     if connector > CONNECTORS[tofino]:
@@ -56,25 +56,25 @@ def device_port(port: FrontPanelPort, tofino: str = "1") -> int:
     if tofino == "2":
         at, place = divmod(connector - 1, 8)
         return 128 * at + 8 + 8 * place + port.channel
-    # Rows of sixteen, the first and the third counted backwards.
+    # There are rows of sixteen; the first and the third are counted backwards.
     row, place = divmod(connector - 1, 16)
     mac = 16 * row + (15 - place if row % 2 == 0 else place)
     return mac // 16 * 128 + mac % 16 * 4 + port.channel
 
 
 def interface(port: FrontPanelPort) -> str:
-    """The interface of a front-panel port in its switch's namespace."""
+    """Return the interface of a front-panel port in its switch's namespace."""
     return f"p{port.connector}-{port.channel}"
 
 
 def port_file(topology: Topology, switch: str, tofino: str = "1") -> dict[str, list[dict[str, int | str]]]:
-    """What tofino-model reads with -f: which interface a device port is."""
+    """Return the content of the file for tofino-model's option -f: the interface of each device port."""
     ports = [*topology.front_panel(switch).values(), *topology.loopback_ports(switch)]
     return {"PortToIf": [{"device_port": device_port(port, tofino), "if": interface(port)} for port in sorted(ports)]}
 
 
 def slow(topology: Topology, mbps: float) -> Topology:
-    """The topology with links of `mbps`."""
+    """Return the topology with links of `mbps`."""
     links = {link: {"bandwidth_mbps": mbps} for link in topology.links}
     return topology.replace(links=links)
 
@@ -84,9 +84,9 @@ class Wiring:
     """The namespaces and links of a topology.
 
     Args:
-        folder: for what the model, the driver and `deploy` read.
-        prefix: of the namespaces' names, and of the interfaces in this one.
-        management: first two bytes of the addresses between this namespace and the switches'.
+        folder: for files that the model, the driver and `deploy` read.
+        prefix: of the namespaces' names, and of the interfaces in the root namespace.
+        management: first two bytes of the addresses between the root namespace and the switches.
         tofino: the chips' generation.
     """
 
@@ -97,7 +97,7 @@ class Wiring:
     tofino: str = "1"
 
     def make(self, mbps: float = MODEL_MBPS) -> None:
-        """Namespaces, links and files. Raises ModelError; nothing is left then."""
+        """Make namespaces, links and files. Raises ModelError; then nothing is left."""
         files = {switch: port_file(self.topology, switch, self.tofino) for switch in self.topology.switches}
         there = [node for node in self.topology.nodes if self._exists(node)]
         if there:
@@ -118,13 +118,13 @@ class Wiring:
         _write(self.folder / "topology.json", slow(self.topology, mbps).to_json())
 
     def remove(self) -> None:
-        """Takes the namespaces away, and with them the links."""
+        """Remove the namespaces, and with them the links."""
         for node in self.topology.nodes:
             if self._exists(node):
                 _run(f"ip netns del {self.prefix}{node}")
 
     def commands(self) -> Iterator[str]:
-        """Commands that make the wiring, in order."""
+        """Yield the commands that make the wiring, in order."""
         for node in self.topology.nodes:
             yield f"ip netns add {self.prefix}{node}"
             yield f"{self._ip(node)} link set lo up"
@@ -145,11 +145,11 @@ class Wiring:
             yield from host_commands(self.topology, server, "eth0", self._ip(server))
 
     def enter(self, node: str) -> str:
-        """In front of a command: runs it in the node's namespace."""
+        """Return the words before a command that run it in the node's namespace."""
         return f"ip netns exec {self.prefix}{node}"
 
     def what_to_type(self) -> Iterator[str]:
-        """The commands for the terminals."""
+        """Yield the commands for the user's terminals."""
         yield "as root, with $SDE and $SDE_INSTALL set, each in a terminal of its own:"
         arch = {"1": "tofino", "2": "tofino2"}[self.tofino]
         for switch in self.topology.switches:
@@ -183,7 +183,9 @@ class Wiring:
         yield f"{self._ip(node)} link set {name} up"
 
     def _loopback(self, switch: str, name: str) -> Iterator[str]:
-        """What leaves by a loopback port comes back, also from a model that does not simulate that mode of a port."""
+        """Yield commands that return what leaves by a loopback port, also for models that do not simulate a port's
+        loopback.
+        """
         mirror = f"{name}r"
         there = f"netns {self.prefix}{switch}"
         yield f"ip link add {name} {there} type veth peer name {mirror} {there}"
@@ -208,7 +210,7 @@ class Wiring:
 
 
 def host_commands(topology: Topology, server: str, name: str, ip: str = "ip") -> Iterator[str]:
-    """What gives a host its address on the data network: there is no ARP, the switches route."""
+    """Yield commands that give a host its address on the data network, which has no ARP: the switches route."""
     yield f"{ip} link set {name} address {topology.mac(server)}"
     yield f"{ip} address add {topology.address(server)}/32 dev {name}"
     yield f"{ip} neighbour replace {GATEWAY} lladdr {PROTOCOL.gateway_mac.hex(':')} dev {name} nud permanent"
@@ -234,10 +236,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--topology", required=True, metavar="FILE", help="with front-panel ports")
+    parser.add_argument("--topology", required=True, metavar="FILE", help="topology file with front-panel ports")
     parser.add_argument("--folder", type=Path, required=True, help="for ports.json, switches.json, topology.json")
-    parser.add_argument("--mbps", type=float, default=MODEL_MBPS, help="of every link (default: %(default)s)")
-    parser.add_argument("--prefix", default=Wiring.prefix, help="of the namespaces' names (default: %(default)s)")
+    parser.add_argument("--mbps", type=float, default=MODEL_MBPS, help="rate of every link (default: %(default)s)")
+    parser.add_argument(
+        "--prefix", default=Wiring.prefix, help="prefix of the namespaces' names (default: %(default)s)"
+    )
     parser.add_argument(
         "--management",
         default=Wiring.management,

@@ -1,4 +1,4 @@
-"""Python functions as processes in hosts, forked from one process that has imported the heavy modules already.
+"""Runs Python functions as processes in hosts, forked from one process that has already imported heavy modules.
 
 Importing torch costs some seconds of CPU: eight workers that each import it keep two cores busy for half a minute.
 The zygote imports once and forks for each call; the child enters the host's network namespace before it has threads.
@@ -8,7 +8,7 @@ The zygote imports once and forks for each call; the child enters the host's net
         worker.send("go")
         print(worker.receive(timeout=60))
 
-The function is called as f(channel, **arguments); what it returns (JSON) is the last message.
+The function is called as f(channel, **arguments); its return value (JSON) is the last message.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from topologies.emulation import Emulation
 from topologies.network import EmulationError
 
 START_SECONDS = 180.0
-NAMESPACES = ("mnt", "net")  # with the host's own /sys, /etc/hosts and /etc/resolv.conf
+NAMESPACES = ("mnt", "net")  # The mount namespace has the host's own /sys, /etc/hosts and /etc/resolv.conf.
 _LENGTH_BYTES = 4
 _REQUEST_BYTES = 1 << 16
 
@@ -46,7 +46,7 @@ class Channel:
         self._connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
     def receive(self, timeout: float | None = None) -> Any:
-        """The next message. Raises TimeoutError, or EOFError when the other side is gone."""
+        """Return the next message. Raises TimeoutError, or EOFError if the other side has closed."""
         self._connection.settimeout(timeout)
         length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
         return json.loads(self._exactly(length))
@@ -61,12 +61,12 @@ class Channel:
         return data
 
     def send_self(self) -> None:
-        """A descriptor of this process, and its id. Before all messages."""
+        """Send a descriptor of this process, and its id. Must come before all messages."""
         socket.send_fds(self._connection, [b"p"], [os.pidfd_open(os.getpid())])
         self.send({"pid": os.getpid()})
 
     def receive_process(self, timeout: float | None = None) -> tuple[int, int]:
-        """What `send_self` sent: (descriptor, id). Raises as `receive` does."""
+        """Return the (descriptor, id) that the other side sent by `send_self`. Raises as `receive` does."""
         self._connection.settimeout(timeout)
         _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
         if not descriptors:
@@ -78,24 +78,24 @@ class Channel:
 
 
 class HostFailure(EmulationError):
-    """A process in a host failed; carries the end of what it said."""
+    """A process in a host failed; the message has the end of its log."""
 
 
 class HostProcess:
-    """A function that runs in a host. Messages go both ways; `result` waits for what it returns."""
+    """A function that runs in a host. Messages go both ways; its return value is the last one."""
 
     def __init__(self, host: str, channel: Channel, log: Path) -> None:
         self.host = host
         self.log = log
         self._channel = channel
         self._pid: int | None = None
-        # Ids are given out again, within seconds on a busy machine; a descriptor is of this process for ever.
+        # Process ids are used again, within seconds on a busy machine; a descriptor always means the same process.
         self._descriptor: int | None = None
         self._ended = False
 
     @property
     def pid(self) -> int | None:
-        """None: not known yet."""
+        """The process id, or None as long as it is not known."""
         return self._pid
 
     def send(self, message: Any) -> None:
@@ -105,7 +105,7 @@ class HostProcess:
             raise self._failure("is gone") from error
 
     def receive(self, timeout: float) -> Any:
-        """The next message (also the returned value). Raises HostFailure."""
+        """Return the next message (which may be the function's return value). Raises HostFailure."""
         self._learn_pid(timeout)
         reply = self._next(timeout)
         if "error" in reply:
@@ -118,7 +118,7 @@ class HostProcess:
         signal.pidfd_send_signal(self._descriptor, number)
 
     def end(self, timeout: float = 5.0) -> None:
-        """SIGTERM, and SIGKILL when it has not ended after `timeout` seconds. Nothing happens when it has ended."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if the process has ended."""
         if self._ended:
             return
         self._ended = True
@@ -133,16 +133,16 @@ class HostProcess:
             self._channel.close()
 
     def kill(self) -> None:
-        """SIGKILL, at once. Nothing happens when it has ended."""
+        """Send SIGKILL. Does nothing if the process has ended."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it this signal. Nothing happens when it has ended."""
+        """Send a signal. Does nothing if the process has ended."""
         with contextlib.suppress(HostFailure, ProcessLookupError):
             self._send(number)
 
     def _drain(self, timeout: float) -> None:
-        """Read until the process has closed its end, that is, has ended."""
+        """Read until the process has closed its end of the channel, which means that it has ended."""
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
                 self._channel.receive(timeout)
@@ -172,7 +172,7 @@ class HostProcess:
 
 
 class Zygote:
-    """The preloaded process. A context manager; ends with the emulation at the latest."""
+    """The preloaded process. A context manager; it ends with the emulation at the latest."""
 
     def __init__(self, emulation: Emulation, preload: Sequence[str] = ()) -> None:
         self._emulation = emulation
@@ -195,7 +195,7 @@ class Zygote:
             )
 
     def wait_ready(self, timeout: float = START_SECONDS) -> None:
-        """Return when the imports are done (spawning before that is fine, and waits). Raises EmulationError."""
+        """Return when the imports are done (`spawn` may be called before, and then waits). Raises EmulationError."""
         self._requests.settimeout(timeout)
         try:
             alive = self._requests.recv(1)
@@ -230,7 +230,7 @@ class Zygote:
         self.close()
 
     def close(self) -> None:
-        """End it. Children go on until they return or the emulation ends."""
+        """End the zygote. Its children go on until they return or the emulation ends."""
         self._requests.close()
         try:
             self._process.wait(5)
@@ -255,7 +255,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _child(request: Mapping[str, Any], channel: Channel) -> None:
-    """Enter the namespace, call, answer, exit; never returns."""
+    """Enter the namespace, call the function, send its result, exit; never returns."""
     status = 1
     try:
         channel.send_self()
@@ -279,7 +279,7 @@ def _child(request: Mapping[str, Any], channel: Channel) -> None:
 
 
 class _Messages(Channel):
-    """The child's side: bare messages, each wrapped so that the parent can tell them from a failure."""
+    """The child's side of a channel: it wraps messages, so that the parent can tell them from a failure."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(channel._connection)

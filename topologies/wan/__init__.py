@@ -1,1 +1,1 @@
-"""Wide-area networks, a namespace a site: agents over TCP in hosts, links with rates, delays and loss."""
+"""Emulated wide-area networks: a namespace per site, agents over TCP, and links with rates, delays and loss."""

@@ -1,4 +1,4 @@
-"""What changes in an emulated WAN while its agents work: what fails, and rates that are drawn anew."""
+"""Changes of an emulated WAN while its agents work: failures, and rates that are drawn anew."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from topologies.faults import Fault, Faults, link_of
 from topologies.wan.processes import Agents, Controllers
 
 Rates = Mapping[tuple[int, int], float]
-"""Mbit/s, by the numbers of two sites: from, to."""
+"""Rates in Mbit/s by (from, to), the numbers of two sites."""
 
 
 class Changes(Faults):
-    """Failures, each at its time; and with `redraw`, `draw(k)` for the k-th time every so many seconds.
+    """Failures, each at its time, and new rates at intervals.
 
-    The controllers are told what a network tells, which systems that only measure learn in no other way: of a link that
-    is back, and of new rates but for links that are cut.
+    redraw: seconds between new rates; the k-th are `draw(k)`. The controllers are told what a network would report: a
+    link that is back, and new rates except those of links that are cut. Systems that only measure use nothing else.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Changes(Faults):
     ) -> None:
         super().__init__(emulation, faults, self._process, log)
         self._controllers, self._agents = controllers, agents
-        self._rates: dict[tuple[str, str], float] = {}  # as they were drawn last
-        self._cut: list[set[str]] = []  # links that are, now
+        self._rates: dict[tuple[str, str], float] = {}  # the rates that were drawn last
+        self._cut: list[set[str]] = []  # links that are cut now
         self._thread = threading.Thread(target=self._redraw, args=(redraw, draw), daemon=True) if redraw else None
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
-"""A coordinator in a process of its own, so that it can be killed: python -m topologies.wan.controller ARGUMENTS.
+"""Runs a coordinator in a process of its own, so that it can be killed: python -m topologies.wan.controller ARGUMENTS.
 
-ARGUMENTS: JSON. It prints a line of JSON for what happens; lines on stdin tell of links: {"sender", "receiver",
-"mbps"}.
+ARGUMENTS is JSON. The process prints one line of JSON per event, and reads lines on stdin with the rates of links:
+{"sender", "receiver", "mbps"}.
 """
 
 from __future__ import annotations

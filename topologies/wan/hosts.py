@@ -1,4 +1,6 @@
-"""What runs at a site (see `topologies.zygote`): an agent that brings values round after round and checks the mean."""
+"""The function that runs at a site (see `topologies.zygote`): an agent that averages values in rounds and checks
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from overlay.net.tls import Security
 from topologies.zygote import Channel
 
 PAUSE_SECONDS = 0.05
-"""Between rounds: what a site computes."""
+"""Pause between rounds, in which a real site would compute."""
 
 
 def brought(site: int, values: int) -> np.ndarray:
-    """Whole numbers: sums are exact in any order, and say by whom they are."""
+    """Return a site's values: whole numbers, so that sums are exact in any order and tell which sites are in them."""
     return ((np.arange(values) % 97 + 1) * (site + 1)).astype(np.float32)
 
 
@@ -29,8 +31,11 @@ def synchronise(
     channel: Channel, *, coordinator: list[Any], backups: list[list[Any]], node: str, address: str, site: int,
     sites: dict[str, int], values: int, credentials: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Rounds until a message comes. rounds: synchronisations with others; alone: without; given_up: that failed and
-    were begun again; wrong: whose result was not the mean of those who took part; peak_mb: of memory."""
+    """Synchronise in rounds until a message comes, and return counts.
+
+    rounds: synchronisations with others. alone: rounds without others. given_up: rounds that failed and were begun
+    again. wrong: rounds whose result was not the mean of the participants' values. peak_mb: peak memory in MB.
+    """
     host, port = coordinator
     others = [(str(a), int(b)) for a, b in backups]
     security = Security.of(tls_of(Path(credentials))) if credentials else None

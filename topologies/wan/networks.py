@@ -1,4 +1,4 @@
-"""The networks by name, scaled to the machine, and their emulation."""
+"""The named wide-area networks, scaled to what the machine can emulate, and their emulation."""
 
 from __future__ import annotations
 
@@ -25,17 +25,22 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
     "aws": lambda seed: aws(),
     "netstorm": lambda seed: netstorm_draw(np.random.default_rng(seed)),
 }
-TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
+TOTAL_MBPS = 400.0  # sum over all links, which two cores forward and add with time to spare
 HOST_MBPS = 1000.0
 WINDOW_SEGMENTS = 4
 ACKNOWLEDGEMENT_BYTES = 90
-"""What an acknowledgement takes at most, with what it says of frames that came out of order; and what opens a
-connection. They go before what waits for a link: rates are scaled down some 600 times, so a frame of data takes 10 ms,
-in which the real link sends hundreds, and its acknowledgements wait microseconds."""
+"""Largest acknowledgement in bytes, with its report of frames that came out of order, or packet that opens a
+connection.
+
+Such packets overtake those that wait for a link: rates are scaled down some 600 times, so a data frame takes 10 ms, in
+which the real link sends hundreds, and its acknowledgements wait microseconds.
+"""
 
 
 def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
-    """The network with all rates times one factor (never above 1), so that they sum to total_mbps; the factor."""
+    """Return the network with all rates times one factor (at most 1), so that they sum to total_mbps, and the
+    factor.
+    """
     factor = min(1.0, total_mbps / sum(data["mbps"] for _, _, data in graph.edges(data=True)))
     result = graph.copy()
     for _, _, data in result.edges(data=True):
@@ -44,8 +49,11 @@ def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
 
 
 def redrawn(graph: nx.DiGraph, factor: float, seed: int, k: int) -> dict[tuple[Any, Any], float]:
-    """Mbit/s of all links, drawn for the k-th time: as NetStorm's paper has it on its network, 20 to 155 (times the
-    factor); else 0.3 to 1 times what the link has in the (scaled) graph."""
+    """Return new rates of all links in Mbit/s, drawn for the k-th time.
+
+    NetStorm's network gets the rates of its paper, 20 to 155 Mbit/s (times the factor); other networks get 0.3 to 1
+    times the link's rate in the (scaled) graph.
+    """
     rng = np.random.default_rng([seed, k])
     if graph.graph.get("name") == "netstorm":
         return {(u, v): factor * data["mbps"] for u, v, data in netstorm_draw(rng).edges(data=True)}
@@ -53,7 +61,10 @@ def redrawn(graph: nx.DiGraph, factor: float, seed: int, k: int) -> dict[tuple[A
 
 
 def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
-    """Each site a switch (dc0, ..) with one host (h0, ..); delay_ms one way on each link between sites."""
+    """Return a topology with a switch (dc0, ..) and one host (h0, ..) per site.
+
+    delay_ms: one way, on each link between sites.
+    """
     nodes: dict[str, dict[str, str]] = {}
     links: list[tuple[str, str, dict[str, float]]] = []
     for node in graph.nodes:
@@ -68,10 +79,13 @@ def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
 
 
 def window_bytes(topology: Topology, mtu: int, loss: float) -> int:
-    """Of a connection between any two hosts: what is under way where most is (rate and round trip of its way), and
-    WINDOW_SEGMENTS, which wait for a link and for their acknowledgement. No more: windows that stand in queues share
-    links by their round trips, and a connection over several gets less than its fair part. Where links lose packets,
-    twice that: what comes after a lost frame waits for it, and the sender goes on meanwhile."""
+    """Return the TCP window in bytes of a connection between any two hosts.
+
+    It is the largest bandwidth-delay product of the routes, and WINDOW_SEGMENTS that wait for a link and for their
+    acknowledgement. Larger windows would stand in queues, share links by their round trips, and give a connection over
+    several links less than its fair part. It is doubled where links lose packets: the frames after a lost one wait for
+    it, while the sender goes on.
+    """
     most = 0.0
     for route in ways(topology).values():
         links = list(pairwise(route))
@@ -81,7 +95,7 @@ def window_bytes(topology: Topology, mtu: int, loss: float) -> int:
 
 
 class Wan:
-    """The emulated network with its routes."""
+    """An emulated wide-area network with its routes."""
 
     def __init__(self, topology: Topology, loss: float, seed: int, *, mtu: int = MTU) -> None:
         self.topology, self.loss, self.mtu = topology, loss, mtu
@@ -97,7 +111,7 @@ class Wan:
                 self._share_alike(host)
             for u, v in self.topology.links:
                 if self.topology.kind(u) == self.topology.kind(v) == "switch":
-                    # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
+                    # A token bucket's credit, small in a fabric, is as large as a chunk on these slow links.
                     self.emulation.shape(u, v, burst_bytes=0, loss=self.loss, ahead_bytes=ACKNOWLEDGEMENT_BYTES)
         except BaseException:
             self.__exit__()
@@ -105,19 +119,21 @@ class Wan:
         return self
 
     def replication(self) -> Replication:
-        """What makes the switches copy multicasts, for one coordinator."""
+        """Return the means by which the switches copy multicasts, for one coordinator."""
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in self.emulation.switch_addresses.items()]
         return p4runtime(self.topology, addresses)
 
     def _share_alike(self, host: str) -> None:
-        """Connections share links as the simulator has it: all have the same window, which fills any way, so what of a
-        link a connection gets does not hang on how long it has been sending; and acknowledgements go before what waits
-        for a link (RFC 3449, ACKs-first scheduling), so it does not hang on what goes the other way. Without either, at
-        rates at which a frame takes 10 ms: BBR keeps ten and more frames in a queue, acknowledgements wait behind those
-        of the other direction, and the connection with the smaller window gets 0.6 of its rate. Where nothing is lost,
-        no timer need find out that something was: 1 s as RFC 6298 has it, so that a queue that grows sets none off.
+        """Make TCP connections share links as the simulator assumes.
+
+        All connections have the same window, which fills any route, so that a connection's rate does not depend on how
+        long it has been sending; and acknowledgements overtake data (RFC 3449, ACKs-first scheduling), so that it does
+        not depend on traffic in the other direction. Without either, when a frame takes 10 ms: BBR keeps ten and more
+        frames in a queue, acknowledgements wait behind the data of the other direction, and the connection with the
+        smaller window gets 0.6 of its rate. Where nothing is lost, no timer needs to detect losses: it is 1 s as in RFC
+        6298, so that a growing queue does not trigger it.
         """
-        # Half of a buffer is for what frames take beside their data.
+        # Half of a receive buffer is the kernel's overhead beside the data.
         window = 2 * window_bytes(self.topology, self.mtu, self.loss)
         settings = (
             "tcp_congestion_control=reno", "tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1",

@@ -1,4 +1,4 @@
-"""The processes of an emulated WAN: its controller and the backup of that one, and an agent a site."""
+"""The processes of an emulated WAN: a controller, its backup, and one agent per site."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ READY_SECONDS = 120.0
 
 
 class Controllers:
-    """The controller's process and its backup's."""
+    """The process of the controller, and that of its backup if there is one."""
 
     def __init__(self, host: str, arguments: dict[str, Any], log: Callable[[str], None]) -> None:
         self.host, self.arguments, self.log = host, arguments, log
-        self.tasks: list[tuple[float, float]] = []  # (when it ended, seconds)
+        self.tasks: list[tuple[float, float]] = []  # (when it ended, duration in seconds) of each task
         self.addresses: list[tuple[str, int]] = []
         self.processes: list[subprocess.Popen[str]] = []
 
@@ -56,7 +56,7 @@ class Controllers:
                 self.log(f"{'backup' if number else 'controller'}: {said['log']}")
 
     def tell(self, sender: str, receiver: str, mbps: float) -> None:
-        """What a network tells: the rate of a link between two sites now, Mbit/s one way."""
+        """Report the present rate of a link between two sites, in Mbit/s one way, to all controllers."""
         for process in self.processes:
             if process.poll() is None and process.stdin is not None:
                 process.stdin.write(json.dumps({"sender": sender, "receiver": receiver, "mbps": mbps}) + "\n")
@@ -67,7 +67,7 @@ class Controllers:
         self.processes[0].wait()
 
     def restart(self) -> None:
-        """The first one comes back, as the backup of the other where there is one."""
+        """Start the first controller again, as the backup of the other if there is one."""
         other = self.addresses[1] if len(self.addresses) > 1 else None
         self.start(backs_up=other, port=self.addresses[0][1], number=0)
 
@@ -78,12 +78,12 @@ class Controllers:
 
 
 class Agents:
-    """The sites' processes."""
+    """The agents' processes, one per site."""
 
     def __init__(
         self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int, keys: Path | None = None
     ) -> None:
-        """keys: the folder of everybody's certificates; None: plaintext."""
+        """Prepare the agents. keys: the folder of everybody's certificates; None: plaintext."""
         self.zygote, self.topology, self.controllers, self.values = zygote, topology, controllers, values
         self.keys = keys
         self.sites = {node: k for k, node in enumerate(topology.servers)}
@@ -113,7 +113,7 @@ class Agents:
         self.dead.discard(node)
 
     def end(self) -> list[dict[str, Any]]:
-        """Ends those that live; what each has done (topologies/wan/hosts.py)."""
+        """End the agents that live; returns their reports (topologies/wan/hosts.py)."""
         reports = []
         for node, process in self.processes.items():
             if node not in self.dead:

@@ -1,11 +1,11 @@
-"""Emulate a WAN with a system's agents and controller, and failures in the middle of rounds; say what came of it.
+"""Emulate a WAN with a system's agents and controller, inject failures in the middle of rounds, and report results.
 
     python -m topologies run --wan netstorm --system wan --fail 'dc0-dc1 at 5s for 5s'
     python -m topologies run --wan netstorm --system crew --backup --fail 'controller at 5s' --fail 'h3 at 8s for 5s'
     python -m topologies run --wan netstorm --system netstorm --loss 0.0002 --delay-ms 15 --redraw 180 --seconds 600
 
-A namespace a site: agents bring values round after round and check every mean that they get. --fail names a link
-between two sites (dc0-dc1), a site's agent (h3) or the controller; what fails for good has no "for".
+Each site is a namespace: its agent synchronises values round after round and checks every mean. --fail names a link
+between two sites (dc0-dc1), a site's agent (h3) or the controller; without "for" the failure is for good.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from topologies.zygote import HostFailure, Zygote
 
 SYSTEMS = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
 AFTER_SECONDS = 60.0
-"""So long, at most, a task may still take when the last failure is over and the time, too."""
+"""Longest time that a task may still take when the last failure and the run's time are over."""
 
 
 def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
-    """Everything, in order. Raises EmulationError."""
+    """Do the run and return its report. Raises EmulationError."""
     graph, factor = scaled(NETWORKS[arguments.wan](arguments.seed), arguments.total_mbps)
     topology = emulated(graph, arguments.delay_ms)
     faults = [parse_fault(text, topology, ("controller",)) for text in arguments.fail]
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
 
     def log(line: str) -> None:
         if over.is_set():
-            return  # at the end all leave, as they like
+            return  # At the end all agents leave, in any order.
         events.append((time.monotonic(), line))
         say(line)
 
@@ -133,7 +133,10 @@ def text(report: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status: 0 all well, 1 it could not run, 3 a result was wrong or nothing went on after the last failure."""
+    """Run the command.
+
+    Exit status: 0 all well, 1 it could not run, 3 a result was wrong or nothing went on after failures.
+    """
     parser = command_line.make("topologies", __doc__, "run --wan")
     parser.add_argument("--wan", nargs="?", const="netstorm", choices=NETWORKS, help="the network (default: netstorm)")
     parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
@@ -141,14 +144,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--backup", action="store_true", help="a backup controller, which agents know")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long it runs (default: %(default)s)")
     parser.add_argument("--values", type=amount, default=50_000, help="float32 values of a round (default 50k)")
-    parser.add_argument("--p", type=int, help="size of a group, receivers + 1 (default: half of the sites)")
+    parser.add_argument("--p", type=int, help="sites in a group, receivers + 1 (default: half of the sites)")
     parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
-    parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
-    parser.add_argument("--redraw", type=float, metavar="S", help="draw all links anew so often (NetStorm's paper: "
-                        "20 to 155 Mbit/s every 180 s)")  # fmt: skip
-    parser.add_argument("--total-mbps", type=float, default=200.0, help="of all links: scales their rates")
-    parser.add_argument("--seed", type=int, default=1, help="of network and values (default: %(default)s)")
+    parser.add_argument("--loss", type=float, default=0.0, help="fraction of packets that each link loses")
+    parser.add_argument("--redraw", type=float, metavar="S", help="seconds after which all links get new rates "
+                        "(NetStorm's paper: 20 to 155 Mbit/s every 180 s)")  # fmt: skip
+    parser.add_argument(
+        "--total-mbps", type=float, default=200.0, help="sum of all links' rates, which are scaled to it"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="random seed of network and values (default: %(default)s)")
     parser.add_argument("--tls", action="store_true", help="controller and agents show certificates, made for this run")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
     arguments = parser.parse_args(argv)
