@@ -1,4 +1,4 @@
-"""``python -m softswitch``: run one switch or a whole fabric, or talk to a running one.
+"""``python -m softswitch`` runs one switch or a whole fabric, or talks to a running one.
 
 python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.1:9559 --cpu-port 255
 python -m softswitch fabric FILE.json
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
+    """Run the command. Returns the exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["fabric"]:
@@ -101,7 +101,8 @@ def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
         level=options.LEVELS[chosen.log_level],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # A large batch is millions of objects without cycles: collecting at every 700th costs four times what parsing does.
+    # A large batch is millions of objects without cycles: collecting at every 700th costs four times as much as
+    # parsing.
     gc.set_threshold(50_000, 20, 20)
     end = EndSignal()
     switches = Switches(fabric, _tls(chosen), chosen.max_status_bytes)
@@ -144,8 +145,10 @@ def _stats(arguments: list[str]) -> int:
     )
     parser.add_argument("socket", help="path given as --control, or 'control' in the fabric file")
     parser.add_argument("device", nargs="?", help="id or name; all when left out")
-    parser.add_argument("--json", action="store_true", help="as JSON, with all members")
-    parser.add_argument("--every", type=float, metavar="SECONDS", help="again and again, until interrupted")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all members")
+    parser.add_argument(
+        "--every", type=float, metavar="SECONDS", help="repeat every so many seconds, until interrupted"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.every is not None and chosen.every <= 0:
         parser.error("--every must be more than 0")
@@ -228,8 +231,8 @@ def _ctl(arguments: list[str]) -> int:
     reboot.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="how long it stays off [0]")
     flip = commands.add_parser("flip", help="flip random bits in a device's registers, as broken memory does")
     flip.add_argument("device", help="id or name")
-    flip.add_argument("register", help="the registers whose names begin so")
-    flip.add_argument("--count", type=int, default=1, metavar="N", help="bits [1]")
+    flip.add_argument("register", help="prefix of the registers' names")
+    flip.add_argument("--count", type=int, default=1, metavar="N", help="number of bits [1]")
     flip.add_argument("--most-index", type=int, metavar="I", help="only in elements 0 to I")
     port = commands.add_parser("port", help="give a device a port on a Linux interface, or take it away")
     changes = port.add_subparsers(dest="change", required=True)

@@ -1,4 +1,4 @@
-"""Everything that softswitch raises on purpose; each message says what to do about it."""
+"""The exceptions that softswitch raises on purpose; each message says what to do about it."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ class InvalidValue(SoftswitchError):
 
 
 class StillInUse(SoftswitchError):
-    """The object cannot go: others refer to it."""
+    """The object cannot be deleted, because others refer to it."""

@@ -1,1 +1,1 @@
-"""The switch as a program: its options, configuration, control socket and ports of several switches in one process."""
+"""The switch as a program: its options, configuration, control socket, and several switches in one process."""

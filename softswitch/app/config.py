@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# v1model has 9-bit ports, and bmv2's drop port is 511.
+# v1model's port numbers have 9 bits, and bmv2's drop port is 511.
 MAX_PORT = 510
-DEFAULT_ADDRESS = "127.0.0.1:9559"  # not 0.0.0.0: P4Runtime asks nobody who he is
-MAX_PRIORITY_QUEUES = 8  # v1model's priority has 3 bits
+DEFAULT_ADDRESS = "127.0.0.1:9559"  # The default is not 0.0.0.0, because P4Runtime does not authenticate clients.
+MAX_PRIORITY_QUEUES = 8  # v1model's field `priority` has 3 bits.
 
-# What shaping a port has, with the range of each number; rate_mbps may also be null: no limit.
+# The settings of a port's shaping, with the range of each number; rate_mbps may also be null, for no limit.
 SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "rate_mbps": (0.001, 1e6),
     "burst_bytes": (0, 1e9),
@@ -47,12 +47,14 @@ Shape = dict[str, float | None]
 
 
 class ConfigError(ValueError):
-    """The description is wrong; the message says where and what."""
+    """The description of a fabric is wrong; the message says where and what."""
 
 
 @dataclass(frozen=True)
 class PortConfig:
-    """A port: on a Linux interface, or linked to (device id, port) in memory; ``shape`` is for what it sends."""
+    """A port, which is on a Linux interface or linked to (device id, port) in memory; ``shape`` is for what it
+    sends.
+    """
 
     port: int
     interface: str | None = None
@@ -62,10 +64,10 @@ class PortConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """A device; ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
+    """A device. ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
 
-    ``pcap``: folder for what its ports receive and send. ``priority_queues``: packets of this priority and above are
-    dropped. ``offload``: interfaces may be given super-frames.
+    ``pcap``: folder for recordings of what its ports receive and send. ``priority_queues``: packets of this priority
+    and above are dropped. ``offload``: whether interfaces may be given super-frames.
     """
 
     device_id: int
@@ -79,7 +81,9 @@ class DeviceConfig:
     offload: bool = True
 
     def pcap_files(self, port: PortConfig) -> tuple[Path, Path]:
-        """Files of what a port receives and sends: called after its interface, or after device and port."""
+        """Return the files that record what a port receives and sends, named after its interface, or device and
+        port.
+        """
         name = port.interface or f"{self.name}-{port.port}"
         folder = self.pcap or Path()
         return folder / f"{name}_in.pcap", folder / f"{name}_out.pcap"
@@ -87,7 +91,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class FabricConfig:
-    """Everything that one process runs."""
+    """The configuration of everything that one process runs."""
 
     devices: tuple[DeviceConfig, ...]
     grpc: tuple[str, ...] = (DEFAULT_ADDRESS,)
@@ -99,7 +103,7 @@ class FabricConfig:
         _check_fabric(self)
 
     def links(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Each link in memory once, as two (device id, port)."""
+        """Return each link in memory once, as two (device id, port)."""
         found = {
             tuple(sorted(((device.device_id, port.port), port.peer)))
             for device in self.devices
@@ -109,7 +113,7 @@ class FabricConfig:
         return sorted((a, b) for a, b in found)
 
     def find(self, device: int | str) -> DeviceConfig:
-        """The device with this id or name."""
+        """Return the device with this id or name."""
         for one in self.devices:
             if device in (one.device_id, one.name):
                 return one
@@ -126,7 +130,7 @@ def load(path: str | Path) -> FabricConfig:
 
 
 def parse(description: object, folder: Path = Path()) -> FabricConfig:
-    """The fabric in a parsed JSON document; relative paths start at ``folder``."""
+    """Return the fabric that a parsed JSON document describes; relative paths start at ``folder``."""
     members = _members(
         description, "the fabric", {"devices": list}, {"grpc": (str, list), "control": str, "threads": int, "seed": int}
     )
@@ -147,7 +151,7 @@ def parse(description: object, folder: Path = Path()) -> FabricConfig:
 
 
 def check_shape(shape: Mapping[str, Any], what: str) -> Shape:
-    """The settings of ``shape``, if they are known and in range; :class:`ConfigError` otherwise."""
+    """Return the settings of ``shape`` if they are known and in range; raises :class:`ConfigError` otherwise."""
     checked: Shape = {}
     for name, value in shape.items():
         if name not in SHAPE_RANGES:
@@ -167,7 +171,7 @@ def check_shape(shape: Mapping[str, Any], what: str) -> Shape:
 
 
 def _members(value: object, what: str, required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any]:
-    """The members of a JSON object, after checking their names and types."""
+    """Return the members of a JSON object, after checking their names and types."""
     if not isinstance(value, dict):
         raise ConfigError(f"{what} must be a JSON object, not {type(value).__name__}")
     for name in required:
@@ -184,7 +188,7 @@ def _members(value: object, what: str, required: dict[str, Any], optional: dict[
 
 
 def _device_ids(devices: list[object]) -> dict[str, int]:
-    """Ids by name; a device without name is called by its id."""
+    """Return the devices' ids by name; a device without a name is named by its id."""
     ids: dict[str, int] = {}
     for device in devices:
         if isinstance(device, dict) and isinstance(device.get("id"), int):
@@ -273,7 +277,7 @@ def _check_fabric(fabric: FabricConfig) -> None:
 
 
 def _check_address(address: str) -> None:
-    """gRPC takes a port modulo 65536, and one that is missing for 443."""
+    """Check an address to listen on: gRPC takes a port modulo 65536, and 443 for a missing one."""
     if address.startswith("unix"):
         return
     host, colon, port = address.rpartition(":")

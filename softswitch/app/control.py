@@ -1,8 +1,8 @@
-"""The control socket: statistics, traces, shaping, ports and reboots while the switches run.
+"""The control socket, for statistics, traces, shaping, ports and reboots while the switches run.
 
-A Unix stream socket. Each request is a line of JSON, each answer too: ``{"ok": true, "result": ...}`` or
-``{"ok": false, "error": "..."}``; a trace answers with a line for each packet before. ``docs/softswitch.md`` lists the
-commands.
+It is a Unix stream socket. Each request is a line of JSON, and so is each answer: ``{"ok": true, "result": ...}`` or
+``{"ok": false, "error": "..."}``; a trace sends a line for each packet before its answer. ``docs/softswitch.md`` lists
+the commands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ControlError(Exception):
-    """A command is refused."""
+    """A command was refused; the message says why."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -43,7 +43,7 @@ class _Handler(socketserver.StreamRequestHandler):
         while line := self.rfile.readline(MAX_LINE):
             self._send(self._answer(line))
             if not line.endswith(b"\n"):
-                return  # too long, or the client's last words; there is no next line to find
+                return  # The line is too long, or the client closed in the middle of it; there is no next line to find.
 
     def _answer(self, line: bytes) -> dict[str, object]:
         if len(line) == MAX_LINE:
@@ -88,7 +88,7 @@ class _Handler(socketserver.StreamRequestHandler):
         return {"packets": sent}
 
     def _gone(self) -> bool:
-        """Whether the client has closed its end."""
+        """Return whether the client has closed its end."""
         try:
             return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
@@ -107,7 +107,7 @@ class _SocketServer(socketserver.ThreadingUnixStreamServer):
 
 
 class ControlServer:
-    """Listens on ``path`` (mode 0600) until :meth:`stop`. Raises OSError when it cannot."""
+    """A server that listens on ``path`` (mode 0600) until :meth:`stop`. Raises OSError if it cannot."""
 
     def __init__(self, path: str, switches: Switches) -> None:
         self.path = path
@@ -130,7 +130,7 @@ class ControlServer:
 
 
 def execute(switches: Switches, request: object) -> object:
-    """Carry out one command; its result as JSON would have it."""
+    """Carry out one command; returns its result as JSON values."""
     if not isinstance(request, dict):
         raise ControlError("a request is a JSON object")
     arguments = dict(request)
@@ -169,7 +169,10 @@ def execute(switches: Switches, request: object) -> object:
 
 
 def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
-    """Send one command to a running softswitch; :class:`ControlError` when it is refused, OSError without contact."""
+    """Send one command to a running softswitch and return its result.
+
+    Raises :class:`ControlError` if the command is refused, OSError if nobody answers.
+    """
     for answer in conversation(path, command, timeout, **arguments):
         if "result" in answer:
             return answer["result"]
@@ -177,7 +180,7 @@ def call(path: str, command: str, timeout: float | None = None, **arguments: Any
 
 
 def conversation(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """The answers to a command as they come, up to the one with its ``result``; errors as in :func:`call`."""
+    """Yield the answers to a command as they come, up to the one with its ``result``; errors as in :func:`call`."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         try:

@@ -1,4 +1,4 @@
-"""Waiting for the signal that ends a process."""
+"""Waits for the signal that ends a process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import signal
 
 
 class EndSignal:
-    """SIGINT or SIGTERM, from now on; only in the main thread.
+    """A wait for SIGINT or SIGTERM, from construction on; only in the main thread.
 
-    Not an Event that a handler sets: Python runs handlers between two instructions of the main thread, so one for a
-    signal that comes just before a wait without end begins would never run, and one that comes while the main thread
-    holds the Event's lock would wait for it for ever. The descriptor is written to at once.
+    It is not an Event that a handler sets: Python runs handlers between two instructions of the main thread, so one for
+    a signal that comes just before an endless wait would never run, and one that comes while the main thread holds the
+    Event's lock would wait for it for ever. The descriptor is written to at once.
     """
 
     def __init__(self) -> None:
@@ -22,5 +22,5 @@ class EndSignal:
             signal.signal(number, lambda *_: None)
 
     def wait(self) -> None:
-        """Return once there was one."""
+        """Return once there was one of the signals."""
         os.read(self._reader, 1)

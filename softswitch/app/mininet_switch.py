@@ -1,4 +1,4 @@
-"""softswitch as a switch of Mininet.
+"""softswitch as a switch for Mininet.
 
     mn --custom softswitch/app/mininet_switch.py --controller none \\
         --switch softswitch,json=prog.json,p4info=prog.p4info.txtpb
@@ -26,17 +26,17 @@ from mininet.node import Switch
 
 
 class SoftSwitch(Switch):
-    """A P4 switch in software.
+    """A P4 switch in software, for Mininet.
 
     Args:
         json: bmv2 JSON of the program; None: it waits for one over P4Runtime.
-        p4info: of that program, so that P4Runtime clients find it installed.
-        device_id: P4Runtime's; None: the number in the switch's name.
+        p4info: P4Info of that program, so that P4Runtime clients find it installed.
+        device_id: P4Runtime's device id; None: the number in the switch's name.
         options: further options of `python -m softswitch`.
 
     Attributes:
         grpc: the address of its P4Runtime server, once it has started.
-        log: the file with what it says.
+        log: the file with its output.
     """
 
     _taken: ClassVar[int] = 0
@@ -63,7 +63,10 @@ class SoftSwitch(Switch):
         self.log = Path(tempfile.gettempdir()) / f"softswitch-{name}.log"
 
     def start(self, controllers: Any) -> None:
-        """Returns when it serves. Raises RuntimeError with what it said when it does not start."""
+        """Start the switch; returns when it serves.
+
+        Raises RuntimeError with the end of its output if it does not start.
+        """
         command = [sys.executable, "-m", "softswitch", *self._program, "--device-id", str(self.device_id)]
         for port, interface in sorted(self.intfs.items()):
             if interface.name != "lo":
@@ -80,7 +83,7 @@ class SoftSwitch(Switch):
         self.grpc = words["grpc"].split(",")[0]
 
     def stop(self, deleteIntfs: bool = True) -> None:
-        """Ends the process."""
+        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -91,4 +94,4 @@ class SoftSwitch(Switch):
 
 
 switches = {"softswitch": SoftSwitch}
-"""What `mn --custom` looks for."""
+"""`mn --custom` looks for this name."""

@@ -1,4 +1,4 @@
-"""The command line of a switch, with simple_switch_grpc's names, and what it says to options that mean nothing here."""
+"""The command line of a switch, with simple_switch_grpc's names, and warnings for options that have no effect here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from softswitch.p4runtime.service import API_VERSION
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
 
 LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "off": "CRITICAL"}
-DROP_PORT = 511  # v1model's mark_to_drop is compiled to it
+DROP_PORT = 511  # p4c compiles v1model's mark_to_drop to this port.
 
-# What simple_switch_grpc takes and this switch has no use for, and why.
+# Options of simple_switch_grpc that this switch accepts but has no use for, with the reason.
 _NOT_HERE = {
     "--thrift-port": ("PORT", "there is no Thrift server; P4Runtime and --control do its work"),
     "--nanolog": ("ADDRESS", "there is no nanomsg log; --trace and the command 'trace' show the path of packets"),
@@ -25,14 +25,14 @@ _NOT_HERE = {
 
 
 def program_name() -> str:
-    """How this was started: as the installed command or as a module."""
+    """Return the command as it was started: the installed one, or the module."""
     return "softswitch" if Path(sys.argv[0]).name == "softswitch" else "python -m softswitch"
 
 
 def single(arguments: list[str]) -> tuple[config.FabricConfig, argparse.Namespace]:
-    """The options of one switch, checked; ends the process with status 2 and a reason if they are wrong."""
+    """Return the checked options of one switch; ends the process with status 2 and a reason if they are wrong."""
     parser = _parser()
-    # simple_switch_grpc wants its target's options behind "--", here they may be anywhere.
+    # simple_switch_grpc wants its target's options behind "--"; here they may be anywhere.
     options = parser.parse_args(_with_folder([argument for argument in arguments if argument != "--"]))
     if options.program is None and not options.no_p4:
         parser.error("give the program's JSON, or --no-p4 to wait for one over P4Runtime")
@@ -58,7 +58,7 @@ def single(arguments: list[str]) -> tuple[config.FabricConfig, argparse.Namespac
 
 
 def _warn(options: argparse.Namespace) -> None:
-    """Say which options do less than with simple_switch_grpc."""
+    """Warn about options that do less than with simple_switch_grpc."""
     said = [f"{name}: {why}" for name, (_, why) in _NOT_HERE.items() if getattr(options, _place(name)) is not None]
     if options.drop_port != DROP_PORT:
         said.append(f"--drop-port {options.drop_port}: the drop port is {DROP_PORT}, as v1model has it")
@@ -78,9 +78,9 @@ def _place(name: str) -> str:
 
 
 def _with_folder(arguments: list[str]) -> list[str]:
-    """``--pcap FOLDER`` and ``--pcap`` alone, which is this folder, as one argument.
+    """Join ``--pcap FOLDER``, or ``--pcap`` alone, which means the current folder, into one argument.
 
-    What follows is taken as the folder unless it is an option or looks like the program.
+    The word after it is the folder unless it is an option or looks like the program.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -170,9 +170,9 @@ def _queues(text: str) -> int:
 
 
 def common(parser: argparse.ArgumentParser) -> None:
-    """The options that one switch and a fabric have in common."""
+    """Add the options that one switch and a fabric have in common."""
     parser.add_argument("--threads", type=int, help="packet-processing threads [1]")
-    parser.add_argument("--seed", type=int, help="of injected loss, duplication, jitter and reordering [0]")
+    parser.add_argument("--seed", type=int, help="random seed of injected loss, duplication, jitter and reordering [0]")
     parser.add_argument("--ready-fd", type=int, metavar="FD", help="also write the READY line here, then close it")
     parser.add_argument("--grpc-server-ssl", action="store_true", help="serve gRPC over TLS")
     parser.add_argument("--grpc-server-cert", type=Path, metavar="PEM", help="the server's certificate")

@@ -1,4 +1,4 @@
-"""A running fabric: data plane, P4Runtime server, and what an operator may do to them."""
+"""A running fabric: the data plane, the P4Runtime server, and the operations of the control socket on them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from softswitch.p4runtime.stubs import p4info_pb2
 
 
 class Switches:
-    """All devices of a :class:`FabricConfig`. Made complete, and idle until :meth:`start`.
+    """All devices of a :class:`FabricConfig`. They are made completely, and are idle until :meth:`start`.
 
-    Raises what loading programs, opening interfaces and listening raise: :class:`SoftswitchError`,
+    Raises the errors of loading programs, opening interfaces and listening: :class:`SoftswitchError`,
     :class:`P4RuntimeError`, OSError.
     """
 
@@ -37,9 +37,9 @@ class Switches:
         self._stopping = threading.Event()
         self._random = random.Random(config.seed)
         self._reboots = {device.device_id: threading.Lock() for device in config.devices}
-        self._shapes: dict[tuple[int, int], Shape] = {}  # of every port that there is
-        self._interfaces: dict[tuple[int, int], str] = {}  # of those that are on one
-        self._shapes_lock = threading.Lock()  # of both, and of what is done to ports
+        self._shapes: dict[tuple[int, int], Shape] = {}  # shape of every port that exists
+        self._interfaces: dict[tuple[int, int], str] = {}  # interface of each port that is on one
+        self._shapes_lock = threading.Lock()  # guards both dictionaries, and changes of ports
         for device in config.devices:
             self._fabric.add_device(device.device_id, device.cpu_port, device.priority_queues)
         for a, b in config.links():
@@ -66,13 +66,13 @@ class Switches:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop serving and free everything; the end of this object."""
+        """Stop serving and free everything; the object cannot be used afterwards."""
         self._stopping.set()
         self._server.stop()
         self._fabric.close()
 
     def shape(self, device: int | str, port: int, changes: Shape) -> Shape:
-        """Change how what a port sends is shaped; settings that are not given stay. All settings of the port."""
+        """Change the shaping of what a port sends; settings not given stay. Returns all settings of the port."""
         device_id = self.config.find(device).device_id
         what = f"device {device} port {port}"
         checked = check_shape(changes, what)
@@ -85,7 +85,9 @@ class Switches:
         return shape
 
     def add_port(self, device: int | str, port: int, interface: str) -> None:
-        """Give a device a port on a Linux interface, which is not shaped; until it is removed, or the process ends."""
+        """Give a device a port on a Linux interface, without shaping; it lasts until it is removed or the process
+        ends.
+        """
         found = self.config.find(device)
         place = found.device_id, port
         what = f"device {device} port {port}"
@@ -106,8 +108,11 @@ class Switches:
             self._shapes[place], self._interfaces[place] = {}, interface
 
     def remove_port(self, device: int | str, port: int) -> None:
-        """Take a port off its interface, which is free for others then. Entries for it stay: what they send to it is
-        dropped. A link in memory has two ends, and is what its devices were made with: it cannot be removed."""
+        """Detach a port from its interface, which others may then use.
+
+        Entries for the port stay, and what they send to it is dropped. A link in memory cannot be removed: it has two
+        ends, and its devices were made with it.
+        """
         place = self.config.find(device).device_id, port
         with self._shapes_lock:
             if place not in self._shapes:
@@ -128,8 +133,11 @@ class Switches:
             target.open()
 
     def flip(self, device: int | str, register: str, count: int = 1, most_index: int | None = None) -> list[object]:
-        """Flip a random bit (drawn with the fabric's seed) in each of `count` random elements of the registers whose
-        names begin with `register`; of elements up to `most_index` where that is given. What was flipped."""
+        """Flip a random bit, drawn with the fabric's seed, in each of `count` random elements; returns what was
+        flipped.
+
+        register: prefix of the registers' names. most_index: only elements up to this one; None: all.
+        """
         found = self._fabric.devices[self.config.find(device).device_id]
         program = found.program
         registers = [one for one in program.registers.values() if one.name.startswith(register)] if program else []
@@ -152,7 +160,7 @@ class Switches:
         return Trace(found, packets, in_port, out_port)
 
     def stats(self, device: int | str | None = None) -> dict[str, object]:
-        """Counters of all devices, or of one; JSON-serialisable."""
+        """Return the counters of all devices, or of one, as JSON values."""
         chosen = self.config.devices if device is None else (self.config.find(device),)
         return {"devices": {str(one.device_id): self._device_stats(one) for one in chosen}}
 
@@ -187,7 +195,7 @@ class Switches:
 
 
 def read_p4info(path: Path) -> p4info_pb2.P4Info:
-    """A P4Info file, in text format or binary."""
+    """Read a P4Info file, in text format or binary."""
     data = _read(path)
     try:
         return text_format.Parse(data.decode(), p4info_pb2.P4Info(), allow_unknown_field=True)

@@ -1,4 +1,4 @@
-"""All packets of all devices traced from the start: ``--trace`` and ``-L trace``."""
+"""Traces all packets of all devices from the start, for ``--trace`` and ``-L trace``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ POLL_S = 0.2
 
 
 class Tracer:
-    """One thread per device gives ``show`` the text of each packet, until :meth:`stop`."""
+    """A tracer with one thread per device, which gives ``show`` the text of each packet, until :meth:`stop`."""
 
     def __init__(self, switches: Switches, show: Callable[[str], None]) -> None:
         self._stopping = threading.Event()
-        self._lock = threading.Lock()  # packets of several devices do not mix
+        self._lock = threading.Lock()  # keeps the texts of several devices apart
         self._show = show
         traces = {device.name: switches.trace(device.device_id) for device in switches.config.devices}
         for trace in traces.values():
-            trace.start()  # so that no packet is missed
+            trace.start()  # All traces start here, so that no packet is missed.
         self._threads = [
             threading.Thread(target=self._run, args=item, name="trace", daemon=True) for item in traces.items()
         ]

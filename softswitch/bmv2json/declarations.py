@@ -1,4 +1,4 @@
-"""Reads what a program declares: headers, arrays of state, field lists, calculations, digests and checksums."""
+"""Reads a program's declarations: headers, arrays of state, field lists, calculations, digests and checksums."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _ALGORITHMS = {"csum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcC
 
 
 class Declarations:
-    """Of one program. ``union_members``: of each stack of unions, the names of a union's headers."""
+    """A reader of one program's declarations.
+
+    ``union_members``: for each stack of unions, the names of the headers in one of its unions.
+    """
 
     def __init__(self, root: dict[str, Any], expressions: Expressions) -> None:
         self.root = root
@@ -39,7 +42,7 @@ class Declarations:
         self.union_members: dict[str, list[str]] = {}
 
     def read(self) -> None:
-        """All but the checksums, which may refer to anything."""
+        """Read all declarations but the checksums, which may refer to anything."""
         self._header_types()
         self._headers()
         self._arrays()
@@ -55,7 +58,7 @@ class Declarations:
             p.digests[int(item["id"])] = self._digest(item)
 
     def read_checksums(self) -> None:
-        """The checksums that are verified or updated."""
+        """Read the checksums that are verified or updated."""
         self.program.checksums = tuple(self._checksum(item) for item in self.root.get("checksums", []))
 
     def _header_types(self) -> None:
@@ -75,7 +78,7 @@ class Declarations:
 
     @staticmethod
     def _varbit_width(item: dict[str, Any], name: str, offset: int) -> int:
-        """The most bits that a header type's varbit field can have."""
+        """Return the largest size in bits of a header type's varbit field."""
         what = f"varbit field {item['name']}.{name}"
         widths = [spec[1] for spec in item["fields"]]
         if widths.count("*") > 1 or "length_exp" in item or "max_length" not in item:
@@ -152,7 +155,7 @@ class Declarations:
         elements: list[tuple[FieldRef | Const, int]] = []
         for part in item["elements"]:
             element = self.expressions.expr(part, source)
-            if isinstance(element, Op) and element.op == "d2b":  # a boolean
+            if isinstance(element, Op) and element.op == "d2b":  # d2b makes a boolean of a number.
                 (element,) = element.args
             if isinstance(element, FieldRef) and not self.program.field_of(element).varbit:
                 elements.append((element, self.program.field_of(element).width))
@@ -163,7 +166,7 @@ class Declarations:
         return Digest(item["name"], int(item["id"]), tuple(elements), source)
 
     def calculation(self, item: dict[str, Any]) -> Calculation:
-        """A hash or checksum calculation."""
+        """Return a hash or checksum calculation."""
         source = source_of(item)
         if item["algo"] not in _ALGORITHMS:
             raise UnsupportedConstruct(f"hash algorithm {item['algo']!r}", source)
@@ -179,7 +182,7 @@ class Declarations:
                 inputs.append(CalcInput("const", value=hex_number(part["value"]), width=int(part["bitwidth"])))
             elif kind == "payload":
                 inputs.append(CalcInput("payload"))
-            elif kind == "expression":  # bmv2 does not load this either
+            elif kind == "expression":  # bmv2 does not load this either.
                 raise UnsupportedConstruct("hash or checksum over a bool (cast it to bit<1>)", source)
             else:
                 raise UnsupportedConstruct(f"calculation over {kind!r}", source)

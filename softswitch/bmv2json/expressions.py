@@ -37,30 +37,30 @@ _UNARY = {"not", "~", "valid", "valid_union", "d2b", "b2d", "last_stack_index", 
 
 
 class Expressions:
-    """Of one program, whose declarations they may refer to."""
+    """A reader of one program's expressions, which may refer to its declarations."""
 
     def __init__(self, program: P4Program) -> None:
         self.program = program
 
     def header(self, name: str) -> Header:
-        """A declared header."""
+        """Return a declared header. Raises BadProgram if there is none of this name."""
         header = self.program.headers.get(name)
         if header is None:
             raise BadProgram(f"reference to header {name!r}, which the program does not declare")
         return header
 
     def stack(self, name: str) -> Stack:
-        """A declared header stack."""
+        """Return a declared header stack. Raises BadProgram if there is none of this name."""
         stack = self.program.stacks.get(name)
         if stack is None:
             raise BadProgram(f"reference to header stack {name!r}, which the program does not declare")
         return stack
 
     def expr(self, item: Any, source: str | None, params: int = 0) -> Expr:
-        """An expression; ``params``: how many parameters the action has that it is in."""
+        """Return an expression. ``params``: the number of parameters of the action that contains it."""
         kind, value = item["type"], item["value"]
         if kind == "expression":
-            if isinstance(value, dict) and "type" in value:  # p4c wraps some expressions once more
+            if isinstance(value, dict) and "type" in value:  # p4c wraps some expressions twice.
                 return self.expr(value, source, params)
             return self._op(value, source, params)
         if kind == "field":
@@ -75,7 +75,7 @@ class Expressions:
             if not 0 <= int(value) < params:
                 raise BadProgram(f"{source}: action parameter {value} does not exist")
             return Param(int(value))
-        if kind == "header" and value in self.program.unions:  # so p4c calls an element of a union stack
+        if kind == "header" and value in self.program.unions:  # p4c refers to an element of a union stack so.
             return UnionRef(value)
         if kind == "header":
             return HeaderRef(self.header(value).name)
@@ -120,7 +120,7 @@ class Expressions:
         return Op(op, (self.expr(left, source, params), self.expr(right, source, params)))
 
     def action(self, item: dict[str, Any]) -> Action:
-        """An action with its statements."""
+        """Return an action with its statements."""
         params = tuple((p["name"], int(p["bitwidth"])) for p in item["runtime_data"])
         for name, width in params:
             check_width(width, f"parameter {name} of action {item['name']}")
@@ -128,7 +128,7 @@ class Expressions:
         return Action(item["name"], int(item["id"]), params, primitives)
 
     def primitive(self, item: dict[str, Any], params: int) -> Primitive:
-        """One statement of an action of ``params`` parameters."""
+        """Return one statement of an action with ``params`` parameters."""
         source = source_of(item)
         arguments = tuple(self._argument(a, source, params) for a in item["parameters"])
         return Primitive(item["op"], arguments, source, text_of(item))

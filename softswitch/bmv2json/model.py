@@ -1,4 +1,4 @@
-"""A v1model program as the rest of softswitch sees it: what the bmv2 JSON says, checked and typed."""
+"""A v1model program as the rest of softswitch sees it: the content of the bmv2 JSON, checked and typed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Field:
     width: int
     signed: bool
     offset: int  # bit offset in the header
-    varbit: bool = False  # width is then the most that it can have
+    varbit: bool = False  # `width` is then the largest size.
 
 
 @dataclass(frozen=True)
 class HeaderType:
-    """``width`` is the most bits that it can have. At most one field is a varbit."""
+    """A header type. ``width`` is its largest size in bits. At most one field is a varbit."""
 
     name: str
     fields: tuple[Field, ...]
@@ -142,7 +142,7 @@ Expr = (
 
 @dataclass(frozen=True)
 class Named:
-    """A reference to a register array, counter array or calculation, or a literal string."""
+    """A reference by name to a register array, counter array or calculation, or a literal string."""
 
     kind: str
     name: str
@@ -182,8 +182,9 @@ class Transition:
 
 @dataclass(frozen=True)
 class ParserOp:
-    """``extract`` (args: header or stack), ``extract_VL`` (also the bits of its varbit field),
-    ``set``, ``verify``, ``advance`` or ``primitive`` (args: one Primitive)."""
+    """An operation of a parser state: ``extract`` (args: header or stack), ``extract_VL`` (also the bits of its varbit
+    field), ``set``, ``verify``, ``advance`` or ``primitive`` (args: one Primitive).
+    """
 
     op: str
     args: tuple[Argument | Primitive, ...]
@@ -210,7 +211,7 @@ class Key:
 
 @dataclass(frozen=True)
 class KeyValue:
-    """What a const entry wants of one key: value and mask, prefix length or upper end."""
+    """The condition of a const entry on one key: value and mask, prefix length, or upper end."""
 
     kind: str
     value: int
@@ -313,7 +314,10 @@ class Counter:
 
 @dataclass(frozen=True)
 class Meter:
-    """An array of meters, or a table's direct meter (``table`` and ``target``, which gets its colour, are set)."""
+    """An array of meters, or a table's direct meter.
+
+    A direct meter has ``table`` and ``target``, the field that gets its colour.
+    """
 
     name: str
     size: int
@@ -324,7 +328,10 @@ class Meter:
 
 @dataclass(frozen=True)
 class ActionProfile:
-    """``selector`` names the calculation over the selector's key fields; ``None``: there are no groups."""
+    """An action profile.
+
+    ``selector`` names the calculation over the selector's key fields; ``None``: it has no groups.
+    """
 
     name: str
     size: int
@@ -343,7 +350,7 @@ class ValueSet:
 
 @dataclass(frozen=True)
 class Digest:
-    """Fields (or constants) that one kind of message to the control plane has, each with its width in bits."""
+    """One kind of message to the control plane: the fields or constants in it, each with its width in bits."""
 
     name: str
     id: int
@@ -380,7 +387,7 @@ class P4Program:
     aliases: dict[str, FieldRef] = field(default_factory=dict)
 
     def field_of(self, ref: FieldRef) -> Field:
-        """The declaration behind a reference; ``BadProgram`` if there is none."""
+        """Return the declaration behind a reference; raises ``BadProgram`` if there is none."""
         header = self.headers.get(ref.header)
         if header is None:
             raise BadProgram(f"reference to header {ref.header!r}, which the program does not declare")

@@ -25,7 +25,10 @@ from softswitch.errors import BadProgram, UnsupportedConstruct
 
 
 class Parser:
-    """Of one program. ``union_members``: of each stack of unions, the names of a union's headers."""
+    """A reader of one program's parser and deparser.
+
+    ``union_members``: for each stack of unions, the names of the headers in one of its unions.
+    """
 
     def __init__(
         self, root: dict[str, Any], expressions: Expressions, union_members: Mapping[str, Sequence[str]]

@@ -24,7 +24,10 @@ _MATCH_KINDS = {"exact", "lpm", "ternary", "range", "valid"}
 
 
 class Pipelines:
-    """Of one program, whose actions are read already. ``calculation`` reads that of a selector."""
+    """A reader of the pipelines of one program whose actions are read already.
+
+    ``calculation``: reads that of a selector.
+    """
 
     def __init__(
         self, root: dict[str, Any], expressions: Expressions, calculation: Callable[[dict[str, Any]], Calculation]

@@ -1,4 +1,4 @@
-"""Reads a whole program."""
+"""Reads a whole program from bmv2 JSON."""
 
 from __future__ import annotations
 

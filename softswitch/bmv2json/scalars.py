@@ -1,4 +1,4 @@
-"""The leaves of the JSON: numbers in their limits, and where in the P4 source something comes from."""
+"""Reads the leaves of the JSON: numbers, with checks of their limits, and positions in the P4 source."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 from softswitch.errors import BadProgram
 
-MAX_WIDTH = 1 << 16  # bits in a field, register or constant; far above any real program, keeps hostile JSON cheap
+# Bits in a field, register or constant. This is far above any real program, and keeps hostile JSON cheap.
+MAX_WIDTH = 1 << 16
 
 
 def source_of(obj: Any) -> str | None:
-    """``file.p4:line`` of a JSON object's ``source_info``, when the compiler left one."""
+    """Return ``file.p4:line`` from a JSON object's ``source_info``, if the compiler wrote it."""
     info = obj.get("source_info") if isinstance(obj, dict) else None
     if not isinstance(info, dict) or "filename" not in info:
         return None
@@ -18,7 +19,7 @@ def source_of(obj: Any) -> str | None:
 
 
 def text_of(obj: Any) -> str | None:
-    """The P4 text of a JSON object, when the compiler left it."""
+    """Return the P4 text of a JSON object, if the compiler wrote it."""
     info = obj.get("source_info") if isinstance(obj, dict) else None
     text = info.get("source_fragment") if isinstance(info, dict) else None
     return " ".join(text.split()) if isinstance(text, str) else None

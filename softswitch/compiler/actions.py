@@ -1,4 +1,4 @@
-"""Actions: one C function each, `static void act_<id>(struct ss_state *s, struct packet *p, const uint8_t *a)`."""
+"""Compiles actions: each becomes `static void act_<id>(struct ss_state *s, struct packet *p, const uint8_t *a)`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 INLINE_LIMIT = 24  # primitives; larger actions become functions of their own
 SS_CLONE_REQUESTED = 0x8000
-_REPORTED_BEFORE = ("_jump_if_zero", "exit", "assert", "assume")  # what comes after them may not be reached
+# Code after these primitives may not be reached, so they are reported before they run.
+_REPORTED_BEFORE = ("_jump_if_zero", "exit", "assert", "assume")
 
 
 def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
-    """Where each parameter of an action lies in an entry: ([(byte offset, width)], bytes altogether)."""
+    """Return the place of each parameter in an entry: ([(byte offset, width in bits)], total bytes)."""
     places: list[tuple[int, int]] = []
     at = 0
     for _, width in action.params:
@@ -49,7 +50,7 @@ def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
 
 
 class ActionGen:
-    """Generates the action functions."""
+    """A generator of the action functions."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class ActionGen:
     # ------------------------------------------------------------------------------------------------------- actions
 
     def function(self, action: Action) -> str:
-        """The C function of an action."""
+        """Return the C function of an action."""
         self.expr.params = tuple(param_layout(action)[0])
         statements = self._body(action.primitives)
         self.expr.params = ()
@@ -141,7 +142,7 @@ class ActionGen:
     def _range(
         self, primitives: tuple[Primitive, ...], start: int, end: int, targets: dict[int, int]
     ) -> list[Statement]:
-        """The statements of primitives [start, end), and the label at the end if something jumps there."""
+        """Return the statements of primitives [start, end), with a label at the end if something jumps there."""
         statements: list[Statement] = []
         index = start
         while index < end:
@@ -161,7 +162,9 @@ class ActionGen:
     def _branch(
         self, primitives: tuple[Primitive, ...], index: int, end: int, targets: dict[int, int]
     ) -> tuple[Statement, int] | None:
-        """`if` without `else` around straight-line statements, as one statement; None if it is anything else."""
+        """Return an `if` without `else` around straight-line statements as one statement; None if it is anything
+        else.
+        """
         primitive = primitives[index]
         if primitive.op != "_jump_if_zero" or self.trace is not None:
             return None
@@ -196,7 +199,7 @@ class ActionGen:
         return target.value
 
     def primitive(self, primitive: Primitive) -> list[Statement]:
-        """The C statements of one primitive call."""
+        """Return the C statements of one primitive call."""
         if self.trace is None or primitive.op == "_jump":
             return self._primitive(primitive)
         report = Statement(self._report(self.trace, primitive), barrier=True)
@@ -205,7 +208,7 @@ class ActionGen:
         return [*self._primitive(primitive), report]
 
     def _report(self, trace: TraceGen, primitive: Primitive) -> str:
-        """C that reports a primitive call: the field that it has set, or else its arguments."""
+        """Return C that reports a primitive call with the field that it set, or else with its arguments."""
         self.expr.source = primitive.source
         values: list[tuple[str, Value, int]] = []
         args = [a for a in primitive.args if isinstance(a, FieldRef | StackField | Param | Op)]
@@ -217,7 +220,7 @@ class ActionGen:
             try:
                 value = self.expr.number(arg)
             except SoftswitchError:
-                continue  # a boolean, a header, a varbit field
+                continue  # Booleans, headers and varbit fields are not shown.
             values.append((name_of(arg), value, 0))
         kind = "if" if primitive.op.startswith("_jump") else "statement"
         return trace.point(kind, primitive.text or primitive.op, primitive.source, values)
@@ -279,7 +282,7 @@ class ActionGen:
         return [Statement(text, barrier=True)]
 
     def _assign_struct(self, primitive: Primitive) -> list[Statement]:
-        """A struct of its own in the JSON is metadata, which is always valid."""
+        """Assign a struct; one that is separate in the JSON is metadata, which is always valid."""
         to, source = primitive.args
         assert isinstance(to, HeaderRef) and isinstance(source, HeaderRef)
         kind = self.program.headers[to.header].type
@@ -304,7 +307,7 @@ class ActionGen:
         return [Statement(f"memmove({to}, {source}, {size}); {to_length} = {length};", barrier=True)]
 
     def _assign_union(self, primitive: Primitive) -> list[Statement]:
-        """The headers of two unions of one type are in the same order; at most one of the source's is valid."""
+        """Assign a union: two unions of one type have their headers in the same order, at most one of them valid."""
         to, source = primitive.args
         assert isinstance(to, UnionRef) and isinstance(source, UnionRef)
         return [Statement(self._copy_union(to.union, source.union), barrier=True)]
@@ -371,7 +374,7 @@ class ActionGen:
         return [Statement(text, barrier=True)]
 
     def _shift_union_stack(self, stack: str, direction: str, count: int) -> Statement:
-        """Element by element, since the headers of a union differ in size."""
+        """Shift a stack of unions element by element, since the headers of a union differ in size."""
         unions = self.program.union_stacks[stack]
         depth = len(unions)
         n = min(count, depth)
@@ -405,7 +408,7 @@ class ActionGen:
         return RowAccess(name, index, place.size, declaration)
 
     def _element(self, place: RegisterPlace, row: RowAccess) -> tuple[Slot, Slot]:
-        """The element as a slot: (with the index spelled out, through the row pointer)."""
+        """Return the element as two slots: with the index written out, and through the row pointer."""
         if place.c_type:
             bits = place.element_bytes * 8
             base = f"(({place.c_type} *)(s->registers[{place.group}] + ix * {place.row_bytes}u))"
@@ -471,7 +474,7 @@ class ActionGen:
         return [Statement(text, barrier=True)]
 
     def _execute_meter(self, primitive: Primitive) -> list[Statement]:
-        """An index beyond the array leaves the result alone, as in bmv2."""
+        """Execute a meter; an index beyond the array leaves the result unchanged, as in bmv2."""
         meter, index, result = primitive.args
         assert isinstance(meter, Named) and meter.kind == "meter_array"
         decl = self.program.meters[meter.name]
@@ -528,10 +531,10 @@ class ActionGen:
         return [Statement(f"p->base.target.{member} = (uint16_t){self._uint64(primitive.args[0])};", barrier=True)]
 
     def _digest(self, primitive: Primitive) -> list[Statement]:
-        """The values are those of this moment, as v1model says (bmv2: those at the end of ingress)."""
+        """Send a digest with the values of this moment, as v1model says (bmv2 sends those at the end of ingress)."""
         _, number = primitive.args
         assert isinstance(number, Const)
-        if number.value == 0:  # what p4c makes of a digest of nothing
+        if number.value == 0:  # p4c compiles an empty digest to number 0.
             return []
         digest = self.program.digests.get(number.value)
         if digest is None:
@@ -543,7 +546,10 @@ class ActionGen:
         return [Statement(text, barrier=True)]
 
     def pack(self, values: list[tuple[Value, int]]) -> tuple[str, int]:
-        """C that puts values of some widths, each in whole bytes, into ``d``; and how many bytes that are."""
+        """Return C that packs values into ``d``, each in whole bytes, and the number of bytes.
+
+        values: (value, width in bits).
+        """
         fill, at = "memset(d, 0, sizeof d);", 0
         for value, width in values:
             slot = Slot("bytes", f"d + {at}", 0, -width % 8, width, False, ("d", at))
@@ -559,7 +565,9 @@ class ActionGen:
         return [Statement(text, barrier=True)]
 
     def _assert(self, primitive: Primitive) -> list[Statement]:
-        """``assert`` and ``assume``: a packet for which it does not hold is logged and dropped (bmv2 aborts)."""
+        """Compile ``assert`` and ``assume``: a packet that violates the condition is logged and dropped (bmv2
+        aborts).
+        """
         (condition,) = primitive.args
         self.messages.append(f"{primitive.op} does not hold at {primitive.source or 'an unknown line'}: packet dropped")
         text = (

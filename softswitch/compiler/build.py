@@ -1,5 +1,7 @@
-"""Compiles C with the system compiler, once: results are kept under the user's cache by the digest of everything that
-goes into them (source, headers, flags, compiler, CPU)."""
+"""Compiles C with the system compiler and caches the results under the digest of everything that goes into them.
+
+That is source, headers, flags, compiler and CPU.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TIMEOUT = 600.0  # seconds that the compiler may take
 
 
 def cache_dir() -> Path:
-    """Where compiled objects are kept: ``$XDG_CACHE_HOME/softswitch`` or ``~/.cache/softswitch``."""
+    """Return the folder of compiled objects: ``$XDG_CACHE_HOME/softswitch`` or ``~/.cache/softswitch``."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "softswitch"
 
@@ -33,7 +35,7 @@ def cache_dir() -> Path:
 def compile_program(source: str, quick: bool = False) -> tuple[Path, str]:
     """Compile a generated program. Returns the shared object and the digest that names it.
 
-    ``quick``: soon ready rather than fast.
+    ``quick``: compile in little time, to slower code.
     """
     headers = [RUNTIME / "ss_abi.h", RUNTIME / "ss_bits.h", RUNTIME / "ss_crc.h", RUNTIME / "ss_meter.h"]
     flags = tuple("-O1" if flag == "-O3" else flag for flag in FLAGS) if quick else FLAGS
@@ -41,14 +43,14 @@ def compile_program(source: str, quick: bool = False) -> tuple[Path, str]:
 
 
 def compile_runtime() -> Path:
-    """Compile the runtime (the part that is the same for all programs)."""
+    """Compile the runtime, which is the same for all programs."""
     sources = sorted(RUNTIME.glob("*.c"))
     return _compile(b"", sources, sorted(RUNTIME.glob("*.h")), RUNTIME_FLAGS)[0]
 
 
 @functools.cache
 def compiler() -> tuple[str, str]:
-    """(path of the C compiler, its version and this machine's CPU)."""
+    """Return (path of the C compiler, its version and this machine's CPU)."""
     path = shutil.which(os.environ.get("CC", "cc"))
     if path is None:
         raise CompilerFailed("no C compiler: install one (Debian: apt-get install gcc libc6-dev)")
@@ -67,7 +69,7 @@ def _cpu() -> str:
 
 def _compile(source: bytes, files: Sequence[Path], headers: Sequence[Path], flags: Sequence[str]) -> tuple[Path, str]:
     path, version = compiler()
-    flags = (*flags, *os.environ.get("SOFTSWITCH_CFLAGS", "").split())  # for sanitizers, say
+    flags = (*flags, *os.environ.get("SOFTSWITCH_CFLAGS", "").split())  # The variable is for sanitizers, for instance.
     digest = hashlib.sha256()
     for part in (source, *(f.read_bytes() for f in (*files, *headers)), " ".join(flags).encode(), version.encode()):
         digest.update(len(part).to_bytes(8, "little"))
@@ -96,5 +98,5 @@ def _compile(source: bytes, files: Sequence[Path], headers: Sequence[Path], flag
             raise CompilerFailed(f"{path} took more than {TIMEOUT:.0f} s") from None
         if done.returncode != 0:
             raise CompilerFailed(f"{path} failed:\n{done.stderr[-4000:]}")
-        os.replace(output, target)  # atomic: a second process may be compiling the same
+        os.replace(output, target)  # The rename is atomic, since a second process may be compiling the same.
     return target, name

@@ -1,4 +1,4 @@
-"""Calculations: one C function each, for the hashes of actions and the checksums of parser and deparser."""
+"""Compiles calculations to one C function each, for the hashes of actions and the checksums of parser and deparser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALGORITHMS = {
 
 
 class CalculationGen:
-    """Generates the calculations, and the calls of them."""
+    """A generator of the calculations, and of calls to them."""
 
     def __init__(self, layout: Layout, expr: ExprGen) -> None:
         self.layout = layout
@@ -30,11 +30,13 @@ class CalculationGen:
         self._index = {name: i for i, name in enumerate(self.program.calculations)}
 
     def call(self, name: str, payload: str = "NULL, 0") -> str:
-        """C for the result over the packet at hand; `payload`: where what follows the headers is, and its bytes."""
+        """Return C for the result over the present packet. `payload`: address and size of what follows the headers."""
         return f"calc_{self._index[name]}(p, {payload})"
 
     def function(self, calc: Calculation) -> str:
-        """``static uint64_t calc_<n>(const struct packet *p, const uint8_t *payload, uint32_t len)``."""
+        """Return the function ``static uint64_t calc_<n>(const struct packet *p, const uint8_t *payload, uint32_t
+        len)``.
+        """
         index = self._index[calc.name]
         total = 0
         lines: list[str] = []
@@ -67,7 +69,7 @@ class CalculationGen:
         )
 
     def _merge(self, inputs: tuple[CalcInput, ...]) -> list[CalcInput | _Run]:
-        """Joins neighbouring fields of one header into runs, which are copied as one."""
+        """Join neighbouring fields of one header into runs, which are copied at once."""
         merged: list[CalcInput | _Run] = []
         for part in inputs:
             if isinstance(part.ref, FieldRef) and not self.layout.is_metadata(part.ref.header):
@@ -122,7 +124,7 @@ class CalculationGen:
 
 
 class _Run:
-    """Adjacent bits of one header."""
+    """A run of adjacent bits of one header."""
 
     kind = "run"
     ref = None

@@ -18,38 +18,39 @@ from softswitch.compiler.values import Value
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 MAX_PACKET_STATE = 1 << 20  # bytes
-METER_BYTES = 128  # of struct ss_meter
+METER_BYTES = 128  # bytes of struct ss_meter
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What the Python side needs to talk to a table of the native code."""
+    """The numbers and places by which Python addresses a table of the native code."""
 
     table: Table
     index: int
     key_places: tuple[tuple[int, int], ...]  # per key: (byte offset, bytes), network order
     key_words: int
     ranges: tuple[int, ...]  # positions of the range keys
-    action_ids: tuple[int, ...]  # by the number that entries use
+    action_ids: tuple[int, ...]  # action ids by the number in entries
     params_bytes: int
 
 
 @dataclass(frozen=True)
 class ProfilePlan:
-    """What the Python side needs to talk to an action profile of the native code."""
+    """The numbers and places by which Python addresses an action profile of the native code."""
 
     index: int
-    action_ids: dict[str, int]  # one of each name, for its parameters
+    action_ids: dict[str, int]  # one action id per name, for its parameters
     numbers: dict[str, int]
     params_bytes: int
 
 
-CHOICE_BYTES = 4  # an entry of a table with an action profile has the number of a choice as its parameter
+# An entry of a table with an action profile has the number of a choice as its parameter, in this many bytes.
+CHOICE_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Generated:
-    """The C source of a program and how its objects are numbered in it."""
+    """The C source of a program, and the numbers of its objects in it."""
 
     source: str
     tables: dict[str, TablePlan]
@@ -57,16 +58,17 @@ class Generated:
     registers: dict[str, RegisterPlace]
     params: dict[int, tuple[tuple[tuple[int, int], ...], int]]  # action id -> (places, bytes)
     messages: tuple[str, ...]
-    points: tuple[Point, ...]  # of the traced variant
+    points: tuple[Point, ...]  # trace points of the traced variant
     profiles: dict[str, ProfilePlan]
     meters: dict[str, int]
     value_sets: dict[str, int]
 
 
 def generate(program: P4Program, trace: bool = False) -> Generated:
-    """C for ``program``; raises ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for nonsense.
+    """Generate C for ``program``.
 
-    With ``trace``, the variant of the program that reports what it does; its state is the same.
+    Raises ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for inconsistent input. ``trace``:
+    generate the variant of the program that reports what it does; its state is the same.
     """
     try:
         return _generate(program, trace)
@@ -161,7 +163,7 @@ def _profile_plan(name: str, index: int, program: P4Program) -> ProfilePlan:
 
 
 def pack_params(places: tuple[tuple[int, int], ...], size: int, values: tuple[int, ...]) -> bytes:
-    """Action parameters as the native code reads them."""
+    """Return action parameters in the form that the native code reads."""
     data = bytearray(size)
     for (at, width), value in zip(places, values, strict=True):
         bits = storage_bits(width)
@@ -174,7 +176,7 @@ def pack_params(places: tuple[tuple[int, int], ...], size: int, values: tuple[in
 
 
 def unpack_params(places: tuple[tuple[int, int], ...], data: bytes) -> tuple[int, ...]:
-    """The inverse of :func:`pack_params`."""
+    """Return the parameters in data that :func:`pack_params` made."""
     values: list[int] = []
     for at, width in places:
         bits = storage_bits(width)
@@ -276,7 +278,7 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
 
 
 def _copies_alike(program: P4Program, expr: ExprGen, calculations: CalculationGen) -> bool:
-    """Whether replicas of a packet are the same frame: egress is empty, and no checksum reads standard metadata."""
+    """Return whether replicas of a packet are equal: egress is empty, and no checksum reads standard metadata."""
     updates = [checksum for checksum in program.checksums if checksum.update]
     read = [calculations.function(program.calculations[checksum.calculation]) for checksum in updates]
     read += [plain(expr.boolean(c.condition)) for c in updates if c.condition is not None]

@@ -1,4 +1,4 @@
-"""Ingress and egress: the graph of tables and conditionals as C labels, and the tables' look-ups."""
+"""Compiles ingress and egress: the graph of tables and conditionals becomes C labels with the tables' look-ups."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import Field, Point
 from softswitch.compiler.values import Value, kind_for_bits
 
-ENDING = ("exit", "assert", "assume")  # primitives after which a packet may skip the rest of its pipeline
+ENDING = ("exit", "assert", "assume")  # a packet may skip the rest of its pipeline after these primitives
 
 
 def key_layout(table: Table) -> tuple[list[tuple[int, int]], int]:
-    """Where each key lies in the look-up key: ([(byte offset, bytes)], 64-bit words altogether)."""
+    """Return the place of each key in the look-up key: ([(byte offset, bytes)], total 64-bit words)."""
     places: list[tuple[int, int]] = []
     at = 0
     for key in table.keys:
@@ -27,14 +27,16 @@ def key_layout(table: Table) -> tuple[list[tuple[int, int]], int]:
 
 
 def table_actions(table: Table) -> list[int]:
-    """Action ids in the order that entries number them (with an action profile: see :func:`profile_actions`)."""
+    """Return action ids in the order of their numbers in entries (with an action profile: see
+    :func:`profile_actions`).
+    """
     return [i for i in dict.fromkeys((*table.actions, table.default_action)) if i >= 0]
 
 
 def profile_actions(program: P4Program, profile: str) -> list[str]:
-    """Names of the actions that a profile's members can have, in the order that members number them.
+    """Return the names of the actions that a profile's members can have, in the order of their numbers in members.
 
-    Each table has its own copies of its actions, of the same names.
+    Each table has copies of its actions, with the same names.
     """
     tables = (*program.ingress.tables.values(), *program.egress.tables.values())
     ids = (i for table in tables if table.profile == profile for i in table.actions)
@@ -52,7 +54,7 @@ class ControlGen:
         self.exits = any(p.op in ENDING for a in self.program.actions.values() for p in a.primitives)
 
     def function(self, pipeline: Pipeline) -> str:
-        """``static void <name>(state, packet)``."""
+        """Return the function ``static void <name>(state, packet)``."""
         labels = {name: i for i, name in enumerate((*pipeline.tables, *pipeline.conditionals))}
         lines = [
             f"static void {pipeline.name}(struct ss_state *restrict s, struct ss_packet *restrict base) {{",
@@ -109,7 +111,7 @@ class ControlGen:
             lines.append(self._meter(table.meter))
         if table.with_counters:
             lines.append("e->counter.packets++; e->counter.bytes += p->base.target.ingress_length;")
-        otherwise = "break;"  # not reached: an entry always has one of the table's actions
+        otherwise = "break;"  # This is not reached: an entry always has one of the table's actions.
         if table.profile is not None:
             lines.append(self._choose(table.profile))
             numbers = {name: i for i, name in enumerate(profile_actions(self.program, table.profile))}
@@ -136,7 +138,7 @@ class ControlGen:
         return [*lines, "}"]
 
     def _applied(self, table: Table, hit: str) -> str:
-        """C that reports a look-up: whether it hit, and the key."""
+        """Return C that reports a look-up: whether it hit, and the key."""
         assert self.trace is not None
         fields = [Field("hit", 1)]
         fill, at = f"d[0] = {hit};", 1
@@ -149,7 +151,7 @@ class ControlGen:
         return self.trace.raw(Point("table", table.name, table.source, tuple(fields)), fill, at)
 
     def _calls(self, table: Table, action_id: int, params: str) -> str:
-        """C that reports the action that a table calls."""
+        """Return C that reports the action that a table calls."""
         assert self.trace is not None
         action = self.program.actions[action_id]
         places, size = param_layout(action)
@@ -158,7 +160,7 @@ class ControlGen:
         return self.trace.at(Point("action", action.name, source, fields, tuple(places)), params, size)
 
     def _meter(self, name: str) -> str:
-        """A direct meter is executed before the action, and at a hit only, as in bmv2."""
+        """Return C that executes a direct meter, which bmv2 does before the action, and only on a hit."""
         meter = self.program.meters[name]
         assert meter.target is not None
         length = "p->base.target.ingress_length"
@@ -169,7 +171,7 @@ class ControlGen:
         )
 
     def _choose(self, name: str) -> str:
-        """The member that the entry at hand stands for; none at a miss, and for a group that is empty."""
+        """Return C that finds the member for the present entry; there is none on a miss, and in an empty group."""
         index = list(self.program.profiles).index(name)
         selector = self.program.profiles[name].selector
         pick = "0"

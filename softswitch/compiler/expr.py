@@ -1,6 +1,6 @@
-"""Expressions: bmv2's infinite-precision integers, computed in the narrowest C type that cannot go wrong.
+"""Compiles expressions: bmv2's infinite-precision integers, computed in the narrowest C type that cannot go wrong.
 
-Every value carries the interval it can lie in, so that the C type of each operation is wide enough for its exact
+Every value carries the interval that it lies in, so that the C type of each operation is wide enough for its exact
 result. Where only the low bits of a result matter (it is masked or stored in a field), the operations below it that
 respect congruence (+ - * & | ^ ~ <<) are done modulo a power of two instead.
 """
@@ -33,8 +33,11 @@ _LOGICAL = ("and", "or", "not", "d2b", "valid", "valid_union")
 
 @dataclass(frozen=True)
 class HeaderPlace:
-    """A header that an expression denotes: C address of its bytes, C lvalue of its validity, type name, C lvalue of its
-    varbit field's length in bytes ("" without one), C that makes the other headers of its union invalid."""
+    """A header that an expression denotes.
+
+    address: C address of its bytes. valid: C lvalue of its validity. varbit_length: C lvalue of its varbit field's
+    length in bytes, or "". others_invalid: C that makes the other headers of its union invalid.
+    """
 
     address: str
     valid: str
@@ -44,25 +47,25 @@ class HeaderPlace:
 
 
 class ExprGen(ValueGen):
-    """Generates C for the expressions of one program."""
+    """A generator of C for the expressions of one program."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.layout = layout
         self.program = layout.program
-        self.params: tuple[tuple[int, int], ...] = ()  # of the action at hand: (byte offset, width)
+        self.params: tuple[tuple[int, int], ...] = ()  # (byte offset, width) of the present action's parameters
 
     # ---------------------------------------------------------------------------------------------------- expressions
 
     def number(self, expr: Expr, demand: int | None = None) -> Value:
-        """C for an integer expression; with ``demand``, only its low ``demand`` bits need to be right."""
+        """Return C for an integer expression; with ``demand``, only its low ``demand`` bits need to be right."""
         value = self._number(expr, demand)
         if value.kind == "bool":
             raise BadProgram(f"{self.source}: a boolean where a number is expected")
         return value
 
     def uint64(self, expr: Expr) -> str:
-        """C of type uint64_t for an expression used as an index or amount."""
+        """Return C of type uint64_t for an expression used as an index or amount."""
         return self.convert(self.number(expr, 64), "u64")
 
     def _number(self, expr: Expr, demand: int | None) -> Value:
@@ -127,7 +130,7 @@ class ExprGen(ValueGen):
             if demand is None or (lo >= 0 and hi < 1 << demand):
                 kind = fit(min(lo, a.lo, b.lo), max(hi, a.hi, b.hi))
                 return self._exact(self._infix(op, self.convert(a, kind), self.convert(b, kind), kind), lo, hi, kind)
-        assert demand is not None  # without a demand both operands are exact
+        assert demand is not None  # Without a demand both operands are exact.
         kind = kind_for_bits(demand)
         if kind == "wide":
             self._note_wide(1 << demand)
@@ -203,7 +206,7 @@ class ExprGen(ValueGen):
         return self._exact(self._shr(value.c, amount, value.kind), lo, hi, value.kind)
 
     def _slice(self, ref: FieldRef, shift: int, bits: int) -> Value | None:
-        """Bits [shift, shift + bits) of a field wider than 64 bits, without loading the rest of it."""
+        """Return bits [shift, shift + bits) of a field wider than 64 bits, without loading the rest of it."""
         slot = self.layout.slot(ref)
         if slot.kind != "bytes" or slot.signed or slot.width <= 64 or bits > 64 or shift >= slot.width:
             return None
@@ -261,7 +264,7 @@ class ExprGen(ValueGen):
     # -------------------------------------------------------------------------------------------------------- booleans
 
     def boolean(self, expr: Expr) -> str:
-        """C of type bool for a boolean expression."""
+        """Return C of type bool for a boolean expression."""
         if isinstance(expr, BoolConst):
             return "true" if expr.value else "false"
         if not isinstance(expr, Op):
@@ -315,7 +318,7 @@ class ExprGen(ValueGen):
             return "false"
         size = self.program.header_types[a.type_name].width // 8
         same = f"{a.valid} && {b.valid} && memcmp({a.address}, {b.address}, {size}) == 0"
-        if a.varbit_length:  # what a varbit field leaves of its space is always 0
+        if a.varbit_length:  # The unused space of a varbit field is always 0.
             same += f" && {a.varbit_length} == {b.varbit_length}"
         return f"({same})"
 
@@ -330,7 +333,7 @@ class ExprGen(ValueGen):
     # --------------------------------------------------------------------------------------------- headers and stacks
 
     def header(self, expr: Expr) -> HeaderPlace:
-        """The header instance that an expression denotes."""
+        """Return the place of the header instance that an expression denotes."""
         if isinstance(expr, HeaderRef):
             instance = self.program.headers[expr.header]
             address = f"p->h + «{self.layout.header_at(expr.header)}»"
@@ -342,7 +345,7 @@ class ExprGen(ValueGen):
         raise BadProgram(f"{self.source}: a header is expected")
 
     def _element(self, stack_name: str, index: str) -> HeaderPlace:
-        """An element by run-time index; an index out of range is taken as the last one (bmv2: undefined)."""
+        """Return an element by run-time index; an index out of range means the last one (bmv2: undefined)."""
         stack = self.program.stacks[stack_name]
         base, size, valid = self.layout.stack_base(stack)
         bounded = f"ss_bound({index}, {len(stack.headers)})"
@@ -354,7 +357,7 @@ class ExprGen(ValueGen):
         return HeaderPlace(address, f"p->valid[{valid} + {bounded}]", stack.type.name, length)
 
     def size(self, place: HeaderPlace) -> str:
-        """C for the bytes that a header has in a packet."""
+        """Return C for the bytes that a header has in a packet."""
         kind = self.program.header_types[place.type_name]
         if kind.varbit is None:
             return str(kind.width // 8)
@@ -373,7 +376,7 @@ class ExprGen(ValueGen):
         return Value(f"((int64_t){following} - 1)", "i64", -1, size - 1)
 
     def last_field(self, expr: StackField) -> Slot:
-        """A field of a stack's last extracted element (element 0 of an empty stack; bmv2: undefined)."""
+        """Return a field of a stack's last extracted element (element 0 of an empty stack; bmv2: undefined)."""
         stack = self.program.stacks[expr.stack]
         last = f"(p->stack_next[{self.layout.stack_index[expr.stack]}] ? " + (
             f"p->stack_next[{self.layout.stack_index[expr.stack]}] - 1 : 0)"
@@ -381,12 +384,12 @@ class ExprGen(ValueGen):
         return self._field_of(self._element(expr.stack, last), stack.type.name, expr.field)
 
     def dynamic_field(self, expr: Op) -> Slot:
-        """The slot of ``access_field``."""
+        """Return the slot that ``access_field`` denotes."""
         place = self.header(expr.args[0])
         index = expr.args[1]
         fields = self.program.header_types[place.type_name].fields
         assert isinstance(index, Const)
-        if index.value == len(fields):  # the hidden validity field comes after the declared ones
+        if index.value == len(fields):  # The hidden validity field comes after the declared ones.
             return Slot("native", place.valid, 8, 0, 1, False, ("valid", -1))
         if not 0 <= index.value < len(fields):
             raise BadProgram(f"{self.source}: header type {place.type_name} has no field {index.value}")
@@ -399,7 +402,7 @@ class ExprGen(ValueGen):
         return self.layout.in_header(f"{place.address} + {decl.offset // 8}", decl, f"dynamic {type_name}")
 
     def target(self, expr: object) -> Slot:
-        """The slot that an assignment's left side denotes."""
+        """Return the slot that an assignment's left side denotes."""
         if isinstance(expr, FieldRef):
             return self.layout.slot(expr)
         if isinstance(expr, StackField):

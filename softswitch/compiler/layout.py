@@ -1,8 +1,8 @@
-"""Where every field lives: the packet state of a program.
+"""The packet state of a program: the place of every field.
 
 Header instances are kept as the raw bytes that came off the wire. Metadata fields are kept as native integers, all
 fields of one C type in one array, so that a run of statements over consecutive fields becomes a loop over an array
-(see :mod:`softswitch.compiler.reroll`). Numbers that may vary from one statement to the next within such a run are
+(see :mod:`softswitch.compiler.reroll`). Numbers that may differ from one statement to the next within such a run are
 written «n».
 """
 
@@ -38,13 +38,13 @@ REQUIRED = ("ingress_port", "egress_spec", "egress_port", "instance_type", "pack
 
 @functools.cache
 def storage_bits(width: int) -> int:
-    """Bits of the smallest C integer that holds ``width`` bits; 0 when none does."""
+    """Return the bits of the smallest C integer that holds ``width`` bits; 0 if there is none."""
     return next((bits for bits in (8, 16, 32, 64, 128) if width <= bits), 0)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a value lives.
+    """The place of a value.
 
     kind ``native``: the C lvalue ``place`` of ``bits`` bits. kind ``bytes``: network order at the C address ``place``,
     starting ``bit`` bits into the first byte. ``key`` identifies the memory for dependence checks.
@@ -149,7 +149,7 @@ class Layout:
     # ------------------------------------------------------------------------------------------------------ look-ups
 
     def slot(self, ref: FieldRef) -> Slot:
-        """The place of a field or of a header's validity bit."""
+        """Return the place of a field or of a header's validity bit."""
         decl = self.program.field_of(ref)
         if ref.field == "$valid$":
             return Slot("native", self.valid(ref.header), 8, 0, 1, False, ("valid", self._valid_at.get(ref.header, -1)))
@@ -161,33 +161,33 @@ class Layout:
         return self.in_header(f"p->h + «{self._header_at[ref.header] + decl.offset // 8}»", decl, ref.header)
 
     def in_header(self, place: str, decl: Field, key: str) -> Slot:
-        """The slot of field ``decl`` whose first byte is at the C address ``place``."""
+        """Return the slot of field ``decl`` whose first byte is at the C address ``place``."""
         if decl.varbit:
             raise UnsupportedConstruct(f"{decl.name}: this use of a varbit field")
         return Slot("bytes", place, 0, decl.offset % 8, decl.width, decl.signed, (f"header {key}", decl.offset))
 
     def valid(self, header: str) -> str:
-        """The C lvalue of a header's validity."""
+        """Return the C lvalue of a header's validity."""
         if header not in self._valid_at:
             raise BadProgram(f"{header!r} is metadata: it has no validity")
         return f"p->valid[«{self._valid_at[header]}»]"
 
     def varbit(self, ref: FieldRef) -> tuple[str, str, int]:
-        """A varbit field's C address, the C lvalue of its length in bytes, and the most bytes that it can have."""
+        """Return a varbit field's C address, the C lvalue of its length in bytes, and its largest size in bytes."""
         decl = self.program.field_of(ref)
         return self._varbit_place[ref.header], self._varbit_at[ref.header], decl.width // 8
 
     def varbit_length(self, header: str) -> str:
-        """The C lvalue of the bytes that a header's varbit field has; "" for a header without one."""
+        """Return the C lvalue of the length in bytes of a header's varbit field; "" if the header has none."""
         return self._varbit_at.get(header, "")
 
     def others_invalid(self, header: str) -> str:
-        """C that makes the other headers of a header's union invalid; "" when it is in none."""
+        """Return C that makes the other headers of a header's union invalid; "" if it is in no union."""
         others = (name for name in self._union_of.get(header, ()) if name != header)
         return " ".join(f"{self.valid(name)} = 0;" for name in others)
 
     def header_at(self, header: str) -> int:
-        """Byte offset of a header instance."""
+        """Return the byte offset of a header instance."""
         if header not in self._header_at:
             raise BadProgram(f"{header!r} is metadata, not a header")
         return self._header_at[header]
@@ -196,12 +196,12 @@ class Layout:
         return self.program.headers[header].metadata
 
     def stack_base(self, stack: Stack) -> tuple[int, int, int]:
-        """(byte offset of element 0, bytes per element, validity index of element 0)."""
+        """Return (byte offset of element 0, bytes per element, validity index of element 0)."""
         first = stack.headers[0].name
         return self._header_at[first], stack.type.width // 8, self._valid_at[first]
 
     def declaration(self) -> str:
-        """The C struct."""
+        """Return the C struct of the packet state."""
         arrays = [f"    {c_type(bits)} m{bits}[{max(n, 1)}];" for bits, n in reversed(self.counts.items())]
         return "\n".join(
             [

@@ -1,4 +1,4 @@
-"""The parser: one C function, one label per state."""
+"""Compiles the parser to one C function with one label per state."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from softswitch.compiler.trace import name_of
 from softswitch.compiler.values import Value, kind_for_bits
 from softswitch.errors import UnsupportedConstruct
 
-SHOWN_FIELDS = 24  # of an extracted header, in a trace
-MAX_STEPS = 4096  # states visited per packet, when the state graph has a cycle; more is ParserTimeout
+SHOWN_FIELDS = 24  # fields of an extracted header that a trace shows
+MAX_STEPS = 4096  # states visited per packet if the state graph has a cycle; more is ParserTimeout
 
 
 def value_set_words(value_set: ValueSet) -> int:
-    """64-bit words of a value set's key, which has each field in whole bytes."""
+    """Return the 64-bit words of a value set's key, which has each field in whole bytes."""
     return (sum((w + 7) // 8 for w in value_set.widths or (value_set.bits,)) + 7) // 8
 
 
@@ -41,10 +41,10 @@ class ParserGen:
         self.actions = actions
         self.trace = actions.trace
         self._labels = {name: i for i, name in enumerate(self.program.states)}
-        self._aheads = 0  # local copies of what lookahead reads
+        self._aheads = 0  # number of local copies of what lookahead reads
 
     def function(self) -> str:
-        """``static uint32_t parse(state, packet, data, len)``: returns the bytes consumed."""
+        """Return ``static uint32_t parse(state, packet, data, len)``, which returns the bytes consumed."""
         cyclic = self._has_cycle()
         lines = [
             "static uint32_t parse(struct ss_state *restrict s, struct ss_packet *restrict base,",
@@ -155,7 +155,7 @@ class ParserGen:
         return [s.checked for s in self.actions.primitive(primitive)]
 
     def _extract(self, place: HeaderPlace, name: str, varbit: str | None = None) -> str:
-        """C that extracts a header; ``varbit``: C of the bits of its varbit field."""
+        """Return C that extracts a header; ``varbit``: C of the number of bits in its varbit field."""
         kind = self.program.header_types[place.type_name]
         size = kind.width // 8
         if kind.varbit is not None:
@@ -169,7 +169,7 @@ class ParserGen:
         )
 
     def _extracted(self, place: HeaderPlace, name: str) -> str:
-        """C that reports an extracted header with its first fields."""
+        """Return C that reports an extracted header with its first fields."""
         if self.trace is None:
             return ""
         values: list[tuple[str, Value, int]] = []
@@ -180,7 +180,10 @@ class ParserGen:
         return self.trace.point("extract", name, None, values)
 
     def _extract_varbit(self, place: HeaderPlace, name: str, kind: HeaderType, field: Field, bits: str) -> str:
-        """The varbit field has space for the most that it can be; what follows it in the header is behind that."""
+        """Return C that extracts a header with a varbit field.
+
+        The varbit field has space for its largest size; the fields after it are stored behind that space.
+        """
         start, most = field.offset // 8, field.width // 8
         rest = kind.width // 8 - start - most
         return (
@@ -227,11 +230,11 @@ class ParserGen:
         return self.expr.store(slot, self.expr.number(source, slot.width))  # type: ignore[arg-type]
 
     def _lookahead(self, ahead: Lookahead) -> tuple[str, Value]:
-        """(C that checks the packet's length, the value)."""
+        """Return (C that checks the packet's length, the value)."""
         first, end = ahead.offset // 8, (ahead.offset + ahead.width + 7) // 8
         bounds = f"if (len - at < {end}u) {self._fail('PacketTooShort')}"
         place = f"data + at + {first}"
-        if ahead.offset % 8 or ahead.width not in (8, 16, 32, 64):  # such loads read too far
+        if ahead.offset % 8 or ahead.width not in (8, 16, 32, 64):  # Native loads of these widths would read too far.
             self._aheads += 1
             name, size = f"ahead{self._aheads}", end - first
             bounds += f" uint8_t {name}[{size + 16}] = {{0}}; memcpy({name}, {place}, {size});"
@@ -251,7 +254,7 @@ class ParserGen:
             else:
                 value = self.expr.number(expr)
             kind = kind_for_bits(width)
-            if value.lo < 0:  # compared as the bits of the field
+            if value.lo < 0:  # The value is compared as the bits of the field.
                 value = self.expr.truncate(value, width)
             ctype = {"u32": "uint32_t", "u64": "uint64_t", "u128": "u128", "wide": "ss_wide"}[kind]
             lines.append(f"const {ctype} k{i} = {self.expr.convert(value, kind)};")
@@ -278,7 +281,7 @@ class ParserGen:
         return [*lines, "}"]
 
     def _in_value_set(self, name: str, parts: list[tuple[str, int, str]]) -> str:
-        """C that begins a statement which is executed if the key is in a value set."""
+        """Return C that begins a statement which is executed if the key is in a value set."""
         index = list(self.program.value_sets).index(name)
         words = value_set_words(self.program.value_sets[name])
         lines = [f"uint64_t key[{words}]; uint8_t *const kb = (uint8_t *)key; memset(key, 0, {8 * words});"]
@@ -291,7 +294,7 @@ class ParserGen:
         return " ".join([*lines, f"if (ss_lookup_masked(&s->value_sets[{index}], key, {words}))"])
 
     def _matches(self, t: Transition, parts: list[tuple[str, int, str]]) -> str:
-        """C for: every part of the key equals its part of the value under its part of the mask."""
+        """Return C that tests whether every part of the key equals its part of the value under its part of the mask."""
         assert t.value is not None
         conditions: list[str] = []
         shift = 8 * sum((w + 7) // 8 for _, w, _ in parts)

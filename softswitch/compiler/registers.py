@@ -1,7 +1,7 @@
-"""Where register elements live.
+"""Places register elements in memory.
 
 Register arrays of one length and one element type form a group, and element i of all arrays of a group lie side by
-side: what 256 arrays hold for one slot is one contiguous KiB, and a packet that touches that slot in all of them
+side: what 256 arrays hold for one slot is one contiguous KiB, and a packet that accesses that slot in all of them
 touches a few cache lines, not 256.
 """
 
@@ -18,9 +18,10 @@ MAX_BYTES = 1 << 34  # of all registers of a program
 
 @dataclass(frozen=True)
 class RegisterPlace:
-    """Element ``i`` is ``element_bytes`` long, at ``i * row_bytes + offset`` in block ``group``.
+    """The place of a register array: element ``i`` is at ``i * row_bytes + offset`` in block ``group``.
 
-    Up to 128 bits it is a native integer, beyond that network-order bytes (right-aligned).
+    It has ``element_bytes`` bytes. Up to 128 bits it is a native integer, beyond that network-order bytes,
+    right-aligned.
     """
 
     name: str
@@ -33,13 +34,13 @@ class RegisterPlace:
 
     @property
     def c_type(self) -> str:
-        """The C integer type of an element, or "" when it is a run of bytes."""
+        """The C integer type of an element, or "" if it is an array of bytes."""
         bits = storage_bits(self.width)
         return c_type(bits) if bits else ""
 
 
 def place_registers(program: P4Program) -> tuple[dict[str, RegisterPlace], list[int]]:
-    """Returns the place of each register array by name, and the bytes of each group."""
+    """Return the place of each register array by name, and the bytes of each group."""
     groups: dict[tuple[int, int], list[Register]] = {}
     for register in program.registers.values():
         groups.setdefault((register.size, _element_bytes(register.width)), []).append(register)

@@ -33,7 +33,10 @@ class RowAccess:
 
 @dataclass(frozen=True)
 class Statement:
-    """A C statement. ``label`` ends a run (it is a jump target); ``reads``: what the row indices depend on."""
+    """A C statement.
+
+    ``label`` ends a run (it is a jump target). ``reads``: memory that the row indices depend on.
+    """
 
     checked: str
     fast: str = ""
@@ -51,12 +54,12 @@ class Statement:
 
 
 def plain(text: str) -> str:
-    """The text with its marks resolved to the numbers in them."""
+    """Return the text with its marks replaced by the numbers in them."""
     return MARK.sub(r"\1", text)
 
 
 def emit(statements: Sequence[Statement]) -> list[str]:
-    """C lines for the statements, in order, with runs turned into loops."""
+    """Return C lines for the statements, in order, with runs turned into loops."""
     lines: list[str] = []
     at = 0
     while at < len(statements):
@@ -126,7 +129,9 @@ _PLACE = re.compile(r"p->m(8|16|32|64|128)\[(?:\((-?\d+) \+ (-?\d+) \* i\)|(\d+)
 
 
 def _with_locals(loop: list[str]) -> list[str]:
-    """Keep metadata fields that every iteration uses in local variables, so that they don't tie iterations together."""
+    """Keep metadata fields that every iteration uses in local variables, so that iterations do not depend on each
+    other.
+    """
     text = "\n".join(loop)
     varying = {m[1] for m in _PLACE.finditer(text) if m[4] is None}
     fixed = {(m[1], m[4]) for m in _PLACE.finditer(text) if m[4] is not None and m[1] not in varying}
@@ -141,7 +146,7 @@ def _with_locals(loop: list[str]) -> list[str]:
 
 
 def _affine(first: str, second: str) -> str:
-    """``first`` with each mark replaced by its value in iteration ``i``."""
+    """Return ``first`` with each mark replaced by its value in iteration ``i``."""
     seconds = iter(int(n) for n in MARK.findall(second))
 
     def replace(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Numbers in C: each in the narrowest C type that holds what it can be; loads from slots, stores, arithmetic."""
+"""Numbers in C: each in the narrowest C type that holds its interval; loads from slots, stores and arithmetic."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from softswitch.compiler.layout import Slot, c_type
 from softswitch.errors import BadProgram, UnsupportedConstruct
 
-MAX_INTERMEDIATE = 1 << 14  # bits that an intermediate result may need
+MAX_INTERMEDIATE = 1 << 14  # largest number of bits of an intermediate result
 C_TYPES = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t", "u128": "u128", "i128": "i128", "wide": "ss_wide"}
-"""By kind of value; wide: more than 128 bits."""
+"""C type of each kind of value; "wide" has more than 128 bits."""
 _RING = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _BITS = {"u32": 32, "u64": 64, "u128": 128}
 
 
 @dataclass(frozen=True)
 class Value:
-    """A C expression. ``exact``: it equals the P4 value, which lies in [lo, hi]; else only its low bits are right."""
+    """A C expression.
+
+    ``exact``: it equals the P4 value, which lies in [lo, hi]; otherwise only its low bits are right.
+    """
 
     c: str
     kind: str  # u32 u64 i64 u128 i128 wide bool
@@ -26,7 +29,7 @@ class Value:
 
 
 def fit(lo: int, hi: int) -> str:
-    """The narrowest kind that holds every value of [lo, hi]."""
+    """Return the narrowest kind that holds every value of [lo, hi]."""
     if lo >= 0:
         for kind, bits in _BITS.items():
             if hi < 1 << bits:
@@ -39,17 +42,17 @@ def fit(lo: int, hi: int) -> str:
 
 
 def kind_for_bits(bits: int) -> str:
-    """The unsigned kind of so many bits."""
+    """Return the unsigned kind of so many bits."""
     return next((kind for kind, n in _BITS.items() if bits <= n), "wide")
 
 
 class ValueGen:
-    """Generates C for numbers. ``source`` is the P4 line at hand, for error messages."""
+    """A generator of C for numbers. ``source`` is the present P4 line, for error messages."""
 
     def __init__(self) -> None:
         self.source: str | None = None
-        self.wide_bits = 0  # widest intermediate result seen so far
-        self.reads: set[tuple[str, int]] = set()  # memory that what was generated since reset() reads
+        self.wide_bits = 0  # widest intermediate result so far
+        self.reads: set[tuple[str, int]] = set()  # memory that the C generated since reset() reads
 
     def reset(self) -> None:
         self.reads = set()
@@ -66,7 +69,7 @@ class ValueGen:
         self.wide_bits = max(self.wide_bits, bits)
 
     def const(self, value: int, kind: str) -> str:
-        """A C literal."""
+        """Return a C literal."""
         if kind == "u32":
             return f"{value & 0xFFFFFFFF:#x}u"
         if kind == "u64":
@@ -84,7 +87,7 @@ class ValueGen:
         return f"(ss_wide){{{{{limbs}}}}}"
 
     def convert(self, value: Value, kind: str) -> str:
-        """C for ``value`` as ``kind``, keeping at least the low bits."""
+        """Return C for ``value`` as ``kind``, keeping at least the low bits."""
         if value.kind == kind:
             return value.c
         if value.kind == "bool":
@@ -107,7 +110,7 @@ class ValueGen:
     # ---------------------------------------------------------------------------------------------------------- slots
 
     def load(self, slot: Slot, demand: int | None = None) -> Value:
-        """The value in a slot (only its low ``demand`` bits when given and that is cheaper)."""
+        """Return the value in a slot; with ``demand``, only its low ``demand`` bits if that is cheaper."""
         self.reads.add(slot.key)
         width = slot.width
         if slot.kind == "native":
@@ -147,7 +150,7 @@ class ValueGen:
         return Value(c, kind, 0, (1 << width) - 1, exact=not partial)
 
     def store(self, slot: Slot, value: Value) -> str:
-        """A C statement that puts ``value``, modulo 2^width, into a slot."""
+        """Return a C statement that stores ``value``, modulo 2^width, in a slot."""
         width = slot.width
         kind = kind_for_bits(width)
         fits = value.exact and value.lo >= 0 and value.hi < 1 << width
@@ -167,7 +170,7 @@ class ValueGen:
         return f"{put}({slot.place}, {slot.bit}, {width}, {c});"
 
     def sign_extend(self, value: Value, width: int) -> Value:
-        """The two's complement reading of the low ``width`` bits."""
+        """Return the two's complement reading of the low ``width`` bits."""
         lo, hi = -(1 << width - 1), (1 << width - 1) - 1
         if value.exact and lo <= value.lo and value.hi <= hi:
             return value
@@ -179,7 +182,7 @@ class ValueGen:
         return Value(f"ss_w_sext({self.convert(value, 'wide')}, {width})", "wide", lo, hi)
 
     def truncate(self, value: Value, width: int) -> Value:
-        """The low ``width`` bits, as an unsigned number."""
+        """Return the low ``width`` bits, as an unsigned number."""
         kind = kind_for_bits(width)
         c = self._infix("&", self.convert(value, kind), self.const((1 << width) - 1, kind), kind)
         return self._exact(c, 0, (1 << width) - 1, kind)

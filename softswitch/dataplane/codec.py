@@ -1,4 +1,4 @@
-"""Between what people say of an entry (:class:`Match`, :class:`Entry`) and the runtime's bytes."""
+"""Translates between table entries as Python sees them (:class:`Match`, :class:`Entry`) and the runtime's bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from softswitch.errors import InvalidValue, NoSuchObject
 
 
 class Match(NamedTuple):
-    """What an entry wants of one key field; every value matches with lpm and ``prefix_len`` 0, ternary and optional
-    with ``mask`` 0 (optional with a value has all bits of the mask set), range from 0 to the field's highest value.
+    """The condition of an entry on one key field.
+
+    Every value matches for lpm with ``prefix_len`` 0, ternary and optional with ``mask`` 0, and range from 0 to the
+    field's highest value. An optional match of a value has all bits of the mask set.
     """
 
     kind: str
@@ -32,8 +34,8 @@ class Match(NamedTuple):
 class Entry:
     """A table entry as installed. In a table with an action profile, ``chosen`` is set and ``action`` empty.
 
-    ``idle_timeout_ns``: 0: none. ``since_hit_ns``: since it was last hit, inserted or changed; only in a table with
-    idle timeouts.
+    ``idle_timeout_ns``: 0 for none. ``since_hit_ns``: time since it was last hit, inserted or changed; only in a table
+    with idle timeouts.
     """
 
     handle: int
@@ -48,7 +50,7 @@ class Entry:
 
 
 class NativeKey(NamedTuple):
-    """An entry's identity as the runtime takes it."""
+    """An entry's identity in the runtime's form."""
 
     key: bytes
     mask: bytes
@@ -57,7 +59,7 @@ class NativeKey(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the runtime has what an entry of a table consists of; for :meth:`softswitch.dataplane.tables.Tables.write`.
+    """The places of an entry's parts in the runtime's form, for :meth:`softswitch.dataplane.tables.Tables.write`.
 
     ``keys``: (byte offset, bytes) of each key, network order. ``actions``: by name, the number, the bytes of all
     parameters and their (byte offset, width in bits).
@@ -70,7 +72,7 @@ class Places(NamedTuple):
 
 
 class TableCodec:
-    """Translates between one table's entries and the runtime's bytes."""
+    """A translator between one table's entries and the runtime's bytes."""
 
     def __init__(self, program: Program, plan: TablePlan, profile: ActionProfile | None) -> None:
         self.program = program
@@ -141,7 +143,7 @@ class TableCodec:
         return m.value, mask
 
     def action(self, name: str, params: Sequence[int]) -> tuple[int, bytes]:
-        """(number, packed parameters) of an action of this table."""
+        """Return (number, packed parameters) of an action of this table."""
         if self.profile is not None:
             raise InvalidValue(f"table {self.info.name} has an action profile: its entries have a member or a group")
         number = self._numbers.get(name)
@@ -155,7 +157,7 @@ class TableCodec:
         return number, pack_params(places, size, tuple(params))
 
     def places(self) -> Places | None:
-        """``None``: entries have more to them, ranges, members of a profile or keys of which only some bits count."""
+        """Return the places, or ``None`` if entries have ranges, members of a profile, or keys with a static mask."""
         plan = self.plan
         if self.profile is not None or plan.ranges or any(key.mask is not None for key in plan.table.keys):
             return None
@@ -169,7 +171,7 @@ class TableCodec:
         return self.program.p4.actions[self.plan.action_ids[number]]
 
     def decode(self, data: bytes) -> tuple[Entry, int, int]:
-        """(entry, packets, bytes) from a record of the runtime."""
+        """Return (entry, packets, bytes) from a record of the runtime."""
         handle, packets, bytes_, ttl, since, priority, number, is_const, _ = struct.unpack_from(native.ENTRY, data)
         at = struct.calcsize(native.ENTRY)
         name, params, chosen = self._decode_action(number, data[at : at + self.plan.params_bytes])
@@ -204,7 +206,7 @@ class TableCodec:
 
 
 def const_match(key: KeyValue, width: int) -> Match:
-    """An entry of the program: P4 allows bits of the value outside the mask, and ignores them."""
+    """Return the match of a const entry: P4 allows bits of the value outside the mask, and ignores them."""
     value = key.value
     if key.kind == "ternary":
         value &= key.mask
@@ -222,7 +224,7 @@ def check_params(action: ActionInfo, params: Sequence[int]) -> None:
 
 
 def alternatives(m: Match, width: int, name: str) -> list[tuple[int, int]]:
-    """(value, mask) pairs of which a value satisfies one if it satisfies a match."""
+    """Return (value, mask) pairs such that a number satisfies the match if and only if it satisfies one of them."""
     full = (1 << width) - 1
     if not (0 <= m.value <= full and 0 <= m.mask <= full and 0 <= m.high <= full and 0 <= m.prefix_len <= width):
         raise InvalidValue(f"value set {name}: a match that does not fit {width} bits")

@@ -28,11 +28,11 @@ from softswitch.errors import InvalidValue, SoftswitchError
 
 log = logging.getLogger(__name__)
 
-CONST_PRIORITY = 1 << 24  # const entries get this minus their JSON priority, where a lower number wins
+CONST_PRIORITY = 1 << 24  # priority of a const entry: this minus its JSON priority, where a lower number wins
 
 
 class Owner(Protocol):
-    """What a device asks of its fabric."""
+    """The services that a device needs from its fabric."""
 
     closed: bool
     staged: set[int]
@@ -42,16 +42,16 @@ class Owner(Protocol):
         """From now on, tell devices when one of their interfaces goes up or down, or is made again."""
 
     def unlink(self, device_id: int, port: int) -> None:
-        """The port's link is gone, if it had one."""
+        """Forget the port's link, if it had one."""
 
 
 class Device(Tables, Externs):
     """One switch of a fabric: its program, tables, counters, registers, groups and ports.
 
-    Names that do not exist raise ``NoSuchObject``; values that do not fit raise ``InvalidValue``. ``packet_in`` gets
-    the frames that the pipeline sent to ``cpu_port``; ``capture`` those sent to ports that have neither interface nor
-    link; ``digest`` the number of a digest (as in ``Program.digests``) and a message, for those that are enabled. All
-    are called on the fabric's own thread; an exception in them is logged and goes no further.
+    Names that do not exist raise ``NoSuchObject``; values that do not fit raise ``InvalidValue``. Callbacks:
+    ``packet_in`` gets the frames that the pipeline sent to ``cpu_port``; ``capture`` those sent to ports that have
+    neither interface nor link; ``digest`` the number of a digest (as in ``Program.digests``) and a message, for those
+    that are enabled. All are called on the fabric's own thread; an exception in them is logged and goes no further.
     """
 
     def __init__(self, owner: Owner, handle: int, device_id: int, cpu_port: int | None) -> None:
@@ -65,11 +65,11 @@ class Device(Tables, Externs):
         self.digest: Callable[[int, bytes], None] | None = None
         self.traced: Callable[[bytes], None] | None = None
         self.idle: Callable[[str, list[Entry]], None] | None = None
-        self._attached: dict[int, tuple[str, int] | None] = {}  # port -> its interface and its index; None: a link
+        self._attached: dict[int, tuple[str, int] | None] = {}  # interface name and index by port; None for a link
 
     @property
     def _native(self) -> int:
-        """The native device; ``SoftswitchError`` once its fabric is closed, or a staged device discarded."""
+        """The native device. Raises ``SoftswitchError`` once its fabric is closed, or a staged device discarded."""
         if self._owner.closed:
             raise SoftswitchError(f"device {self.device_id}: its fabric is closed")
         if self._address is None:
@@ -83,7 +83,7 @@ class Device(Tables, Externs):
         self.commit(self.stage(program))
 
     def stage(self, program: Program) -> Device:
-        """A device without ports that has this program, fresh, while this one goes on: for writes ahead of ``commit``.
+        """Return a device without ports that has this program, for writes ahead of ``commit``, while this one goes on.
 
         ``discard`` frees one that is not committed.
         """
@@ -101,7 +101,7 @@ class Device(Tables, Externs):
         return staged
 
     def commit(self, staged: Device) -> None:
-        """Go over to the program and state of a staged device, between two frames; ports and shaping stay.
+        """Take over the program and state of a staged device, between two frames; ports and shaping stay.
 
         From then on ``staged`` is another name for this device, until its program is replaced.
         """
@@ -145,7 +145,7 @@ class Device(Tables, Externs):
                 self._insert(self._codecs[name], match, action, entry.params, priority=priority, const=True)
 
     def unload(self) -> None:
-        """Back to no pipeline and no state, as after power-up: frames are dropped until the next ``load``."""
+        """Remove pipeline and state, as after power-up: frames are dropped until the next ``load``."""
         with self._load_lock:
             self._check(self._lib.ss_device_load(self._native, None), "unload")
             self.program = None
@@ -170,9 +170,10 @@ class Device(Tables, Externs):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """No frame is processed meanwhile (on any device of the same thread): changes are one step to the data plane.
+        """Stop the processing of frames on all devices of the same thread, so that changes are one step to the data
+        plane.
 
-        What changes must do so in the system thread that entered.
+        The changes must be made in the system thread that entered.
         """
         self._lib.ss_device_freeze(self._native)
         try:
@@ -181,7 +182,7 @@ class Device(Tables, Externs):
             self._lib.ss_device_thaw(self._native)
 
     def register_flip(self, name: str, index: int, bit: int) -> None:
-        """Flip one bit (0: the lowest) of an element between two packets, as memory that is broken does."""
+        """Flip one bit (0: the lowest) of an element between two packets, as broken memory does."""
         width = self._register(name).width
         if not 0 <= bit < width:
             raise InvalidValue(f"register {name}: bit {bit} is not in 0..{width - 1}")
@@ -197,7 +198,7 @@ class Device(Tables, Externs):
         self._group_write(0, group, replicas, 0)
 
     def multicast_delete(self, group: int) -> None:
-        """Remove a group; ``NotFound`` if there is none."""
+        """Remove a group; raises ``NotFound`` if there is none."""
         self._check(self._lib.ss_group_write(self._native, 0, group & 0xFFFF, b"", -1, 0), f"multicast group {group}")
 
     def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0) -> None:
@@ -209,7 +210,7 @@ class Device(Tables, Externs):
         self._group_write(1, session, replicas, truncate)
 
     def clone_delete(self, session: int) -> None:
-        """Remove a session; ``NotFound`` if there is none."""
+        """Remove a session; raises ``NotFound`` if there is none."""
         self._check(self._lib.ss_group_write(self._native, 1, session & 0x7FFF, b"", -1, 0), f"clone session {session}")
 
     def _group_write(self, sessions: int, number: int, replicas: Sequence[tuple[int, int]], truncate: int) -> None:
@@ -221,10 +222,11 @@ class Device(Tables, Externs):
         self._check(result, "clone session" if sessions else "multicast group")
 
     def trace(self, frames: int, in_port: int | None = None, out_port: int | None = None) -> tuple[Point, ...]:
-        """Have the next ``frames`` frames (0: no more) that come in by a port and leave by a port traced.
+        """Trace the next ``frames`` frames (0: stop tracing) that come in by a port and leave by a port; returns the
+        points.
 
-        Each is given to ``traced`` when it is done; :mod:`.trace` reads that with the points returned here.
-        Another program ends it.
+        Each frame's record is given to ``traced`` when it is done; :mod:`.trace` reads it with the points. Loading
+        another program ends the trace.
         """
         generation = self._lib.ss_device_generation(self._native)
         address, points = self._program().traced()
@@ -237,14 +239,14 @@ class Device(Tables, Externs):
 
     @property
     def generation(self) -> int:
-        """A number that is another one for each program."""
+        """A number that differs for each program loaded."""
         return self._lib.ss_device_generation(self._native)
 
     # --------------------------------------------------------------------------------------------------------- frames
 
     @property
     def capture(self) -> Callable[[int, bytes], None] | None:
-        """Called with (port, frame) for frames sent to ports without interface or link."""
+        """Callback with (port, frame) for frames sent to ports without interface or link."""
         return self._capture
 
     @capture.setter
@@ -264,7 +266,7 @@ class Device(Tables, Externs):
         self._check(self._lib.ss_inject(self._native, port, frame, len(frame)), "inject")
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Run one frame to completion, past all queues and links; the frames that left, as (port, frame)."""
+        """Run one frame to completion, past all queues and links; returns the frames that left, as (port, frame)."""
         self._check_frame(port, frame)
         out = ctypes.c_void_p()
         n = self._check(
@@ -292,9 +294,9 @@ class Device(Tables, Externs):
     def add_port(self, port: int, interface: str, offload: bool = True, **shape: float) -> None:
         """Attach ``port`` (0..510) to a Linux interface; ``shape`` as in :meth:`.fabric.Fabric.shape`.
 
-        ``offload``: datagrams of one UDP flow may leave as one super-frame, which whoever needs them apart cuts. A UDP
-        checksum of 0 may then become a correct one. Needs CAP_NET_RAW. Raises ``AlreadyExists`` if the port is in use.
-        An interface that is deleted and made again under the same name is the port's again.
+        ``offload``: datagrams of one UDP flow may leave as one super-frame, which the receiver segments if it needs to.
+        A UDP checksum of 0 may then become a correct one. Needs CAP_NET_RAW. Raises ``AlreadyExists`` if the port is in
+        use. If the interface is deleted and made again under the same name, the port uses the new one.
         """
         check_port(port)
         wanted = native_shape(shape)
@@ -302,7 +304,8 @@ class Device(Tables, Externs):
             self._owner.watch_links()
         except SoftswitchError as error:
             log.warning("port %d: %s: it is lost when its interface is made again", port, error)
-        index = interface_index(interface)  # before it is opened: one that is made again meanwhile is noticed
+        # The index is read before the interface is opened, so that one that is made again meanwhile is noticed.
+        index = interface_index(interface)
         result = self._lib.ss_port_add(self._native, port, interface.encode(), offload)
         if result == -errno.ENODEV:
             raise InvalidValue(f"no interface {interface!r} here")
@@ -314,47 +317,47 @@ class Device(Tables, Externs):
             self.apply_shape(port, wanted)
 
     def apply_shape(self, port: int, shape: native.Shape | None) -> None:
-        """Shape what leaves a port; ``None``: no more. :meth:`.fabric.Fabric.shape` says what there is."""
+        """Shape what leaves a port; ``None`` ends shaping. :meth:`.fabric.Fabric.shape` describes the settings."""
         pointer = None if shape is None else ctypes.byref(shape)
         self._check(self._lib.ss_port_shape(self._native, port, pointer), f"port {port}")
 
     def link(self, port: int, peer: Device, peer_port: int) -> None:
-        """An in-memory link from a port of this device to a port of another, or of its own."""
+        """Make an in-memory link from a port of this device to a port of another, or of its own."""
         result = self._lib.ss_link(self._native, port, peer._native, peer_port)
         self._check(result, f"link {(self.device_id, port)} - {(peer.device_id, peer_port)}")
         self.attach(port, None)
         peer.attach(peer_port, None)
 
     def record(self, port: int, incoming: int, outgoing: int) -> None:
-        """Write frames to two open files, which are the device's from now on; see :func:`.pcap.record`."""
+        """Write frames to two open files, which the device then owns; see :func:`.pcap.record`."""
         check_port(port)
         self._check(self._lib.ss_port_pcap(self._native, port, incoming, outgoing), f"port {port}")
 
     def remove_port(self, port: int) -> None:
-        """Detach a port from its interface or link; ``NotFound`` if it has neither."""
+        """Detach a port from its interface or link; raises ``NotFound`` if it has neither."""
         self._check(self._lib.ss_port_remove(self._native, port), f"port {port}")
         self.detach(port)
         self._owner.unlink(self.device_id, port)
 
     def port_is_up(self, port: int) -> bool:
-        """Whether a port has a link, or an interface that is switched on and has a carrier."""
+        """Return whether a port has a link, or an interface that is up and has a carrier."""
         if port not in self._attached:
             return False
         interface = self._attached[port]
         return interface is None or links.is_up(*interface)
 
     def attach(self, port: int, interface: tuple[str, int] | None) -> None:
-        """Note that a port now has an interface (name, index), or a link."""
+        """Record that a port now has an interface (name, index), or a link."""
         self._attached[port] = interface
         self._port_changed(port)
 
     def detach(self, port: int) -> None:
-        """Note that a port now has neither interface nor link."""
+        """Record that a port now has neither interface nor link."""
         self._attached.pop(port, None)
         self._port_changed(port)
 
     def link_changed(self, change: links.Change | None) -> None:
-        """An interface (``None``: any) went up or down, or was made again."""
+        """Handle that an interface (``None``: any) went up or down, or was made again."""
         for port, interface in list(self._attached.items()):
             if interface is None:
                 continue
@@ -363,17 +366,17 @@ class Device(Tables, Externs):
             try:
                 self._follow(port, *interface)
                 self._port_changed(port)
-            except SoftswitchError as error:  # the fabric is being closed, or it is gone again
+            except SoftswitchError as error:  # The fabric is being closed, or the interface is gone again.
                 log.debug("port %d of device %d: %s", port, self.device_id, error)
 
     def _follow(self, port: int, interface: str, index: int) -> None:
-        """The port goes over to what has its interface's name now, if that is another one."""
+        """Attach the port to the interface that now has its interface's name, if that is another one."""
         now = interface_index(interface)
         if now in (index, -1):
             return
         result = self._lib.ss_port_reopen(self._native, port)
         if result == -errno.ENODEV:
-            return  # it vanished right away: there will be news of the next
+            return  # It vanished right away; there will be an event for the next one.
         self._check(result, f"port {port}")
         log.info("port %d of device %d: %s was made again, and is its interface again", port, self.device_id, interface)
         self._attached[port] = (interface, now)
@@ -383,7 +386,7 @@ class Device(Tables, Externs):
             profile.port_changed(port)
 
     def port_stats(self) -> dict[int, PortStats]:
-        """Counts of every port that was ever used."""
+        """Return the counters of every port that was ever used."""
         names = native.drop_names()
         out = (ctypes.c_uint64 * (7 + len(names)))()
         stats: dict[int, PortStats] = {}
@@ -394,20 +397,20 @@ class Device(Tables, Externs):
         return stats
 
     def drop_stats(self) -> dict[str, int]:
-        """Frames dropped, by reason; ``ingress`` and ``egress`` are the program's own decisions."""
+        """Return frames dropped, by reason; ``ingress`` and ``egress`` are the program's own decisions."""
         names = native.drop_names()
         out = (ctypes.c_uint64 * len(names))()
         self._lib.ss_device_drops(self._native, out)
         return dict(zip(names, out, strict=True))
 
     def handle_event(self, kind: int, port: int, data: bytes, generation: int) -> None:
-        """Call who wants to know of an event of the runtime."""
+        """Call the callback for an event of the runtime."""
         if kind == native.CAPTURE and self._capture is not None:
             self._capture(port, data)
         elif kind == native.PCAP_ENDED:
             log.warning("device %d: recording port %d ended: its file cannot be written", self.device_id, port)
         elif self._owner.closed or generation != self._lib.ss_device_generation(self._native):
-            return  # what a program that is gone had to say
+            return  # The event comes from a program that was replaced.
         elif kind == native.PACKET_IN and self.packet_in is not None:
             self.packet_in(data)
         elif kind == native.IDLE and self.idle is not None:
@@ -426,7 +429,7 @@ class Device(Tables, Externs):
 
 
 def _format_log(message: str, values: Sequence[int]) -> str:
-    """``log_msg``'s text: each {} is replaced by the next value."""
+    """Return the text of ``log_msg``, with each {} replaced by the next value."""
     parts = message.split("{}")
     texts = [str(v) for v in values]
     texts += ["{}"] * (len(parts) - 1 - len(texts))

@@ -38,12 +38,12 @@ class Externs(State):
         return program.code.counters[name], info
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
-        """(packets, bytes) of one element."""
+        """Return (packets, bytes) of one element."""
         number, info = self._counter(name)
         return self._read_counters(number, self._index(name, index, info.size), 1)[0]
 
     def counter_read_all(self, name: str) -> list[tuple[int, int]]:
-        """(packets, bytes) of all elements."""
+        """Return (packets, bytes) of all elements."""
         number, info = self._counter(name)
         return self._read_counters(number, 0, info.size)
 
@@ -62,7 +62,7 @@ class Externs(State):
     # --------------------------------------------------------------------------------------------------------- meters
 
     def meter_read(self, name: str, first: int = 0, n: int | None = None) -> list[MeterState]:
-        """Elements of an array; all from ``first`` if ``n`` is not given."""
+        """Return elements of an array; all from ``first`` on if ``n`` is not given."""
         number, info = self._meter(name)
         n = info.size - first if n is None else n
         out = (NativeMeter * max(n, 0))()
@@ -70,13 +70,13 @@ class Externs(State):
         return [MeterState(config_of(m), colours(m), m) for m in out]
 
     def meter_restore(self, name: str, states: Sequence[MeterState], first: int = 0) -> None:
-        """Set elements of an array back to what was read before: configuration, tokens and counters."""
+        """Set elements of an array back to states that were read before: configuration, tokens and counters."""
         number, info = self._meter(name)
         old = (NativeMeter * len(states))(*(state.native for state in states))
         self._meter_access(number, info, first, len(states), old=old)
 
     def meter_write(self, name: str, config: MeterConfig | None, first: int = 0, n: int | None = None) -> None:
-        """Configure elements of an array, with full buckets (``None``: all is green)."""
+        """Configure elements of an array, with full buckets (``None``: every packet is green)."""
         number, info = self._meter(name)
         n = info.size - first if n is None else n
         self._meter_access(number, info, first, n, config=native_config(config))
@@ -117,15 +117,15 @@ class Externs(State):
     # ----------------------------------------------------------------------------------------------------- value sets
 
     def value_set_read(self, name: str) -> tuple[tuple[Match, ...], ...]:
-        """The members of a parser value set, one match per field each."""
+        """Return the members of a parser value set, each with one match per field."""
         if name not in self._program().value_sets:
             raise NoSuchObject(f"no value set {name}")
         return self._value_sets[name]
 
     def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None:
-        """Replace the members of a parser value set; a packet sees the old ones or the new ones.
+        """Replace the members of a parser value set; a packet sees either the old ones or the new ones.
 
-        Every kind of match will do. ``CapacityExceeded`` if they are more than the set's size.
+        Every kind of match is allowed. Raises ``CapacityExceeded`` if there are more than the set's size.
         """
         program = self._program()
         info = program.value_sets.get(name)
@@ -156,12 +156,12 @@ class Externs(State):
         return index
 
     def register_read(self, name: str, index: int) -> int:
-        """One element, as an unsigned number."""
+        """Return one element, as an unsigned number."""
         info = self._register(name)
         return self._read_registers(name, self._index(name, index, info.size), 1)[0]
 
     def register_read_all(self, name: str) -> list[int]:
-        """All elements, as unsigned numbers."""
+        """Return all elements, as unsigned numbers."""
         return self._read_registers(name, 0, self._register(name).size)
 
     def _register(self, name: str) -> RegisterInfo:
@@ -195,16 +195,16 @@ class Externs(State):
     # -------------------------------------------------------------------------------------------------------- digests
 
     def digest_enable(self, number: int, enabled: bool, filter_duplicates: bool = True) -> None:
-        """Have messages of digest ``number`` given to ``digest``, or not.
+        """Have messages of digest ``number`` given to the callback ``digest``, or not.
 
-        With the filter, a message that was given is not given again until ``digest_forget``. Switching either off
-        forgets all messages of this kind.
+        With the filter, a message that was given is not given again until ``digest_forget``. Changing either setting to
+        off forgets all messages of this kind.
         """
         result = self._lib.ss_digest_enable(self._native, number, enabled, filter_duplicates)
         self._check(result, f"digest {number}")
 
     def digest_forget(self, number: int, messages: Sequence[bytes]) -> None:
-        """Let these messages come again."""
+        """Allow these messages to be given again."""
         if messages:
             size = len(messages[0])
             data = b"".join(messages)

@@ -1,4 +1,4 @@
-"""All devices of this process, their threads and the links between them."""
+"""A fabric: all devices of this process, their threads, and the links between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Fabric:
     """All devices of this process, their threads and the links between them.
 
     ``threads`` data-plane threads share the devices among them, and the ports of a device if there are more threads
-    than devices; a packet is one step towards all others of its device all the same. ``seed`` makes injected faults
-    and ``random()`` repeatable. Usable as a context manager; :meth:`close` frees everything.
+    than devices; even then a packet is one atomic step to all others of its device. ``seed`` makes injected faults and
+    ``random()`` repeatable. Usable as a context manager; :meth:`close` frees everything.
     """
 
     def __init__(self, threads: int = 1, seed: int = 0) -> None:
@@ -49,7 +49,7 @@ class Fabric:
         self.close()
 
     def add_device(self, device_id: int, cpu_port: int | None = None, priority_queues: int = 1) -> Device:
-        """A new switch without a program. Packets of priority ``priority_queues`` and above are dropped."""
+        """Add a switch without a program. Packets of priority ``priority_queues`` and above are dropped."""
         if self.closed:
             raise SoftswitchError("the fabric is closed")
         if device_id in self.devices:
@@ -75,7 +75,7 @@ class Fabric:
         return device
 
     def connect(self, a: tuple[int, int], b: tuple[int, int], **shape: float) -> None:
-        """An in-memory link between (device, port) and (device, port); ``shape`` applies to both directions."""
+        """Make an in-memory link between (device, port) and (device, port); ``shape`` applies to both directions."""
         (first, port_a), (second, port_b) = (self._device(a[0]), a[1]), (self._device(b[0]), b[1])
         check_port(port_a)
         check_port(port_b)
@@ -87,24 +87,24 @@ class Fabric:
             second.apply_shape(port_b, wanted)
 
     def unlink(self, device_id: int, port: int) -> None:
-        """The port's link is gone, if it had one: so is the other end's."""
+        """Forget the port's link, if it had one, at both ends."""
         peer = self._links.pop((device_id, port), None)
         if peer is not None:
             self._links.pop(peer, None)
             self.devices[peer[0]].detach(peer[1])
 
     def shape(self, device_id: int, port: int, **shape: float) -> None:
-        """Shape what leaves ``port``, from now on; without arguments, stop shaping it.
+        """Shape what leaves ``port`` from now on; without arguments, stop shaping it.
 
         rate_mbps: the line's rate in Mbit/s of frame bytes. burst_bytes: how far ahead of the line's schedule a frame
-        may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: what may wait for the
-        line; more is dropped. ahead_bytes: frames of at most so many without TCP data go before all that waits.
+        may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: limit of the queue for
+        the line; more is dropped. ahead_bytes: frames of at most this size without TCP data overtake all that waits.
         delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
         frame is held back by reorder_ms (default 1) more, and later ones overtake it. corrupt: probability that a
-        random bit of a random byte of the frame flips; corrupt_every: that of each so-many-th frame does (0: none).
-        Of the bytes from corrupt_from up to corrupt_until (0: the frame's end); frames that end before are left
-        alone. corrupt_udp (1): so is all that is not UDP over IPv4. corrupt_hidden (1): the UDP checksum of a frame
-        that is hit becomes 0 (none), so that no receiver's kernel notices.
+        random bit of a random byte of the frame flips; corrupt_every: flip one in each so-many-th frame (0: none).
+        corrupt_from, corrupt_until (0: the frame's end): the range of bytes to flip in; frames that end before it are
+        left alone. corrupt_udp (1): only UDP over IPv4 is corrupted. corrupt_hidden (1): the UDP checksum of a
+        corrupted frame becomes 0 (none), so that no receiver's kernel notices.
         """
         check_port(port)
         self._device(device_id).apply_shape(port, native_shape(shape))
@@ -118,7 +118,7 @@ class Fabric:
             raise SoftswitchError(f"cannot start a thread: {os.strerror(-result)}")
 
     def stop(self) -> None:
-        """Stop the data-plane threads; :meth:`start` goes on where they left."""
+        """Stop the data-plane threads; :meth:`start` continues where they stopped."""
         if self._handle:
             self._lib.ss_fabric_stop(self._handle)
 

@@ -1,4 +1,4 @@
-"""Whether Linux interfaces are up, and word of it when that changes or when they are made again (rtnetlink)."""
+"""Watches whether Linux interfaces are up, and reports changes and interfaces that are made again (rtnetlink)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IFLA_IFNAME = 3
 
 @dataclass(frozen=True)
 class Change:
-    """The kernel's news of one interface: its index, the name that it has, and whether it is there (again)."""
+    """A change of one interface that the kernel reports: its index, its name, and whether it exists (again)."""
 
     index: int
     name: str
@@ -34,7 +34,7 @@ class Change:
 
 
 def is_up(interface: str, index: int) -> bool:
-    """Whether the interface of this name still is the one with this index, is switched on and has a carrier."""
+    """Return whether the interface of this name still has this index, is up and has a carrier."""
     request = struct.pack("16sH14x", interface.encode(), 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -47,9 +47,9 @@ def is_up(interface: str, index: int) -> bool:
 
 
 class LinkMonitor:
-    """Calls ``changed`` with each of the kernel's news of an interface, from a thread of its own.
+    """A monitor that calls ``changed`` with each change of an interface that the kernel reports, from its own thread.
 
-    ``None`` instead of them: news was lost, any interface may have changed.
+    It calls ``changed(None)`` if reports were lost, so that any interface may have changed.
     """
 
     def __init__(self, changed: Callable[[Change | None], None]) -> None:
@@ -86,7 +86,7 @@ class LinkMonitor:
 
 
 def changes(data: bytes) -> list[Change]:
-    """What rtnetlink messages say of interfaces."""
+    """Return the changes of interfaces in rtnetlink messages."""
     found: list[Change] = []
     at = 0
     while at + HEADER.size <= len(data):
@@ -102,7 +102,7 @@ def changes(data: bytes) -> list[Change]:
 
 
 def _name(attributes: bytes) -> str:
-    """The interface's name among the attributes of a message about it; empty: it has none."""
+    """Return the interface's name from the attributes of a message about it; "" if it has none."""
     at = 0
     while at + ATTRIBUTE.size <= len(attributes):
         length, kind = ATTRIBUTE.unpack_from(attributes, at)

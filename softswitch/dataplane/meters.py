@@ -11,7 +11,7 @@ GREEN, TWO_RATES, ONE_RATE = 0, 1, 2  # modes of struct ss_meter
 
 
 class NativeConfig(ctypes.Structure):
-    """``struct ss_meter_config``."""
+    """The C structure ``struct ss_meter_config``."""
 
     _fields_ = (
         ("mode", ctypes.c_uint64),
@@ -23,7 +23,7 @@ class NativeConfig(ctypes.Structure):
 
 
 class NativeBucket(ctypes.Structure):
-    """``struct ss_bucket``."""
+    """The C structure ``struct ss_bucket``."""
 
     _fields_ = (
         ("rate", ctypes.c_uint64),
@@ -34,7 +34,7 @@ class NativeBucket(ctypes.Structure):
 
 
 class NativeMeter(ctypes.Structure):
-    """``struct ss_meter``."""
+    """The C structure ``struct ss_meter``."""
 
     _fields_ = (
         ("mode", ctypes.c_uint32),
@@ -57,11 +57,12 @@ class MeterInfo:
 
 @dataclass(frozen=True)
 class MeterConfig:
-    """Rates in bytes or packets per second, bursts in bytes or packets.
+    """A meter's configuration: rates in bytes or packets per second, bursts in bytes or packets.
 
     Two rates (RFC 2698): a packet that the peak bucket cannot pay is red, one that the committed bucket cannot pay is
     yellow. ``single_rate`` (RFC 2697): ``pir`` is not used; what the committed bucket cannot pay is yellow if the
-    excess bucket, of ``pburst`` and filled by what the committed one cannot hold, can, else red.
+    excess bucket can pay it, else red. The excess bucket holds ``pburst``, and is filled by what overflows the
+    committed one.
     """
 
     cir: int
@@ -84,9 +85,9 @@ Colours = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True)
 class MeterState:
-    """What a meter has: its configuration (``None``: all is green), and (packets, bytes) that were green, yellow, red.
+    """A meter's state: its configuration (``None``: all is green), and (packets, bytes) per colour: green, yellow, red.
 
-    ``native`` has its tokens too.
+    ``native`` also has its tokens.
     """
 
     config: MeterConfig | None
@@ -95,13 +96,13 @@ class MeterState:
 
 
 def colours(meter: NativeMeter) -> Colours:
-    """(packets, bytes) that were green, yellow and red."""
+    """Return (packets, bytes) that were green, yellow and red."""
     c = meter.colours
     return (c[0], c[1]), (c[2], c[3]), (c[4], c[5])
 
 
 def config_of(meter: NativeMeter) -> MeterConfig | None:
-    """What the meter was configured with; ``pir`` of a single rate is its ``cir``."""
+    """Return the meter's configuration; ``pir`` of a single rate is its ``cir``."""
     first, second = meter.first, meter.second
     if meter.mode == GREEN:
         return None
@@ -111,5 +112,5 @@ def config_of(meter: NativeMeter) -> MeterConfig | None:
 
 
 def native_config(config: MeterConfig | None) -> NativeConfig:
-    """``None``: every packet is green."""
+    """Return the native form of a configuration; ``None``: every packet is green."""
     return NativeConfig(GREEN, 0, 0, 0, 0) if config is None else config.native()

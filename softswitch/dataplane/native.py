@@ -1,4 +1,4 @@
-"""The runtime's C interface, as ctypes sees it."""
+"""The runtime's C interface for ctypes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softswitch.compiler.build import compile_runtime
 
 
 class Shape(ctypes.Structure):
-    """``struct ss_shape``."""
+    """The C structure ``struct ss_shape``."""
 
     _fields_ = (
         ("rate_bps", ctypes.c_double),
@@ -33,7 +33,7 @@ class Shape(ctypes.Structure):
 
 
 class Event(ctypes.Structure):
-    """``struct ss_event``; the data follow."""
+    """The C structure ``struct ss_event``; its data follow it."""
 
     _fields_ = (
         ("next", ctypes.c_void_p),
@@ -46,8 +46,8 @@ class Event(ctypes.Structure):
 
 
 PACKET_IN, CAPTURE, LOG, DIGEST, TRACE, IDLE, PCAP_ENDED = 1, 2, 3, 4, 5, 6, 7
-# struct entry_record: handle, packets, bytes, idle timeout in ns, us since the last hit, priority, action, is_const,
-# reserved
+# Format of struct entry_record: handle, packets, bytes, idle timeout in ns, us since the last hit, priority, action,
+# is_const, reserved.
 ENTRY = "<QQQQQiIII"
 
 _p, _u32, _i32, _u64, _i64, _bytes = (
@@ -119,7 +119,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The runtime, compiled at first use."""
+    """Return the runtime, which is compiled at first use."""
     lib = ctypes.CDLL(str(compile_runtime()))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(lib, name)
@@ -130,7 +130,7 @@ def library() -> ctypes.CDLL:
 
 @functools.cache
 def drop_names() -> tuple[str, ...]:
-    """The drop reasons, in the order of the native counters."""
+    """Return the drop reasons, in the order of the native counters."""
     names: list[str] = []
     while True:
         name = library().ss_drop_name(len(names))

@@ -1,4 +1,4 @@
-"""Classic pcap files: read, written, recorded from a port, and in place of interfaces."""
+"""Classic pcap files: read, write, record from a port, and replay in place of interfaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _MAGIC = {b"\xd4\xc3\xb2\xa1": ("<", 1e-6), b"\xa1\xb2\xc3\xd4": (">", 1e-6),
 
 
 def read(path: Path) -> list[tuple[float, bytes]]:
-    """(time in seconds, frame) of each record; ``InvalidValue`` if it is not a pcap file of Ethernet frames."""
+    """Return (time in seconds, frame) of each record; raises ``InvalidValue`` if it is not a pcap file of Ethernet
+    frames.
+    """
     data = path.read_bytes()
     order, unit = _MAGIC.get(data[:4], ("", 0.0))
     if not order or len(data) < 24:
@@ -47,11 +49,11 @@ def write(path: Path, frames: Iterable[tuple[float, bytes]]) -> None:
 
 
 def record(device: Device, port: int, incoming: Path, outgoing: Path) -> None:
-    """Write what comes in by a port, and what leaves by it, to two files from now on, each frame at once.
+    """Record what comes in by a port, and what leaves by it, in two files from now on, each frame at once.
 
-    Frames are as the program gets them (of a segmented TCP packet: the segments) and as they leave, after shaping. What
-    the files had is lost. It costs a system call per frame, and ends with the port, or with a warning when the disk is
-    full. Raises OSError, and ``NotFound`` for a port without interface or link.
+    Frames are written as the program gets them (of a segmented TCP packet: the segments) and as they leave, after
+    shaping. Existing files are overwritten. Recording costs a system call per frame; it ends with the port, or with a
+    warning when the disk is full. Raises OSError, and ``NotFound`` for a port without interface or link.
     """
     files: list[int] = []
     try:

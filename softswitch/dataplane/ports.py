@@ -1,4 +1,4 @@
-"""Ports as Python sees them: their numbers, what they counted, and the shape of what leaves them."""
+"""Ports as Python sees them: their numbers, their counters, and the shape of what leaves them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from softswitch.errors import InvalidValue
 
 MAX_PORTS = 512
 MAX_FRAME = 65536
-DEFAULT_QUEUE_BYTES = 256 * 1024  # of a shaped port
+DEFAULT_QUEUE_BYTES = 256 * 1024  # queue of a shaped port
 
 
 @dataclass(frozen=True)
 class PortStats:
-    """Packets and bytes in and out of one port since it was added, and frames dropped, by reason.
+    """Counters of one port since it was added: packets and bytes in and out, and frames dropped, by reason.
 
-    ``rx_superframes``, ``tx_superframes``: frames of the kernel that held several of these packets.
-    ``corrupted``: packets that were sent with a flipped bit, as the port's shape asks.
+    ``rx_superframes``, ``tx_superframes``: kernel frames that held several of these packets. ``corrupted``: packets
+    sent with a bit flipped by the port's shape.
     """
 
     rx_packets: int
@@ -41,11 +41,11 @@ def interface_index(interface: str) -> int:
     try:
         return socket.if_nametoindex(interface)
     except OSError:
-        return -1  # it vanished right away
+        return -1  # The interface vanished right away.
 
 
 def native_shape(shape: dict[str, float]) -> native.Shape | None:
-    """The native form of the arguments of :meth:`.fabric.Fabric.shape`; ``None`` if they ask for nothing."""
+    """Return the native form of the arguments of :meth:`.fabric.Fabric.shape`; ``None`` if they ask for nothing."""
     unknown = set(shape) - SHAPE_RANGES.keys()
     if unknown:
         raise InvalidValue(f"unknown link property {sorted(unknown)[0]!r}; there are {', '.join(sorted(SHAPE_RANGES))}")

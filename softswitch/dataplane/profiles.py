@@ -1,8 +1,8 @@
-"""Action profiles and action selectors of a device: members, groups, and who uses them.
+"""Action profiles and action selectors of a device: members, groups, and the table entries that use them.
 
-A member has a slot in the data plane; in a group of weight w it has w of them, so that choosing is one division however
-the weights are. Slots are numbered as bmv2 behind its P4Runtime server numbers them (the lowest free one first), and a
-group's members are in the order of their slots, so that a hash chooses the same member there and here.
+A member has a slot in the data plane; in a group where it has weight w it has w of them, so that choosing is one
+division whatever the weights are. Slots are numbered as bmv2 behind its P4Runtime server numbers them (the lowest free
+one first), and a group's members are in the order of their slots, so that a hash chooses the same member in both.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from dataclasses import dataclass, field
 from softswitch.dataplane import native
 from softswitch.errors import AlreadyExists, CapacityExceeded, InvalidValue, NotFound, StillInUse
 
-MAX_GROUP = 1 << 16  # sum of the weights in a group
-MAX_SLOTS = 1 << 24  # of a profile
+MAX_GROUP = 1 << 16  # largest sum of the weights in a group
+MAX_SLOTS = 1 << 24  # most slots of a profile
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a table entry with an action profile points to: the member of this id, or …"""
+    """A member of an action profile, by id, to which a table entry can point."""
 
     id: int
 
 
 @dataclass(frozen=True)
 class Group:
-    """… the group of this id."""
+    """A group of an action profile, by id, to which a table entry can point."""
 
     id: int
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member of a group: how often it is in it, and the port without which it is not chosen (``None``: always)."""
+    """A member of a group, with its weight, and the port that must be up for it to be chosen (``None``: none)."""
 
     id: int
     weight: int = 1
@@ -47,8 +47,10 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class ProfileInfo:
-    """An action profile: the actions that its members can have, the size that the program declares (which is for the
-    control plane to keep to), and whether it is a selector, which has groups."""
+    """An action profile: the actions that its members can have, its declared size, and whether it is a selector.
+
+    Only a selector has groups. The control plane has to keep to the declared size.
+    """
 
     name: str
     actions: tuple[str, ...]
@@ -61,8 +63,8 @@ class _Member:
     action: str
     params: tuple[int, ...]
     slots: list[int]
-    entries: int = 0  # that point to it
-    weights: Counter[int] = field(default_factory=Counter)  # of the groups that it is in
+    entries: int = 0  # number of entries that point to it
+    weights: Counter[int] = field(default_factory=Counter)  # weight in each group that it is in
     choice: int | None = None
 
 
@@ -74,7 +76,7 @@ class _Group:
 
 
 class _Numbers:
-    """Hands out the lowest number that is free."""
+    """Hands out the lowest free number."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -93,8 +95,8 @@ class _Numbers:
 class ActionProfile:
     """One action profile of one device. Names and values of actions are those of the program.
 
-    ``handle`` gives the native device; ``pack`` the number and parameters of an action, or raises ``InvalidValue``;
-    ``is_up`` says whether a port is. All methods are thread-safe.
+    ``handle`` returns the native device; ``pack`` the number and parameters of an action, or raises ``InvalidValue``;
+    ``is_up`` whether a port is up. All methods are thread-safe.
     """
 
     def __init__(
@@ -116,11 +118,11 @@ class ActionProfile:
         self._groups: dict[int, _Group] = {}
         self._slots = _Numbers()
         self._choices = _Numbers()
-        self._chosen: dict[int, Member | Group] = {}  # by choice
-        self._watchers: dict[int, set[int]] = {}  # port -> groups with a member that depends on it
+        self._chosen: dict[int, Member | Group] = {}  # by number of the choice
+        self._watchers: dict[int, set[int]] = {}  # groups with a member that depends on a port, by port
 
     def __len__(self) -> int:
-        """Its members."""
+        """Return the number of members."""
         return len(self._members)
 
     def __contains__(self, member: int) -> bool:
@@ -137,7 +139,7 @@ class ActionProfile:
             self._members[member] = state
 
     def modify_member(self, member: int, action: str, params: Sequence[int]) -> None:
-        """All entries and groups that use it do the new action from now on."""
+        """Change a member's action, from now on for all entries and groups that use it."""
         with self.lock:
             state = self._member(member)
             number, data = self._pack(action, params)
@@ -146,7 +148,7 @@ class ActionProfile:
             state.action, state.params = action, tuple(params)
 
     def delete_member(self, member: int) -> None:
-        """``StillInUse`` if an entry or a group has it."""
+        """Delete a member; raises ``StillInUse`` if an entry or a group has it."""
         with self.lock:
             state = self._member(member)
             if state.entries:
@@ -159,7 +161,7 @@ class ActionProfile:
             del self._members[member]
 
     def member(self, member: int) -> tuple[str, tuple[int, ...]]:
-        """(action, parameters) of a member."""
+        """Return (action, parameters) of a member."""
         with self.lock:
             state = self._member(member)
             return state.action, state.params
@@ -180,7 +182,7 @@ class ActionProfile:
             raise CapacityExceeded(f"action profile {self.info.name}: no memory for another member ({result})")
 
     def _grow(self, state: _Member, count: int) -> None:
-        """Have at least ``count`` slots."""
+        """Give the member at least ``count`` slots."""
         number, data = self._pack(state.action, state.params)
         while len(state.slots) < count:
             slot = self._slots.take()
@@ -194,7 +196,7 @@ class ActionProfile:
             state.slots.append(slot)
 
     def _shrink(self, state: _Member, count: int) -> None:
-        """Give back the slots above ``count``."""
+        """Free the member's slots above ``count``."""
         while len(state.slots) > count:
             slot = state.slots.pop()
             self._lib.ss_member_free(self.handle(), self._index, slot)
@@ -222,7 +224,7 @@ class ActionProfile:
             self._set(group, self._group(group), members)
 
     def delete_group(self, group: int) -> None:
-        """``StillInUse`` if an entry points to it."""
+        """Delete a group; raises ``StillInUse`` if an entry points to it."""
         with self.lock:
             state = self._group(group)
             if state.entries:
@@ -246,7 +248,7 @@ class ActionProfile:
         return state
 
     def _set(self, group: int, state: _Group, members: Sequence[GroupMember]) -> None:
-        """Change a group's members; nothing changes if it cannot be done."""
+        """Change a group's members; on an error nothing changes."""
         new = {m.id: m for m in members}
         if len(new) != len(members):
             raise InvalidValue(f"group {group} of {self.info.name}: a member is given twice; use weights")
@@ -287,9 +289,10 @@ class ActionProfile:
         self._shrink(state, max(state.weights, default=1))
 
     def _write_choice(self, choice: int, members: Sequence[GroupMember]) -> None:
-        """The slots of the members whose ports are up, in order."""
+        """Write the slots of the members whose ports are up, in order."""
         slots: list[int] = []
-        ports = {m.watch_port for m in members}  # asking the kernel costs a system call, and members share ports
+        # Ports are asked once each: members share ports, and asking the kernel costs a system call.
+        ports = {m.watch_port for m in members}
         up = {port for port in ports if port is None or self.is_up(port)}
         for m in members:
             if m.watch_port in up:
@@ -308,21 +311,21 @@ class ActionProfile:
         self._choices.give_back(choice)
 
     def port_changed(self, port: int) -> None:
-        """A port went up or down: choose among the members that remain."""
+        """Choose among the members that remain, after a port went up or down."""
         with self.lock:
             for group in tuple(self._watchers.get(port, ())):
                 state = self._groups[group]
                 self._write_choice(state.choice, state.members)
 
     def refresh(self) -> None:
-        """Ports may have gone up or down unnoticed."""
+        """Check all watched ports, which may have gone up or down unnoticed."""
         for port in tuple(self._watchers):
             self.port_changed(port)
 
     # ---------------------------------------------------------------------------------------------------------- users
 
     def take(self, chosen: Member | Group) -> int:
-        """The choice that a table entry for this member or group has; to be given back when the entry goes."""
+        """Return the choice for a table entry with this member or group; `release` it when the entry is removed."""
         with self.lock:
             if isinstance(chosen, Group):
                 group = self._group(chosen.id)
@@ -342,7 +345,7 @@ class ActionProfile:
             return member.choice
 
     def release(self, chosen: Member | Group) -> None:
-        """An entry does not point to it any more."""
+        """Note that an entry does not point to this member or group any more."""
         with self.lock:
             if isinstance(chosen, Group):
                 self._groups[chosen.id].entries -= 1
@@ -350,6 +353,6 @@ class ActionProfile:
                 self._members[chosen.id].entries -= 1
 
     def chosen(self, choice: int) -> Member | Group | None:
-        """What a choice stands for; ``None`` if it was given back meanwhile."""
+        """Return the member or group of a choice; ``None`` if it was released in the meantime."""
         with self.lock:
             return self._chosen.get(choice)

@@ -1,4 +1,4 @@
-"""A compiled program: what it declares, under the names of the bmv2 JSON, and the native code of its pipeline."""
+"""A compiled program: its declarations, under the names of the bmv2 JSON, and the native code of its pipeline."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class TableInfo:
     """A match-action table as the program declares it.
 
     ``const_entries``: the entries come from the program and cannot be changed. ``default_const``: the default action
-    cannot be changed. ``needs_priority``: the table has a ternary, range or optional key, so entries carry one.
-    ``profile``: the entries point to members or groups of this action profile, and the default action is none.
+    cannot be changed. ``needs_priority``: the table has a ternary, range or optional key, so entries have a priority.
+    ``profile``: the entries point to members or groups of this action profile; then there is no default action.
     """
 
     name: str
@@ -77,13 +77,16 @@ class RegisterInfo:
 
 @dataclass(frozen=True)
 class DigestInfo:
-    """A kind of digest: the widths in bits of its fields. A message has each field in whole bytes, network order."""
+    """A kind of digest, with the widths of its fields in bits.
+
+    A message has each field in whole bytes, network order.
+    """
 
     name: str
     widths: tuple[int, ...]
 
     def values(self, message: bytes) -> tuple[int, ...]:
-        """The fields of a message, as unsigned numbers."""
+        """Return the fields of a message, as unsigned numbers."""
         found: list[int] = []
         at = 0
         for width in self.widths:
@@ -94,7 +97,7 @@ class DigestInfo:
 
 
 class Program:
-    """A compiled P4 program: what it declares, and the native code of its pipeline."""
+    """A compiled P4 program: its declarations, and the native code of its pipeline."""
 
     def __init__(self, p4: P4Program, code: Generated, path: str, digest: str) -> None:
         self.p4 = p4
@@ -129,7 +132,7 @@ class Program:
         """Parse, check, generate C and compile it (cached by digest).
 
         Raises ``BadProgram`` for malformed JSON, ``UnsupportedConstruct`` for what softswitch does not implement,
-        ``CompilerFailed`` without a working C compiler.
+        ``CompilerFailed`` if no C compiler works.
         """
         p4 = read_program(bmv2_json)
         code = generate(p4)
@@ -137,9 +140,9 @@ class Program:
         return cls(p4, code, str(path), digest)
 
     def traced(self) -> tuple[int, tuple[Point, ...]]:
-        """The variant of the program that reports what it does: its address and the points that it reports.
+        """Return the variant of the program that reports what it does: its address and its trace points.
 
-        It has the same state. Compiled at the first call.
+        It has the same state as the program. It is compiled at the first call.
         """
         with self._traced_lock:
             if self._traced is None:

@@ -1,4 +1,4 @@
-"""What a device's program works on, as seen from Python: the part that tables and externs have in common."""
+"""The base of a device's tables and externs: the native device and the program on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class State:
 
     @property
     def _native(self) -> int:
-        """The native device; an error once it is gone."""
+        """The native device; raises an error once it is gone."""
         raise NotImplementedError
 
     def _check(self, result: int, what: str) -> int:
@@ -57,7 +57,7 @@ class State:
 
 
 def check_u64(*values: int) -> None:
-    """``InvalidValue`` for what no 64-bit counter holds."""
+    """Raise ``InvalidValue`` for numbers that no 64-bit counter holds."""
     for value in values:
         if not 0 <= value < 1 << 64:
             raise InvalidValue(f"{value} is not an unsigned 64-bit number")

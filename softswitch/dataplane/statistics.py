@@ -1,4 +1,4 @@
-"""``python -m softswitch stats``: the statistics of a running softswitch as tables."""
+"""The output of ``python -m softswitch stats``: the statistics of a running softswitch as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _COLUMNS = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")
 
 
 def text(stats: dict[str, Any]) -> str:
-    """What ``Switches.stats`` gives, for people to read."""
+    """Return the result of ``Switches.stats`` as text."""
     return "\n\n".join(_device(number, device) for number, device in stats["devices"].items())
 
 
@@ -41,7 +41,7 @@ def _ports(ports: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _drops(device: dict[str, Any]) -> list[str]:
-    """The device's count includes what its ports dropped; those say which one."""
+    """Return lines about dropped frames; the device's counters include those of its ports, which say where."""
     drops = {reason: count for reason, count in device["drops"].items() if count}
     if not drops:
         return ["  no drops"]

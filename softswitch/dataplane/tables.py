@@ -1,4 +1,4 @@
-"""A device's tables: entries, default actions, and what each entry carries (direct counter, direct meter)."""
+"""A device's tables: entries, default actions, and the entries' direct counters and direct meters."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class Tables(State):
     def _call(
         self, codec: TableCodec, action: str | Member | Group, params: Sequence[int]
     ) -> Iterator[tuple[int, bytes]]:
-        """What the runtime is told of an entry's action. A member or group is used from then on, but for an error."""
+        """Yield the runtime's form of an entry's action; a member or group counts as used from then on, unless an error
+        follows.
+        """
         profile = codec.profile
         if isinstance(action, str):
             yield codec.action(action, params)
@@ -101,7 +103,7 @@ class Tables(State):
         self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
         priority: int = 0,
     ) -> None:
-        """Change the action of an entry; its counter goes on. ``NotFound`` if there is no such entry."""
+        """Change the action of an entry; its counter continues. Raises ``NotFound`` if there is no such entry."""
         codec = self._mutable(table)
         key = codec.key(match, priority)
         with self._released(codec, match, priority), self._call(codec, action, params) as (number, data):
@@ -123,7 +125,7 @@ class Tables(State):
             codec.profile.release(chosen)
 
     def delete(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
-        """Remove an entry; ``NotFound`` if there is no such entry."""
+        """Remove an entry; raises ``NotFound`` if there is no such entry."""
         codec = self._mutable(table)
         key = codec.key(match, priority)
         with self._released(codec, match, priority):
@@ -133,22 +135,23 @@ class Tables(State):
             self._check(result, f"entry of table {table}")
 
     def places(self, table: str) -> Places | None:
-        """What :meth:`write` has to know of a table; ``None``: it cannot write its entries."""
+        """Return what :meth:`write` needs to know of a table; ``None`` if it cannot write the table's entries."""
         return self._codec(table).places()
 
     def write(self, schema: ctypes.Array[ctypes.c_uint32], data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
-        """Apply updates of a serialised P4Runtime ``WriteRequest`` from byte ``at`` on until one is left to the caller.
+        """Apply updates of a serialised P4Runtime ``WriteRequest`` from byte ``at`` on, up to one that it cannot apply.
 
-        How many were applied, and the byte behind the one that is left. ``schema``: see runtime/write.c.
+        Returns the number of updates applied, and the byte behind the one that is left. ``schema``: see
+        runtime/write.c.
         """
         end = ctypes.c_uint64(at)
         done = self._lib.ss_write(self._native, schema, data, len(data), ctypes.byref(end), only_inserts)
         return done, end.value
 
     def set_idle_timeout(self, table: str, match: Sequence[Match], timeout_ns: int, priority: int = 0) -> None:
-        """Have ``idle`` called when an entry was not hit for so long, again and again (0: never), from now on.
+        """Have ``idle`` called each time that an entry was not hit for this long (0: never).
 
-        What is shorter than 10 ms is taken as 10 ms.
+        Timeouts below 10 ms are raised to 10 ms.
         """
         codec = self._codec(table)
         if not codec.info.has_idle_timeout:
@@ -173,11 +176,11 @@ class Tables(State):
         return codec.decode(out.raw)
 
     def get(self, table: str, match: Sequence[Match], priority: int = 0) -> Entry:
-        """The entry with exactly this match and priority; ``NotFound`` if there is none."""
+        """Return the entry with exactly this match and priority; raises ``NotFound`` if there is none."""
         return self._record(self._codec(table), match, priority)[0]
 
     def entries(self, table: str) -> list[Entry]:
-        """All entries, oldest first."""
+        """Return all entries, oldest first."""
         codec = self._codec(table)
         out = ctypes.c_void_p()
         n = self._check(self._lib.ss_table_dump(self._native, codec.plan.index, ctypes.byref(out)), f"table {table}")
@@ -190,7 +193,7 @@ class Tables(State):
         return sorted(found, key=lambda e: e.handle)
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
-        """Set the default action; ``None`` brings back the program's own."""
+        """Set the default action; ``None`` restores the program's own."""
         codec = self._codec(table)
         if action is None:
             action, params = codec.info.default_action, codec.info.default_params
@@ -201,7 +204,7 @@ class Tables(State):
         self._check(result, f"default action of table {table}")
 
     def get_default(self, table: str) -> tuple[str, tuple[int, ...]]:
-        """(action, parameters) that a miss runs."""
+        """Return (action, parameters) that a miss runs."""
         if self._codec(table).profile is not None:
             return "NoAction", ()
         entry = self._record(self._codec(table), None, 0)[0]
@@ -210,7 +213,7 @@ class Tables(State):
     # -------------------------------------------------------------------------------- direct counters, direct meters
 
     def direct_counter_read(self, table: str, match: Sequence[Match] | None, priority: int = 0) -> tuple[int, int]:
-        """(packets, bytes) of an entry; ``None``: of the default entry."""
+        """Return (packets, bytes) of an entry; ``match`` None: of the default entry."""
         _, packets, bytes_ = self._record(self._counted(table), match, priority)
         return packets, bytes_
 
@@ -232,7 +235,7 @@ class Tables(State):
         return codec
 
     def direct_meter_read(self, table: str, match: Sequence[Match], priority: int = 0) -> MeterState:
-        """An entry's meter."""
+        """Return an entry's meter."""
         out = NativeMeter()
         self._direct_meter(table, match, priority, out=out)
         return MeterState(config_of(out), colours(out), out)
@@ -240,13 +243,13 @@ class Tables(State):
     def direct_meter_restore(
         self, table: str, match: Sequence[Match], state: MeterState, priority: int = 0
     ) -> None:
-        """Set an entry's meter back to what was read before: configuration, tokens and counters."""
+        """Set an entry's meter back to a state that was read before: configuration, tokens and counters."""
         self._direct_meter(table, match, priority, old=state.native)
 
     def direct_meter_write(
         self, table: str, match: Sequence[Match], config: MeterConfig | None, priority: int = 0
     ) -> None:
-        """Configure an entry's meter, with full buckets (``None``: all is green)."""
+        """Configure an entry's meter, with full buckets (``None``: every packet is green)."""
         self._direct_meter(table, match, priority, config=native_config(config))
 
     def direct_meter_clear(self, table: str, match: Sequence[Match], priority: int = 0) -> None:

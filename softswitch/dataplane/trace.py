@@ -1,4 +1,4 @@
-"""Traces of packets: from the records of the data plane to text, and a running trace of a device."""
+"""Traces of packets: conversion of the data plane's records to text, and a running trace of a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INDENT = {"state": 1, "table": 1, "if": 1, "verify": 1, "checksum": 1, "extract
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that happened to a packet. ``source`` is the P4 line, if the compiler left it."""
+    """One step of a packet's way. ``source`` is the P4 line, if the compiler wrote it."""
 
     kind: str
     text: str
@@ -39,7 +39,7 @@ class Step:
 
 
 def steps(data: bytes, program: Program, points: tuple[Point, ...]) -> Iterator[Step]:
-    """The steps of one packet, from what ``Device.traced`` got."""
+    """Yield the steps of one packet, from the data that ``Device.traced`` gets."""
     at = 0
     while at + 8 <= len(data):
         number, size = struct.unpack_from("<II", data, at)
@@ -52,11 +52,11 @@ def steps(data: bytes, program: Program, points: tuple[Point, ...]) -> Iterator[
 
 
 def lines(packet: list[Step]) -> list[str]:
-    """The steps of a packet for people to read."""
+    """Return the steps of a packet as text."""
     shown: list[str] = []
     hidden = False
     for step in packet:
-        if step.kind == "table":  # p4c puts statements outside of tables into tables of their own
+        if step.kind == "table":  # p4c puts statements outside of tables into tables of their own, which are not shown.
             hidden = step.text.startswith("tbl_") and len(step.values) == 1
         if hidden and step.kind in ("table", "action"):
             continue
@@ -156,7 +156,8 @@ def _number(value: int) -> str:
 class Trace:
     """A running trace of the next ``packets`` packets of a device (``None``: until it is closed).
 
-    It goes on when the device gets another program. One at a time: ``AlreadyExists`` if another is running.
+    It continues when the device gets another program. Raises ``AlreadyExists`` if another trace of the device is
+    running.
     """
 
     def __init__(
@@ -183,11 +184,11 @@ class Trace:
 
     @property
     def done(self) -> bool:
-        """All packets that were asked for have been returned."""
+        """Whether all requested packets have been returned."""
         return self._left == 0
 
     def next(self, seconds: float) -> list[Step] | None:
-        """The next packet; ``None`` if there is none for so long."""
+        """Return the next packet; ``None`` if none comes within ``seconds``."""
         if self.done:
             return None
         self.start()
@@ -200,13 +201,16 @@ class Trace:
         return packet
 
     def close(self) -> None:
-        """End it; packets that come afterwards cost nothing any more."""
+        """End the trace; packets that come afterwards run at full speed."""
         self._device.traced = None
         if self._generation == self._device.generation and self._device.program is not None:
             self._device.trace(0)
 
     def start(self) -> None:
-        """Trace the program that runs, if that is not done already; :meth:`next` does it too. Takes a compilation."""
+        """Trace the running program, if that is not done already; :meth:`next` does it too.
+
+        This compiles the program.
+        """
         if self._device.program is None or self._generation == self._device.generation:
             return
         frames = _UNLIMITED if self._left is None else self._left - self._queue.qsize()
@@ -218,13 +222,13 @@ class Trace:
         self._device.trace(frames, *self._ports)
 
     def _receive(self, data: bytes) -> None:
-        """On the fabric's own thread."""
+        """Convert a packet's records. Called on the fabric's own thread."""
         if self._program is not None:
             self._queue.put(list(steps(data, self._program, self._points)))
 
 
 def as_json(packet: list[Step]) -> list[dict[str, Any]]:
-    """The steps of a packet, JSON-serialisable."""
+    """Return the steps of a packet as JSON values."""
     return [
         {"kind": step.kind, "text": _text(step), "source": step.source, "values": step.values} for step in packet
     ]

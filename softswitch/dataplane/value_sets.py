@@ -1,4 +1,4 @@
-"""Parser value sets: what their members look like to the data plane, which knows values under masks only."""
+"""Parser value sets: conversion of their members to the data plane's form, which has values under masks only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import product
 
 from softswitch.errors import CapacityExceeded
 
-MAX_VALUES = 1 << 16  # values under masks that one member may need
+MAX_VALUES = 1 << 16  # largest number of values under masks that one member may need
 
 
 @dataclass(frozen=True)
 class ValueSetInfo:
-    """A parser value set: the most members, and the widths in bits of the fields that each has.
+    """A parser value set: its largest number of members, and the widths in bits of the fields of each.
 
     ``widths`` is empty if no parser state uses the set.
     """
@@ -24,7 +24,7 @@ class ValueSetInfo:
 
 
 def prefixes(low: int, high: int, width: int) -> Iterator[tuple[int, int]]:
-    """The fewest (value, mask) that together are exactly the range low..high."""
+    """Yield the fewest (value, mask) that together are exactly the range low..high."""
     full = (1 << width) - 1
     while low <= high:
         size = low & -low or 1 << width
@@ -35,9 +35,9 @@ def prefixes(low: int, high: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def expand(fields: Sequence[Sequence[tuple[int, int]]], widths: Sequence[int], words: int) -> Iterator[bytes]:
-    """Keys and masks as the runtime takes them: each field in whole bytes, in network order.
+    """Yield keys and masks in the runtime's form: each field in whole bytes, in network order.
 
-    ``fields``: per field, the alternatives for its value and mask.
+    ``fields``: for each field, the alternatives for its value and mask.
     """
     count = 1
     for alternatives in fields:

@@ -1,7 +1,7 @@
-"""P4Runtime 1.4 over the devices of this process.
+"""P4Runtime 1.4 for the devices of this process.
 
-:class:`P4RuntimeServer` serves any number of :class:`~softswitch.dataplane.device.Device`;
-the rest of the package is behind it.
+:class:`P4RuntimeServer` serves any number of :class:`~softswitch.dataplane.device.Device`; the other modules are its
+parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actions with their parameters, as messages and as the data plane has them.
+"""Conversion of actions with their parameters between messages and the data plane.
 
 P4Runtime specification, "Action Specification".
 """
@@ -12,7 +12,7 @@ from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 
 def decode_params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:
-    """The parameters of an action, in the program's order."""
+    """Return the parameters of an action, in the program's order."""
     values: list[int | None] = [None] * len(action.params)
     for param in wanted.params:
         schema = action.params_by_id.get(param.param_id)
@@ -27,7 +27,7 @@ def decode_params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:
 
 
 def encode_action(out: p4rt.Action, action: ActionSchema, params: tuple[int, ...]) -> None:
-    """An action with its parameters."""
+    """Fill in an action with its parameters."""
     out.action_id = action.id
     for schema, value in zip(action.params, params, strict=True):
         out.params.add(param_id=schema.id, value=bytestring.encode(value))

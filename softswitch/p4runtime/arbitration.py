@@ -1,8 +1,8 @@
-"""Which client may write: election among the streams of a device, separately for each role.
+"""Elects the client that may write, among the streams of a device, separately for each role.
 
 P4Runtime specification, "Client Arbitration and Controller Replication". A role is a name, and a ``role.config`` that
 its primary may set (:mod:`softswitch.p4runtime.roles`); without one it has access to the whole pipeline.
-Nothing here knows gRPC: a :class:`Session` has a ``send`` function.
+This module does not know gRPC: a :class:`Session` has a ``send`` function.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 MAX_SESSIONS_PER_ROLE = 64
-MAX_ROLES = 256  # of a device; one that had a primary is never forgotten, since its highest election id is not
+# most roles of a device; a role that had a primary is never forgotten, because its highest election id is not
+MAX_ROLES = 256
 MAX_ROLE_NAME = 1024  # bytes
 
 
 class Session:
-    """One client's stream to one device: ``send`` a message (false: dropped, the client is slow), ``end`` it.
+    """One client's stream to one device.
 
-    ``role`` is ``None`` until its first arbitration message.
+    ``send`` sends a message (false: dropped, because the client is slow), ``end`` ends the stream. ``role`` is ``None``
+    until its first arbitration message.
     """
 
     def __init__(
@@ -44,15 +46,15 @@ class _Role:
     sessions: list[Session] = field(default_factory=list)
     highest: int | None = None  # the highest election id ever seen; only a restart of the device forgets it
     primary: Session | None = None  # read without the lock: assignments are atomic
-    config: any_pb2.Any | None = None  # the last that a primary gave
-    scope: roles.Scope = roles.EVERYTHING  # what it means
+    config: any_pb2.Any | None = None  # the last one that a primary gave
+    scope: roles.Scope = roles.EVERYTHING  # the meaning of `config`
 
 
 class Arbiter:
     """Elects the primary of each role of one device.
 
-    ``write_lock`` is held by whoever changes the device: a new primary is accepted only after the writes of the old
-    one are done. ``changed`` is called when a role has another primary than before; it must not wait for anything.
+    Whoever changes the device holds ``write_lock``: a new primary is accepted only after the writes of the old one are
+    done. ``changed`` is called when a role has another primary than before; it must not wait for anything.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Arbiter:
         self._closed: P4RuntimeError | None = None
 
     def update(self, session: Session, message: p4rt.MasterArbitrationUpdate) -> None:
-        """Handle a client's arbitration message; a :class:`P4RuntimeError` must end its stream."""
+        """Handle a client's arbitration message; on a :class:`P4RuntimeError` the caller must end its stream."""
         name = _role_name(message.role)
         config = message.role.config if message.role.HasField("config") else None
         scope = roles.EVERYTHING if config is None else roles.parse(config)
@@ -87,7 +89,7 @@ class Arbiter:
             self._notify(role, role.sessions if was_primary else [session])
 
     def disconnect(self, session: Session) -> None:
-        """The session's stream has ended; harmless when repeated."""
+        """Handle the end of a session's stream; may be repeated."""
         with self._lock:
             role = self._roles.get(session.role) if session.role is not None else None
             if role is None or session not in role.sessions:
@@ -121,16 +123,16 @@ class Arbiter:
         return role is not None and role.primary is session
 
     def primaries(self) -> list[tuple[Session, roles.Scope]]:
-        """The primary of each role that has one, and what it may do."""
+        """Return the primary of each role that has one, with its scope."""
         found = [(role.primary, role.scope) for role in list(self._roles.values())]
         return [(primary, scope) for primary, scope in found if primary is not None]
 
     def scope_of(self, role: str) -> roles.Scope:
-        """What a role may do; NOT_FOUND for one that no client ever had."""
+        """Return a role's scope; raises NOT_FOUND for a role that no client ever had."""
         return self.require_role(role).scope
 
     def close(self, reason: P4RuntimeError) -> None:
-        """End all sessions, and refuse new ones: the device restarts."""
+        """End all sessions, and refuse new ones, because the device restarts."""
         with self._lock:
             self._closed = reason
             sessions = [session for role in self._roles.values() for session in role.sessions]
@@ -138,7 +140,7 @@ class Arbiter:
             session.end(reason)
 
     def summary(self) -> dict[str, dict[str, int | None]]:
-        """Per role: live sessions and the primary's election id."""
+        """Return, per role, the number of live sessions and the primary's election id."""
         with self._lock:
             return {
                 role.name: {
@@ -149,7 +151,7 @@ class Arbiter:
             }
 
     def _check_exclusive(self, name: str, scope: roles.Scope) -> None:
-        """An object that is one role's alone is in the configuration of no other role."""
+        """Check that an object that is exclusive to one role is in the configuration of no other role."""
         for other in self._roles.values():
             if other.name == name or other.scope.ids is None or scope.ids is None:
                 continue
@@ -191,12 +193,12 @@ class Arbiter:
         was_primary = role.primary is session
         stays = was_primary and session.election_id == election_id
         if not stays:
-            role.primary = None  # from here on the old primary's writes are refused
+            role.primary = None  # From here on the old primary's writes are refused.
         session.election_id = election_id
         role.highest = election_id
         self._notify(role, [other for other in role.sessions if other is not session], elected=True)
         if not stays:
-            with self._write_lock:  # the writes that have begun end before the new primary starts
+            with self._write_lock:  # Writes that have begun end before the new primary starts.
                 role.primary = session
         self._notify(role, [session])
         if not was_primary:
@@ -238,5 +240,5 @@ def _election_id(message: p4rt.MasterArbitrationUpdate) -> int | None:
 
 
 def to_int(election_id: p4rt.Uint128) -> int:
-    """The 128-bit number in a ``Uint128``."""
+    """Return the 128-bit number in a ``Uint128``."""
     return election_id.high << 64 | election_id.low

@@ -9,7 +9,7 @@ from softswitch.p4runtime.status import invalid, out_of_range
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """The unsigned integer in ``data``; OUT_OF_RANGE when it needs more than ``width`` bits."""
+    """Return the unsigned integer in ``data``; raises OUT_OF_RANGE if it needs more than ``width`` bits."""
     if not data:
         raise invalid(f"{what}: the byte string is empty; zero is one zero byte")
     number = int.from_bytes(data, "big")
@@ -19,12 +19,12 @@ def decode(data: bytes, width: int, what: str) -> int:
 
 
 def encode(number: int) -> bytes:
-    """The shortest big-endian string of a non-negative integer; zero is one zero byte."""
+    """Return the shortest big-endian string of a non-negative integer; zero is one zero byte."""
     return number.to_bytes((number.bit_length() + 7) // 8 or 1, "big")
 
 
 def decode_signed(data: bytes, width: int, what: str) -> int:
-    """The two's complement integer in ``data``, as the unsigned number with the same ``width`` low bits."""
+    """Return the two's complement integer in ``data``, as the unsigned number with the same ``width`` low bits."""
     if not data:
         raise invalid(f"{what}: the byte string is empty; zero is one zero byte")
     number = int.from_bytes(data, "big", signed=True)
@@ -34,7 +34,7 @@ def decode_signed(data: bytes, width: int, what: str) -> int:
 
 
 def encode_signed(number: int, width: int) -> bytes:
-    """The shortest two's complement string of the signed integer whose ``width`` low bits are ``number``."""
+    """Return the shortest two's complement string of the signed integer whose ``width`` low bits are ``number``."""
     if number >> (width - 1):
         number -= 1 << width
     bits = (number if number >= 0 else ~number).bit_length() + 1

@@ -1,7 +1,7 @@
 """``DigestEntry``, and the ``DigestList`` messages that it configures.
 
-P4Runtime specification, "DigestEntry". The data plane gives each message once until it is told to forget it, so what
-waits here is distinct, and what was sent and not acknowledged does not come again.
+P4Runtime specification, "DigestEntry". The data plane gives each message once until it is told to forget it. So the
+messages that wait here are distinct, and those that were sent and not acknowledged do not come again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
 
 LIST_LIMIT = 4096  # messages in a list whose size is not limited (max_list_size 0), far below 4 MiB
-MAX_TIMEOUT_S = 1e6  # longer timeouts end then
+MAX_TIMEOUT_S = 1e6  # longer timeouts are cut to this
 
 Send = Callable[[p4rt.StreamMessageResponse, int], bool]
 
 
 @dataclass
 class DigestStats:
-    """Lists and messages sent, acknowledged and given up, because no client was there to take them."""
+    """Counters of lists and messages sent, acknowledged and given up, because no client was there to receive them."""
 
     lists: int = 0
     messages: int = 0
@@ -42,17 +42,18 @@ class DigestStats:
 class _Digest:
     schema: DigestSchema
     config: p4rt.DigestEntry | None = None  # None: not enabled
-    epoch: int = 0  # of the configuration: a timer that was set in an earlier one is void
+    epoch: int = 0  # counts configurations: a timer that was set in an earlier one is void
     sending: bool = False  # a timer for `waiting` is set; there is one at a time
     expiring: bool = False  # a timer for `unacknowledged` is set
     next_list: int = 1
     waiting: list[bytes] = field(default_factory=list)
-    since: float = 0.0  # when the first of `waiting` came
-    unacknowledged: OrderedDict[int, tuple[float, list[bytes]]] = field(default_factory=OrderedDict)  # with the time
+    since: float = 0.0  # time at which the first of `waiting` came
+    # by list id: the time when it was sent, and its messages
+    unacknowledged: OrderedDict[int, tuple[float, list[bytes]]] = field(default_factory=OrderedDict)
 
     @property
     def limit(self) -> int:
-        """Messages in a list, at most."""
+        """Largest number of messages in a list."""
         assert self.config is not None
         return self.config.config.max_list_size or LIST_LIMIT
 
@@ -70,8 +71,8 @@ class _Digest:
 class DigestAccess:
     """The digests of one device under one schema.
 
-    ``send`` gives a message about the object with an id to the clients; false: nobody took it. Its own lock, under
-    which nothing waits, makes every method safe in any thread.
+    ``send`` gives a message about the object with an id to the clients; it returns false if nobody received it. The
+    lock, under which nothing waits, makes every method thread-safe.
     """
 
     def __init__(self, device: Device, schema: Schema, timer: Timer, send: Send, stats: DigestStats) -> None:
@@ -87,7 +88,7 @@ class DigestAccess:
     # --- configuration ---
 
     def write(self, kind: int, entry: p4rt.DigestEntry, journal: Journal) -> None:
-        """Enable a digest (INSERT), change how (MODIFY), or stop it (DELETE)."""
+        """Enable a digest (INSERT), change its configuration (MODIFY), or disable it (DELETE)."""
         with self._lock:
             digest = self._find(entry.digest_id)
             name = digest.schema.name
@@ -107,7 +108,7 @@ class DigestAccess:
             journal.add(lambda: self._restore(digest, old))
 
     def read(self, query: p4rt.DigestEntry) -> Iterator[p4rt.Entity]:
-        """The configurations of the enabled digests that a ``DigestEntry`` in a ReadRequest selects."""
+        """Return the configurations of the enabled digests that a ``DigestEntry`` in a ReadRequest selects."""
         with self._lock:
             chosen = list(self._digests.values()) if query.digest_id == 0 else [self._find(query.digest_id)]
             found = [digest.config for digest in chosen if digest.config is not None]
@@ -147,7 +148,7 @@ class DigestAccess:
     # --- messages ---
 
     def receive(self, number: int, message: bytes) -> None:
-        """A message of the data plane, which calls this in a thread of its own."""
+        """Handle a message of the data plane, which calls this in a thread of its own."""
         with self._lock:
             digest = self._by_number.get(number)
             if self._closed or digest is None or digest.config is None:
@@ -160,7 +161,7 @@ class DigestAccess:
                 self._send_due(digest)
 
     def acknowledge(self, ack: p4rt.DigestListAck) -> None:
-        """The client has a list; one that is not known (any more) is none of its worries."""
+        """Handle a client's acknowledgement of a list; a list that is not known (any more) is ignored."""
         with self._lock:
             digest = self._find(ack.digest_id)
             if ack.list_id in digest.unacknowledged:
@@ -168,7 +169,7 @@ class DigestAccess:
                 self._forget(digest, digest.unacknowledged.pop(ack.list_id)[1])
 
     def client_changed(self) -> None:
-        """Another client is primary: what was sent to the one before may be sent again."""
+        """Handle that another client is primary: messages sent to the old one may be sent again."""
         with self._lock:
             for digest in self._digests.values():
                 for _, messages in digest.unacknowledged.values():
@@ -176,7 +177,7 @@ class DigestAccess:
                 digest.unacknowledged.clear()
 
     def close(self) -> None:
-        """The pipeline is gone; timeouts that are under way have no effect any more."""
+        """End with the pipeline; timeouts under way have no effect any more."""
         with self._lock:
             self._closed = True
             for digest in self._digests.values():
@@ -184,7 +185,7 @@ class DigestAccess:
                 digest.epoch += 1
 
     def _send_due(self, digest: _Digest) -> None:
-        """Send what has waited for max_timeout_ns; see to it that the rest is sent when it has."""
+        """Send what has waited for max_timeout_ns, and set a timer for the rest."""
         if not digest.waiting:
             return
         rest = digest.since + digest.max_timeout - time.monotonic()
@@ -203,7 +204,7 @@ class DigestAccess:
             self._timer.after(rest, due)
 
     def _expire(self, digest: _Digest) -> None:
-        """Forget the lists that have waited ack_timeout_ns for an answer; see to it that the others are in time."""
+        """Forget the lists that have waited ack_timeout_ns for an answer, and set a timer for the others."""
         while digest.unacknowledged:
             list_id, (sent, messages) = next(iter(digest.unacknowledged.items()))
             rest = sent + digest.ack_timeout - time.monotonic()
@@ -241,7 +242,8 @@ class DigestAccess:
                 digest.schema.encode(one, answer.data.add())
             if not self._send(message, digest.schema.id):
                 self._stats.undelivered += len(messages)
-                self._forget(digest, messages)  # so that somebody who comes later learns it
+                # The messages are forgotten so that a client that comes later gets them.
+                self._forget(digest, messages)
                 continue
             self._stats.lists += 1
             self._stats.messages += len(messages)

@@ -1,4 +1,4 @@
-"""``CounterEntry`` and ``RegisterEntry``: arrays that are indexed or taken whole.
+"""``CounterEntry`` and ``RegisterEntry``: arrays that are accessed by index or as a whole.
 
 P4Runtime specification, "CounterEntry" and "RegisterEntry".
 """
@@ -45,7 +45,7 @@ class ExternAccess:
             self._device.counter_write(counter.name, index, packets, bytes_)
 
     def read_counters(self, query: p4rt.CounterEntry) -> Iterator[p4rt.Entity]:
-        """The elements that a ``CounterEntry`` in a ReadRequest selects."""
+        """Return the elements that a ``CounterEntry`` in a ReadRequest selects."""
         if query.counter_id == 0:
             if query.HasField("index"):
                 raise invalid("a read of all counters (counter_id 0) takes no index")
@@ -93,11 +93,11 @@ class ExternAccess:
             self._device.register_write(register.name, index, value)
 
     def read_registers(self, query: p4rt.RegisterEntry) -> Iterator[p4rt.Entity]:
-        """The elements that a ``RegisterEntry`` in a ReadRequest selects."""
+        """Return the elements that a ``RegisterEntry`` in a ReadRequest selects."""
         if query.register_id == 0:
             if query.HasField("index"):
                 raise invalid("a read of all registers (register_id 0) takes no index")
-            # Those whose type P4Runtime cannot carry are left out here and refused when asked for by id.
+            # Registers whose type P4Runtime cannot express are left out here, and refused when they are read by id.
             registers = [register for register in self._schema.registers.values() if register.kind]
             found = [(register, self._read_register(register)) for register in registers]
         else:
@@ -123,7 +123,7 @@ class ExternAccess:
 
 
 def _indices(array: CounterSchema | RegisterSchema, entry: p4rt.CounterEntry | p4rt.RegisterEntry) -> range:
-    """The elements that an entry speaks of: the one at its index, or all."""
+    """Return the indices that an entry selects: the one at its index, or all."""
     if not entry.HasField("index"):
         return range(array.size)
     index = entry.index.index

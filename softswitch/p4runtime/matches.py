@@ -1,4 +1,4 @@
-"""Match keys of table entries and value set members, as messages and as the data plane has them.
+"""Conversion of the match keys of table entries and value set members between messages and the data plane.
 
 P4Runtime specification, "Match Format".
 """
@@ -15,7 +15,7 @@ Key = tuple[Match, ...]
 
 
 def decode_key(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key, int]:
-    """Match and priority of an entry."""
+    """Return match and priority of an entry."""
     priority = entry.priority
     if table.info.needs_priority:
         if priority <= 0:
@@ -26,7 +26,7 @@ def decode_key(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key, int]:
 
 
 def decode_match(table: TableSchema | ValueSetSchema, entry: p4rt.TableEntry | p4rt.ValueSetMember) -> Key:
-    """The match of an entry or member, one element per key field; fields that are left out match anything."""
+    """Return the match of an entry or member, one element per key field; omitted fields match anything."""
     key = list(table.wildcards)
     seen = set()
     for match in entry.match:
@@ -79,14 +79,14 @@ def _decode_field(field: FieldSchema, match: p4rt.FieldMatch) -> Match:
 
 
 def encode_match(entry: p4rt.TableEntry, table: TableSchema, key: Key, priority: int) -> None:
-    """The inverse of :func:`decode_key`."""
+    """Fill in match and priority of an entry, the inverse of :func:`decode_key`."""
     encode_fields(entry, table, key)
     if table.info.needs_priority:
         entry.priority = priority
 
 
 def encode_fields(entry: p4rt.TableEntry | p4rt.ValueSetMember, table: TableSchema | ValueSetSchema, key: Key) -> None:
-    """The inverse of :func:`decode_match`."""
+    """Fill in the match of an entry or member, the inverse of :func:`decode_match`."""
     encode = bytestring.encode
     for field, match in zip(table.fields, key, strict=True):
         kind = field.kind

@@ -44,7 +44,7 @@ class MeterAccess:
             self._device.meter_clear(meter.name, first, n)
 
     def read(self, query: p4rt.MeterEntry) -> Iterator[p4rt.Entity]:
-        """The elements that a ``MeterEntry`` in a ReadRequest selects."""
+        """Return the elements that a ``MeterEntry`` in a ReadRequest selects."""
         if query.meter_id == 0:
             if query.HasField("index"):
                 raise invalid("a read of all meters (meter_id 0) takes no index")
@@ -80,7 +80,7 @@ class MeterAccess:
             self._device.direct_meter_clear(table.name, key, priority)
 
     def read_direct(self, query: p4rt.DirectMeterEntry) -> Iterator[p4rt.Entity]:
-        """The meters that a ``DirectMeterEntry`` in a ReadRequest selects."""
+        """Return the meters that a ``DirectMeterEntry`` in a ReadRequest selects."""
         wanted = query.table_entry
         if wanted.table_id == 0:
             if wanted.match or wanted.priority or wanted.is_default_action:
@@ -123,7 +123,7 @@ class MeterAccess:
 
 
 def require_direct_meter(table: TableSchema) -> int:
-    """The ``MeterSpec.Type`` of a table's direct meter."""
+    """Return the ``MeterSpec.Type`` of a table's direct meter."""
     if table.meter_type is None:
         raise invalid(f"table {table.name} has no direct meter")
     return table.meter_type
@@ -137,7 +137,7 @@ def refuse_default(table: TableSchema, entry: p4rt.TableEntry) -> None:
 def decode_config(
     type_: int, entry: p4rt.MeterEntry | p4rt.DirectMeterEntry | p4rt.TableEntry, what: str
 ) -> MeterConfig | None:
-    """The configuration that a message gives to a meter of a type; ``None`` when it gives none."""
+    """Return the configuration that a message gives to a meter of a type; ``None`` if it gives none."""
     name = "meter_config" if isinstance(entry, p4rt.TableEntry) else "config"
     if not entry.HasField(name):
         return None
@@ -157,7 +157,7 @@ def decode_config(
 
 
 def encode_config(config: MeterConfig | None, out: p4rt.MeterEntry | p4rt.DirectMeterEntry | p4rt.TableEntry) -> None:
-    """The inverse of :func:`decode_config`."""
+    """Fill in a meter's configuration, the inverse of :func:`decode_config`."""
     if config is None:
         return
     message = out.meter_config if isinstance(out, p4rt.TableEntry) else out.config
@@ -170,7 +170,7 @@ def encode_config(config: MeterConfig | None, out: p4rt.MeterEntry | p4rt.Direct
 
 
 def decode_clear(data: p4rt.MeterCounterData, what: str) -> bool:
-    """True: a ``MeterCounterData`` in a write can only set the counters to 0."""
+    """Return True after a check: a ``MeterCounterData`` in a write can only set the counters to 0."""
     if any(c.packet_count or c.byte_count for c in (data.green, data.yellow, data.red)):
         raise invalid(f"{what}: the counters of a meter can only be set to 0")
     return True
@@ -183,7 +183,7 @@ def encode_colours(colours: Colours, out: p4rt.MeterCounterData) -> None:
 
 
 def _elements(meter: MeterSchema, entry: p4rt.MeterEntry) -> tuple[int, int]:
-    """(first, number) of the elements that an entry speaks of."""
+    """Return (first, number) of the elements that an entry selects."""
     if not entry.HasField("index"):
         return 0, meter.size
     index = entry.index.index

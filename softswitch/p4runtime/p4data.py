@@ -1,4 +1,4 @@
-"""Values of P4 types as ``P4Data``, from the plain numbers that a compiled program has instead.
+"""Conversion of plain numbers, as compiled programs have them, to values of P4 types as ``P4Data``.
 
 P4Runtime specification, "Representation of Arbitrary P4 Types".
 """
@@ -17,14 +17,14 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """A type: ``kind`` is bit, int, bool, struct or tuple; ``width`` in bits, of a leaf."""
+    """A P4 type: ``kind`` is bit, int, bool, struct or tuple; ``width`` is that of a leaf, in bits."""
 
     kind: str
     width: int = 0
     members: tuple[Shape, ...] = ()
 
     def leaves(self) -> Iterator[Shape]:
-        """The numbers that a value consists of, in order."""
+        """Yield the types of the numbers that a value consists of, in order."""
         if self.kind in ("struct", "tuple"):
             for member in self.members:
                 yield from member.leaves()
@@ -47,7 +47,10 @@ class Shape:
 
 
 def shape_of(spec: p4types_pb2.P4DataTypeSpec, info: p4types_pb2.P4TypeInfo, what: str, depth: int = 0) -> Shape:
-    """The shape of a type; UNIMPLEMENTED for kinds that digests do not have (headers, stacks, errors, varbits)."""
+    """Return the shape of a type; raises UNIMPLEMENTED for kinds that digests cannot have.
+
+    Those are headers, stacks, errors and varbits.
+    """
     if depth > MAX_DEPTH:
         raise invalid(f"{what}: types are nested more than {MAX_DEPTH} deep")
     which = spec.WhichOneof("type_spec")

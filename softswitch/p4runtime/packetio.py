@@ -1,4 +1,4 @@
-"""Packet-in and packet-out: controller metadata to and from the header that the P4 program parses.
+"""Packet-in and packet-out: conversion of controller metadata to and from the header that the P4 program parses.
 
 P4Runtime specification, "ControllerPacketMetadata" and "Packet I/O". The fields of the ``@controller_header`` are
 packed in their order, most significant bit first, before the frame.
@@ -22,7 +22,7 @@ class _Field:
 
 
 class ControllerHeader:
-    """The layout of one controller header; no fields when the program declares none."""
+    """The layout of one controller header; without fields if the program declares none."""
 
     def __init__(self, declaration: p4info_pb2.ControllerPacketMetadata | None) -> None:
         self._fields: tuple[_Field, ...] = ()
@@ -42,7 +42,7 @@ class ControllerHeader:
         self.size = bits // 8
 
     def pack(self, packet: p4rt.PacketOut) -> bytes:
-        """The frame to give to the pipeline; every field must be given exactly once."""
+        """Return the frame to give to the pipeline; every field must be given exactly once."""
         values: dict[int, bytes] = {}
         known = {field.id for field in self._fields}
         for metadata in packet.metadata:
@@ -59,7 +59,7 @@ class ControllerHeader:
         return header.to_bytes(self.size, "big") + packet.payload
 
     def unpack(self, frame: bytes) -> p4rt.PacketIn | None:
-        """The packet-in message of a frame from the pipeline; ``None`` when it is shorter than the header."""
+        """Return the packet-in message of a frame from the pipeline; ``None`` if it is shorter than the header."""
         if len(frame) < self.size:
             return None
         packet = p4rt.PacketIn(payload=frame[self.size :])

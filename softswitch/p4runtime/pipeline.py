@@ -1,4 +1,4 @@
-"""Forwarding pipeline configs: P4Info, program and their schema, built once and shared by all devices that use them.
+"""Forwarding pipeline configs: P4Info, program and their schema, made once and shared by all devices that use them.
 
 P4Runtime specification, "P4 Forwarding-Pipeline Configuration".
 """
@@ -23,7 +23,7 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A verified config. ``config`` is what the client sent and gets back."""
+    """A verified config. ``config`` is the one that the client sent and gets back."""
 
     config: p4rt.ForwardingPipelineConfig
     program: Program
@@ -35,7 +35,7 @@ class Pipeline:
 
 
 class Loader:
-    """Verifies configs; remembers the last few, so that 45 switches with one program cost one compilation."""
+    """Verifies configs, and caches the last few, so that 45 switches with one program cost one compilation."""
 
     def __init__(self, load_program: Callable[[bytes], Program]) -> None:
         self._load_program = load_program
@@ -43,13 +43,16 @@ class Loader:
         self._known: OrderedDict[bytes, tuple[Program, Schema]] = OrderedDict()
 
     def load(self, config: p4rt.ForwardingPipelineConfig) -> Pipeline:
-        """Parse, compile and check; :class:`P4RuntimeError` (INVALID_ARGUMENT) when the config cannot be realised."""
+        """Parse, compile and check; raises :class:`P4RuntimeError` (INVALID_ARGUMENT) if the config cannot be
+        realised.
+        """
         if not config.p4_device_config:
             raise invalid("the config has no p4_device_config (the bmv2 JSON)")
         if not config.HasField("p4info"):
             raise invalid("the config has no p4info")
         digest = hashlib.sha256(config.p4info.SerializeToString(deterministic=True) + config.p4_device_config).digest()
-        with self._lock:  # also so that one program is compiled once when all switches are given it together
+        # The lock also ensures that a program is compiled once when all switches get it at the same time.
+        with self._lock:
             known = self._known.get(digest)
             if known is None:
                 program = self._program(config.p4_device_config)
@@ -70,12 +73,12 @@ class Loader:
 
 
 def config_of(p4info: p4info_pb2.P4Info, bmv2_json: bytes) -> p4rt.ForwardingPipelineConfig:
-    """The config that a client would send for this program."""
+    """Return the config that a client would send for this program."""
     return p4rt.ForwardingPipelineConfig(p4info=p4info, p4_device_config=bmv2_json)
 
 
 def answer(pipeline: Pipeline | None, response_type: int) -> p4rt.GetForwardingPipelineConfigResponse:
-    """The parts of the config that a client asks for; no config at all when there is no pipeline."""
+    """Return the parts of the config that a client asks for; no config at all if there is no pipeline."""
     request = p4rt.GetForwardingPipelineConfigRequest
     response = p4rt.GetForwardingPipelineConfigResponse()
     if response_type not in request.ResponseType.values():

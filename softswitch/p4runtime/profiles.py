@@ -1,7 +1,7 @@
-"""``ActionProfileMember``, ``ActionProfileGroup``, and what entries of tables with an action profile point to.
+"""``ActionProfileMember``, ``ActionProfileGroup``, and the actions of entries in tables with an action profile.
 
 P4Runtime specification, "ActionProfileMember & ActionProfileGroup" and "One Shot Action Selector Programming". A
-one-shot action set becomes a group and members of its own, whose ids no client can name.
+one-shot action set becomes a group and members of its own, with ids that no client can name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softswitch.p4runtime.status import P4RuntimeError, invalid
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
-_OWN_IDS = 1 << 32  # where the ids of one-shot groups and members begin
+_OWN_IDS = 1 << 32  # the ids of one-shot groups and members begin here
 
 
 class ProfileAccess:
@@ -30,11 +30,11 @@ class ProfileAccess:
     def __init__(self, device: Device, schema: Schema) -> None:
         self._device = device
         self._schema = schema
-        self._groups: dict[tuple[int, int], p4rt.ActionProfileGroup] = {}  # as the client wrote them
-        self._sets: dict[tuple[int, int], p4rt.ActionProfileActionSet] = {}  # one-shots, by profile and group
-        self._own: dict[tuple[int, int], tuple[list[int], int]] = {}  # of each one-shot group: members, size
-        self._one_shots: Counter[int] = Counter()  # sets per profile
-        self._sizes: Counter[int] = Counter()  # per profile: weights (or members) in all its groups
+        self._groups: dict[tuple[int, int], p4rt.ActionProfileGroup] = {}  # groups as the client wrote them
+        self._sets: dict[tuple[int, int], p4rt.ActionProfileActionSet] = {}  # one-shot sets, by (profile, group)
+        self._own: dict[tuple[int, int], tuple[list[int], int]] = {}  # members and size of each one-shot group
+        self._one_shots: Counter[int] = Counter()  # number of one-shot sets per profile
+        self._sizes: Counter[int] = Counter()  # per profile: sum of weights (or number of members) in all its groups
         self._next_id = _OWN_IDS
 
     # --- members ---
@@ -61,7 +61,7 @@ class ProfileAccess:
             journal.add(lambda: native.modify_member(member, *old))
 
     def read_members(self, query: p4rt.ActionProfileMember) -> Iterator[p4rt.Entity]:
-        """The members that an ``ActionProfileMember`` in a ReadRequest selects."""
+        """Return the members that an ``ActionProfileMember`` in a ReadRequest selects."""
         profiles = self._selected(query.action_profile_id, query.member_id)
         if query.HasField("action"):
             raise invalid("members cannot be filtered by their action")
@@ -129,7 +129,7 @@ class ProfileAccess:
         journal.add(lambda: self._sizes.subtract({profile.id: more}))
 
     def read_groups(self, query: p4rt.ActionProfileGroup) -> Iterator[p4rt.Entity]:
-        """The groups that an ``ActionProfileGroup`` in a ReadRequest selects."""
+        """Return the groups that an ``ActionProfileGroup`` in a ReadRequest selects."""
         profiles = {profile.id for profile in self._selected(query.action_profile_id, query.group_id)}
         if query.members or query.max_size:
             raise invalid("groups cannot be filtered by their members or max_size")
@@ -143,9 +143,9 @@ class ProfileAccess:
     # --- table entries ---
 
     def choose(self, table: TableSchema, action: p4rt.TableAction) -> Member | Group:
-        """What an entry of a table with an action profile is to point to.
+        """Return the member or group for an entry of a table with an action profile.
 
-        A one-shot set's group is made here; :meth:`forget` it when the entry does not come about, or goes.
+        For a one-shot set it makes a group; call :meth:`forget` if the entry is not made, or when it is removed.
         """
         assert table.profile is not None
         profile, kind = table.profile, action.WhichOneof("type")
@@ -164,7 +164,7 @@ class ProfileAccess:
         return self._one_shot(profile, action.action_profile_action_set)
 
     def forget(self, table: TableSchema, chosen: Member | Group | None) -> None:
-        """An entry does not point there any more; a one-shot set's group goes."""
+        """Handle that an entry does not point to the member or group any more; a one-shot set's group is deleted."""
         if not isinstance(chosen, Group) or chosen.id < _OWN_IDS:
             return
         assert table.profile is not None
@@ -178,7 +178,7 @@ class ProfileAccess:
         self._sizes[table.profile.id] -= size
 
     def encode(self, table: TableSchema, chosen: Member | Group, out: p4rt.TableAction) -> None:
-        """The inverse of :meth:`choose`."""
+        """Fill in the action of an entry, the inverse of :meth:`choose`."""
         if isinstance(chosen, Member):
             out.action_profile_member_id = chosen.id
         elif chosen.id < _OWN_IDS:
@@ -249,7 +249,7 @@ class ProfileAccess:
         return schema.name, decode_params(schema, action)
 
     def _require_style(self, profile: ProfileSchema, *, one_shot: bool) -> None:
-        """A profile is used either with members and groups or with one-shot sets, not both."""
+        """Check that a profile is used either with members and groups or with one-shot sets, not both."""
         own = self._one_shots[profile.id] > 0
         if one_shot and not own and len(self._native(profile)):
             raise invalid(f"{profile.name} has members already: give members or groups, or delete them all first")
@@ -268,7 +268,7 @@ class ProfileAccess:
         return members
 
     def _check_total(self, profile: ProfileSchema, more: int) -> None:
-        """Whether the groups of a profile are not too much together."""
+        """Check that the groups of a profile do not exceed its size together."""
         total = self._sizes[profile.id] + more
         if profile.size and total > profile.size:
             raise _exhausted(f"{profile.name}: its groups would be {total} together, above its size of {profile.size}")
@@ -303,7 +303,7 @@ def _check_max_size(profile: ProfileSchema, max_size: int) -> None:
 
 
 def _watch_port(member: p4rt.ActionProfileGroup.Member | p4rt.ActionProfileAction) -> int | None:
-    """The port that a member depends on. Every port of v1model exists; one that is not attached is down."""
+    """Return the port that a member depends on. Every port of v1model exists; one that is not attached is down."""
     kind = member.WhichOneof("watch_kind")
     if kind is None or (kind == "watch_port" and not member.watch_port) or (kind == "watch" and not member.watch):
         return None

@@ -1,6 +1,6 @@
-"""RECONCILE_AND_COMMIT: the forwarding state of one pipeline, written again to another.
+"""RECONCILE_AND_COMMIT: writes the forwarding state of one pipeline to another.
 
-P4Runtime specification, "SetForwardingPipelineConfig RPC". Kept are the objects that a client could write again:
+P4Runtime specification, "SetForwardingPipelineConfig RPC". It keeps the objects that a client could write again:
 entries and default actions, groups and sessions, members, value sets, meter and digest configurations. Counters and
 registers belong to the data plane and start afresh.
 """
@@ -21,16 +21,16 @@ Writers = Mapping[str, Callable[[int, Any, Journal], None]]
 
 
 def carry_over(readers: Readers, writers: Writers, schema: Schema) -> None:
-    """Write what ``readers`` find in the old pipeline, whose schema is given, with the ``writers`` of the new one.
+    """Write what ``readers`` find in the old pipeline, with the given schema, by the ``writers`` of the new one.
 
-    INVALID_ARGUMENT, naming the object, when the new one cannot hold something; what was written then stays there.
+    Raises INVALID_ARGUMENT, naming the object, if the new one cannot hold something; writes before that stay.
     """
     journal = Journal(active=False)
     for kind, query in _queries(readers, schema):
         for entity in readers[query.WhichOneof("entity") or ""](_body(query)):
             body = _body(entity)
             if getattr(body, "is_const", False) and kind != p4rt.Update.MODIFY:
-                continue  # the program's own
+                continue  # The entry comes from the program itself.
             try:
                 writers[entity.WhichOneof("entity") or ""](kind, body, journal)
             except P4RuntimeError as error:
@@ -40,7 +40,7 @@ def carry_over(readers: Readers, writers: Writers, schema: Schema) -> None:
 
 
 def _queries(readers: Readers, schema: Schema) -> Iterator[tuple[int, p4rt.Entity]]:
-    """How to write and how to ask for each kind of state; what others refer to comes first."""
+    """Yield (kind of update, query) for each kind of state; objects that others refer to come first."""
     insert, modify = p4rt.Update.INSERT, p4rt.Update.MODIFY
     engine = p4rt.PacketReplicationEngineEntry
     wanted = [

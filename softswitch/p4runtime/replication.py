@@ -1,7 +1,7 @@
 """Multicast groups and clone sessions: the entries of the packet replication engine.
 
-P4Runtime specification, "PacketReplicationEngineEntry". The data plane cannot be asked for its groups, so what was
-written is kept here and read back as it was written.
+P4Runtime specification, "PacketReplicationEngineEntry". The data plane cannot be asked for its groups, so this module
+keeps the entries as they were written, for reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Apply = Callable[[int, Any], None]
 
 
 class _Collection:
-    """Entries by number. ``apply`` gives a new one, or ``None`` for none, to the data plane."""
+    """Entries by number. ``apply`` passes an entry, or ``None`` to delete it, to the data plane."""
 
     def __init__(self, noun: str, apply: _Apply) -> None:
         self.noun = noun
@@ -44,12 +44,12 @@ class _Collection:
         new = None
         if kind != p4rt.Update.DELETE:
             new = type(entry)()
-            new.CopyFrom(entry)  # on its own, so that it does not keep the whole request alive
+            new.CopyFrom(entry)  # The entry is copied, so that it does not keep the whole request in memory.
         self._put(number, new)
         journal.add(lambda: self._put(number, old))
 
     def choose(self, number: int) -> list[Any]:
-        """The entry with this number, if there is one; all entries for 0."""
+        """Return the entry with this number, if it exists; all entries for 0."""
         if number == 0:
             return list(self._entries.values())
         return [self._entries[number]] if number in self._entries else []
@@ -116,10 +116,10 @@ class ReplicationAccess:
 
 
 def _replicas(replicas: Sequence[p4rt.Replica], noun: str) -> list[tuple[int, int]]:
-    chosen: dict[tuple[int, int], None] = {}  # a set that keeps the order
+    chosen: dict[tuple[int, int], None] = {}  # A dictionary is a set that keeps the order.
     for replica in replicas:
         port, instance = replica.egress_port, replica.instance
-        if not port:  # 0, or not given so
+        if not port:  # The port is 0, or given in another field.
             kind = replica.WhichOneof("port_kind")
             if kind == "port":
                 port = bytestring.decode(replica.port, PORT_BITS, f"{noun}: port")

@@ -1,7 +1,7 @@
-"""What a role may do: ``role.config`` in the scheme of the Stratum project, ``stratum.P4RoleConfig``.
+"""Permissions of a role: ``role.config`` in the scheme of the Stratum project, ``stratum.P4RoleConfig``.
 
-P4Runtime leaves the scheme open ("Role Config"). This one is public and has an implementation, so clients for it exist.
-The message is described here field by field, as its wire format is all that counts.
+P4Runtime leaves the scheme open ("Role Config"). This one is public and has an implementation, so clients for it
+exist. The message is described here field by field, since only its wire format matters.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ P4RoleConfig = _message_class()
 
 @dataclass(frozen=True)
 class Scope:
-    """What the clients of a role may write, read and receive; ``ids`` is ``None`` for everything."""
+    """The objects that clients of a role may write, read and receive; ``ids`` is ``None`` for all."""
 
     ids: frozenset[int] | None = None
     exclusive: frozenset[int] = frozenset()
     packet_ins: bool = True
-    packet_in_filter: tuple[int, bytes] | None = None  # metadata id and the value that it must have
+    packet_in_filter: tuple[int, bytes] | None = None  # metadata id and its required value
     can_push_pipeline: bool = True
 
     def may_use(self, p4_id: int | None) -> bool:
-        """Whether the object with this id is in the scope; ``None``: an object without id."""
+        """Return whether the object with this id is in the scope; ``None``: an object without id."""
         return self.ids is None or p4_id in self.ids
 
     def wants(self, packet: p4rt.PacketIn) -> bool:
-        """Whether a packet-in is for this role."""
+        """Return whether a packet-in is for this role."""
         if not self.packet_ins or self.packet_in_filter is None:
             return self.packet_ins
         wanted_id, value = self.packet_in_filter
@@ -70,7 +70,9 @@ EVERYTHING = Scope()
 
 
 def parse(config: any_pb2.Any) -> Scope:
-    """The scope that a ``role.config`` describes; INVALID_ARGUMENT when it is of another scheme or malformed."""
+    """Return the scope that a ``role.config`` describes; raises INVALID_ARGUMENT if it is of another scheme or
+    malformed.
+    """
     if config.TypeName() != TYPE_NAME:
         raise invalid(f"role.config is a {config.TypeName() or 'nothing'}; this server takes {TYPE_NAME} only")
     message = P4RoleConfig()
@@ -90,7 +92,7 @@ def parse(config: any_pb2.Any) -> Scope:
 
 
 def id_of(entity: p4rt.Entity) -> int | None:
-    """The P4Info id of the object that an entity belongs to; 0 where a read asks for all, ``None`` if it has none."""
+    """Return the P4Info id of an entity's object; 0 if a read asks for all, ``None`` if it has none."""
     which = entity.WhichOneof("entity")
     if which is None or which == "packet_replication_engine_entry":
         return None

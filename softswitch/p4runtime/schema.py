@@ -1,4 +1,4 @@
-"""P4Info and program side by side: ids to the names, positions and widths that the data plane uses.
+"""P4Info and program side by side: maps ids to the names, positions and widths that the data plane uses.
 
 :class:`Schema` is built once per forwarding pipeline config and refuses a P4Info that does not describe the program.
 """
@@ -29,7 +29,7 @@ _MATCH_KINDS: dict[int, str] = {
 
 
 def any_match(kind: str, width: int) -> Match | None:
-    """The match that every value satisfies; ``None`` for exact, which has none."""
+    """Return the match that every value satisfies; ``None`` for exact, which has none."""
     if kind == "exact":
         return None
     return Match("range", high=(1 << width) - 1) if kind == "range" else Match(kind)
@@ -37,10 +37,10 @@ def any_match(kind: str, width: int) -> Match | None:
 
 @dataclass(frozen=True)
 class FieldSchema:
-    """One match field: its P4Info id, its place in the key, and what it matches.
+    """One match field: its P4Info id, its place in the key, and its kind of match.
 
-    ``kind`` is the P4Info's; ``device_kind`` is the program's, which is ternary for what P4 calls optional (p4c's
-    bmv2 JSON has no optional).
+    ``kind`` is the P4Info's; ``device_kind`` is the program's, which is ternary for P4's optional (p4c's bmv2 JSON has
+    no optional).
     """
 
     id: int
@@ -76,7 +76,7 @@ class ActionSchema:
 class ProfileSchema:
     """An action profile or selector. Sizes of 0 are not limited.
 
-    ``by_members``: ``size`` and ``max_group_size`` count members; if not, weights.
+    ``by_members``: whether ``size`` and ``max_group_size`` count members, and not weights.
     """
 
     id: int
@@ -116,8 +116,8 @@ class ValueSetSchema:
 class TableSchema:
     """One table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``.
 
-    ``is_const``: its entries come from the program and stay. That holds for ``entries`` without ``const`` too, which
-    the bmv2 JSON does not tell apart.
+    ``is_const``: its entries come from the program and cannot be changed. That holds for ``entries`` without ``const``
+    too, which the bmv2 JSON does not tell apart.
     """
 
     id: int
@@ -144,7 +144,7 @@ class CounterSchema:
 
 @dataclass(frozen=True)
 class RegisterSchema:
-    """A register array. ``kind`` is bit, int or bool; ``None``: its type cannot be read or written over P4Runtime."""
+    """A register array. ``kind`` is bit, int or bool; ``None`` if its type cannot be read or written over P4Runtime."""
 
     id: int
     name: str
@@ -155,7 +155,7 @@ class RegisterSchema:
 
 @dataclass(frozen=True)
 class DigestSchema:
-    """A digest; ``number`` is its place in the program."""
+    """A digest; ``number`` is its position in the program."""
 
     id: int
     name: str
@@ -164,12 +164,12 @@ class DigestSchema:
     shape: Shape
 
     def encode(self, message: bytes, data: p4data_pb2.P4Data) -> None:
-        """A message of the data plane as the client gets it."""
+        """Convert a message of the data plane to the form that the client gets."""
         self.shape.encode(iter(self.info.values(message)), data)
 
 
 class Schema:
-    """Everything that P4Runtime requests refer to by id.
+    """The objects that P4Runtime requests refer to by id.
 
     Raises :class:`P4RuntimeError` (INVALID_ARGUMENT, or UNIMPLEMENTED for what softswitch cannot serve) naming the
     first object in which ``p4info`` and ``program`` differ.
@@ -255,7 +255,7 @@ def _check_ids(p4info: p4info_pb2.P4Info) -> dict[int, str]:
 
 
 def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4NamedType) -> int:
-    """The bits that a value may have: P4Info and program agree, but for a type translated to another number."""
+    """Return the width of a value: P4Info and program must agree, except for a type translated to another number."""
     if declared == 0:
         raise unimplemented(f"{what}: values of type {named_type.name or '?'} (no bit width) are not supported")
     if declared != actual and not named_type.name:
@@ -264,22 +264,24 @@ def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4Name
 
 
 def _check_complete(p4info: p4info_pb2.P4Info, program: Program) -> None:
-    """The program has no table that the P4Info should have: one that gets its entries from outside."""
+    """Check that the P4Info has all tables of the program that get their entries from outside."""
     described = {table.preamble.name for table in p4info.tables}
-    for name, info in program.tables.items():  # p4c adds tables of its own: without keys, or with const entries
+    for name, info in program.tables.items():  # p4c adds tables of its own: without keys, or with const entries.
         if info.keys and not info.const_entries and name not in described:
             raise invalid(f"table {name} of the program is not in the P4Info")
 
 
 def _check_order(what: str, described: list[str], declared: list[str]) -> None:
-    """Names that both have are at the same places: otherwise values would go to each other's places."""
+    """Check that names in both lists are at the same places; otherwise values would go to wrong places."""
     for place, name in enumerate(described):
         if name in declared and declared[place] != name and declared[place] in described:
             raise invalid(f"{what}: {name} is number {place + 1} in the P4Info and not in the program")
 
 
 def _check_left_out(table: p4info_pb2.Table, info: TableInfo, actions: dict[int, p4info_pb2.Action]) -> None:
-    """p4c leaves default actions and entries of tables with an action profile out of the bmv2 JSON, with a warning."""
+    """Refuse default actions and entries of tables with an action profile: p4c omits them in the JSON, with a
+    warning.
+    """
     name = table.preamble.name
     if (table.is_const_table or table.has_initial_entries) and not info.const_entries:
         raise invalid(f"table {name} has entries in the P4Info and none in the program (it has an action profile)")
@@ -480,7 +482,9 @@ def _register(register: p4info_pb2.Register, program: Program) -> RegisterSchema
 
 
 def _digests(p4info: p4info_pb2.P4Info, program: Program) -> dict[int, DigestSchema]:
-    """Digests by id. p4c names those without a type name differently in P4Info and JSON: they pair up in order."""
+    """Return the digests by id. p4c names those without a type name differently in P4Info and JSON; they pair up in
+    order.
+    """
     numbers = {}
     free = list(range(len(program.digests)))
     for digest in p4info.digests:

@@ -16,14 +16,14 @@ from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
 
-# A stream holds a thread of the pool for as long as it lives; threads are made when they are needed.
+# A stream occupies a thread of the pool as long as it lives; threads are made on demand.
 _MAX_THREADS = MAX_STREAMS + 64
 _MAX_REQUEST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM data. ``root_certificates`` checks clients when ``require_client`` is set."""
+    """TLS files as PEM data. ``root_certificates`` checks clients if ``require_client`` is set."""
 
     private_key: bytes
     certificate: bytes
@@ -34,10 +34,10 @@ class Tls:
 class P4RuntimeServer:
     """Serves P4Runtime for ``devices``.
 
-    ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program. A client whose
-    host is gone or whose process is stopped counts as disconnected: it is asked for a sign of life after
-    ``keepalive_s`` seconds of silence and has twice that to give it. The status of a failed batch is cut to
-    ``max_status_bytes``, see :func:`softswitch.p4runtime.status.batch_status`.
+    ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program. A client whose host is gone or
+    whose process is stopped counts as disconnected: after ``keepalive_s`` seconds of silence it is pinged, and has
+    twice that time to answer. The status of a failed batch is cut to ``max_status_bytes``, see
+    :func:`softswitch.p4runtime.status.batch_status`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class P4RuntimeServer:
             handlers=[Service(self.targets, max_status_bytes).handler()],
             options=[
                 ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
-                ("grpc.so_reuseport", 0),  # a second server on the address must fail, not share its clients
+                ("grpc.so_reuseport", 0),  # A second server on the address must fail, and not share its clients.
                 ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(keepalive_s * 2000)),
                 ("grpc.keepalive_permit_without_calls", 1),
@@ -66,9 +66,9 @@ class P4RuntimeServer:
         )
 
     def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Listen on ``host:port`` (port 0: any) or ``unix:path``; the address that clients use.
+        """Listen on ``host:port`` (port 0: any) or ``unix:path``; returns the address for clients.
 
-        Raises OSError when the address cannot be bound.
+        Raises OSError if the address cannot be bound.
         """
         try:
             if tls is None:
@@ -82,7 +82,7 @@ class P4RuntimeServer:
                 )
         except RuntimeError:
             port = 0
-        if port == 0:  # gRPC does not say why
+        if port == 0:  # gRPC does not say why.
             raise OSError(f"cannot listen on {address}: in use by another process, or not an address of this machine")
         return address if address.startswith("unix") else f"{address.rsplit(':', 1)[0]}:{port}"
 

@@ -25,14 +25,14 @@ from softswitch.p4runtime.target import Target
 
 API_VERSION = "1.4.1"
 MAX_STREAMS = 1024
-# Size at which a ReadResponse is sent: far below gRPC's default limit of 4 MiB at the client.
+# A ReadResponse of this size is sent: far below gRPC's default limit of 4 MiB at the client.
 CHUNK_BYTES = 1 << 18
 
 _log = logging.getLogger(__name__)
 
 
 class _Write(NamedTuple):
-    """A WriteRequest, and as it came."""
+    """A WriteRequest, and its bytes as they arrived."""
 
     request: Any
     data: bytes
@@ -48,7 +48,7 @@ class Service:
         self._streams_lock = threading.Lock()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """To be added to a ``grpc.Server``."""
+        """Return the handler to be added to a ``grpc.Server``."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
             "Write": unary(self._guarded(self.write), _parse_write, _serialize),
@@ -71,7 +71,7 @@ class Service:
         outcomes = self._find(request.device_id).write(request, data)
         if any(outcomes):
             failure = BatchError(outcomes, "updates")
-            _log.info("device %d: %s", request.device_id, failure)  # large statuses may not reach the client
+            _log.info("device %d: %s", request.device_id, failure)  # Large statuses may not reach the client.
             raise failure
         return p4rt.WriteResponse()
 
@@ -111,7 +111,7 @@ class Service:
             self._streams += 1
         try:
             if not context.add_callback(stream.end):
-                return  # the client is gone already
+                return  # The client has gone already.
             threading.Thread(target=stream.receive, args=(requests,), daemon=True).start()
             yield from stream.messages()
             if stream.error is not None:
@@ -135,7 +135,7 @@ class Service:
     def _guarded(
         self, method: Callable[[Any, grpc.ServicerContext], Any]
     ) -> Callable[[Any, grpc.ServicerContext], Any]:
-        """No exception leaves an RPC but as a status."""
+        """Wrap a method so that every exception leaves the RPC as a status."""
 
         def call(request: Any, context: grpc.ServicerContext) -> Any:
             refusal: P4RuntimeError | BatchError
@@ -155,7 +155,7 @@ class Service:
     def _guarded_stream(
         self, method: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
     ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-        """As :meth:`_guarded`, for RPCs that answer with a stream."""
+        """Wrap a method that answers with a stream, like :meth:`_guarded`."""
 
         def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             refusal: P4RuntimeError | BatchError

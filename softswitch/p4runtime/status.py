@@ -17,7 +17,7 @@ from google.rpc import code_pb2, status_pb2
 from softswitch import errors
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
-# What clients take as metadata unless told otherwise is 8 KiB, with the names and other headers of the answer.
+# By default clients accept 8 KiB of metadata, with the names and other headers of the answer.
 MAX_STATUS_BYTES = 7500
 MAX_MESSAGE = 1000
 DETAIL_OVERHEAD = 3  # bytes of tag and length of one detail
@@ -25,7 +25,7 @@ _LEFT_OUT = "; details are of the first {} only, since clients refuse longer sta
 
 _GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-# What each exception of the data plane means to a P4Runtime client; the first class that fits decides.
+# The P4Runtime code of each exception of the data plane; the first class that fits decides.
 _CODES: tuple[tuple[type[errors.SoftswitchError], int], ...] = (
     (errors.AlreadyExists, code_pb2.ALREADY_EXISTS),
     (errors.NotFound, code_pb2.NOT_FOUND),
@@ -49,44 +49,47 @@ class P4RuntimeError(Exception):
 
 
 def invalid(message: str) -> P4RuntimeError:
-    """The request is malformed, or does not fit the P4Info."""
+    """Return the error for a request that is malformed, or does not fit the P4Info."""
     return P4RuntimeError(code_pb2.INVALID_ARGUMENT, message)
 
 
 def unimplemented(message: str) -> P4RuntimeError:
-    """The request is good P4Runtime, and softswitch does not do it."""
+    """Return the error for a valid P4Runtime request that softswitch does not implement."""
     return P4RuntimeError(code_pb2.UNIMPLEMENTED, message)
 
 
 def denied(message: str) -> P4RuntimeError:
-    """The client may not do this."""
+    """Return the error for a client that may not do this."""
     return P4RuntimeError(code_pb2.PERMISSION_DENIED, message)
 
 
 def not_found(message: str) -> P4RuntimeError:
-    """The object of the request does not exist."""
+    """Return the error for an object that does not exist."""
     return P4RuntimeError(code_pb2.NOT_FOUND, message)
 
 
 def out_of_range(message: str) -> P4RuntimeError:
-    """A value is wider than its field, or an index beyond its array."""
+    """Return the error for a value that is wider than its field, or an index beyond its array."""
     return P4RuntimeError(code_pb2.OUT_OF_RANGE, message)
 
 
 def internal_error() -> P4RuntimeError:
-    """A defect of softswitch; what went wrong is in its log, not in the client's face."""
+    """Return the error for a defect of softswitch; its log has the details, which clients do not get."""
     return P4RuntimeError(code_pb2.INTERNAL, "an internal error of softswitch; its log has the details")
 
 
 def from_data_plane(error: errors.SoftswitchError) -> P4RuntimeError:
-    """The same refusal with the code that the specification gives it."""
+    """Return a data-plane error with the code that the specification gives it."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     text = f"not supported: {error}" if isinstance(error, errors.UnsupportedConstruct) else str(error)
     return P4RuntimeError(code, text)
 
 
 class BatchError(Exception):
-    """Some elements of a batch failed: for each the reason, or ``None`` for OK. ``noun`` says what they are."""
+    """Some elements of a batch failed: ``outcomes`` has each reason, or ``None`` for OK.
+
+    ``noun`` names the elements.
+    """
 
     def __init__(self, outcomes: Sequence[P4RuntimeError | None], noun: str) -> None:
         self.outcomes = outcomes
@@ -108,13 +111,14 @@ def abort(
 
 
 def batch_status(error: BatchError, max_bytes: int = MAX_STATUS_BYTES) -> status_pb2.Status:
-    """The status of a failed batch, in at most so many bytes as metadata of the answer.
+    """Return the status of a failed batch, in at most `max_bytes` as metadata of the answer.
 
-    A client refuses a status above its limit and then learns nothing, not even the code. So what is too long is cut, in
-    this order: messages of single updates, from the last; then the details of the last updates, as the status says.
+    A client refuses a status above its limit and then learns nothing, not even the code. So a status that is too long
+    is cut, in this order: messages of single updates, from the last; then the details of the last updates, as the
+    status says.
     """
     message = error.message if len(error.message) <= MAX_MESSAGE else error.message[: MAX_MESSAGE - 1] + "…"
-    budget = (max_bytes - 2 * len(message.encode())) * 3 // 4  # the message goes twice, details as base64
+    budget = (max_bytes - 2 * len(message.encode())) * 3 // 4  # The message is sent twice, and details as base64.
     details = [_detail(outcome, False) for outcome in error.outcomes]
     sizes = [detail.ByteSize() + DETAIL_OVERHEAD for detail in details]
     if sum(sizes) > budget:

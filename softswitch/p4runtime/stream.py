@@ -1,4 +1,4 @@
-"""One StreamChannel RPC: a queue towards the client, a thread that reads from it."""
+"""One StreamChannel RPC: a queue to the client, and a thread that reads from the client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softswitch.p4runtime.status import P4RuntimeError, denied, internal_error, 
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 
-# Messages that may wait for a client that reads too slowly; what comes on top is dropped, arbitration never is.
+# Messages that may wait for a client that reads too slowly; further ones are dropped, except arbitration messages.
 MAX_WAITING = 4096
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Malformed:
-    """Bytes from a client that are not the message they should be."""
+    """Bytes from a client that are not the expected message."""
 
     expected: str
     reason: str
@@ -33,7 +33,7 @@ class Malformed:
 
 
 class Stream:
-    """The server's end of one stream. ``find`` gives the device with an id or raises NOT_FOUND."""
+    """The server's end of one stream. ``find`` returns the device with an id or raises NOT_FOUND."""
 
     def __init__(self, find: Callable[[int], Target]) -> None:
         self._find = find
@@ -44,18 +44,18 @@ class Stream:
         self.error: P4RuntimeError | None = None
 
     def messages(self) -> Iterator[p4rt.StreamMessageResponse]:
-        """What to send to the client, until the stream ends."""
+        """Yield the messages to send to the client, until the stream ends."""
         while (message := self._queue.get()) is not None:
             yield message
 
     def end(self, error: P4RuntimeError | None = None) -> None:
-        """End the stream, with an error or without; the first call decides."""
+        """End the stream, with an error or without; only the first call counts."""
         if self.error is None:
             self.error = error
         self._queue.put(None)
 
     def disconnect(self) -> None:
-        """The client is gone, or will be told so; harmless when repeated."""
+        """Handle that the client has gone, or will be told so; may be repeated."""
         if self._arbiter is not None:
             self._arbiter.disconnect(self._session)
 
@@ -68,7 +68,7 @@ class Stream:
         except P4RuntimeError as refusal:
             error = refusal
         except grpc.RpcError:
-            pass  # how gRPC says that the client went away in the middle
+            pass  # gRPC raises this when the client goes away in the middle of the stream.
         except Exception:
             _log.exception("StreamChannel failed")
             error = internal_error()

@@ -1,4 +1,4 @@
-"""P4Runtime's messages and gRPC stub: those of the official ``p4runtime`` package, under any protobuf from 4 on.
+"""P4Runtime's messages and gRPC stub, from the official ``p4runtime`` package, under any protobuf from 4 on.
 
 A protoc of 2020 generated the modules of that package, and protobuf runs such code only in pure Python, if at all. The
 descriptors in them are always good: the modules are built here from these, as generated code of today builds itself.
@@ -13,17 +13,17 @@ from importlib.resources import files
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-# P4Runtime's descriptors refer to any and status.
+# P4Runtime's descriptors refer to `any` and `status`.
 from google.protobuf import any_pb2, descriptor_pool  # noqa: F401
 from google.protobuf.internal import builder
 from google.rpc import status_pb2  # noqa: F401
 
-# As protoc writes it before 3.20, and since.
+# The serialized descriptor as protoc writes it before 3.20, and since.
 _DESCRIPTOR = re.compile(r"(?:^  serialized_pb=|AddSerializedFile\()(b'.*')", re.MULTILINE)
 
 
 def _load(package: str, name: str) -> ModuleType:
-    """In ``sys.modules`` too, so that the package's gRPC stub imports it as ever."""
+    """Build a module, and put it into ``sys.modules``, where the package's gRPC stub imports it."""
     full_name = f"{package}.{name}"
     if full_name in sys.modules:
         return sys.modules[full_name]

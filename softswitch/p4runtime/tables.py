@@ -39,10 +39,10 @@ _NO_OPAQUE: _Opaque = (0, b"")
 
 @dataclass(frozen=True)
 class _Saved:
-    """All there is to an entry, to bring it back."""
+    """The complete state of an entry, from which it can be restored."""
 
     entry: Entry
-    action: p4rt.TableAction  # of a table with an action profile
+    action: p4rt.TableAction  # set in a table with an action profile
     counts: tuple[int, int] | None
     meter: MeterState | None
     opaque: _Opaque | None
@@ -51,7 +51,7 @@ class _Saved:
 class TableAccess:
     """The tables of one device under one schema.
 
-    The caller holds the device's lock during every call; iterators that reads return need no lock any more.
+    The caller holds the device's lock during every call; the iterators that reads return need no lock.
     """
 
     def __init__(self, device: Device, schema: Schema, profiles: ProfileAccess) -> None:
@@ -62,7 +62,7 @@ class TableAccess:
 
     @property
     def has_opaque(self) -> bool:
-        """Whether an entry has metadata, which go when it is modified or deleted."""
+        """Whether an entry has metadata, which is lost when the entry is modified or deleted."""
         return bool(self._opaque)
 
     # --- writes ---
@@ -152,7 +152,7 @@ class TableAccess:
             self._forget(table, old.chosen)
 
     def _call(self, table: TableSchema, entry: p4rt.TableEntry) -> tuple[str | Member | Group, tuple[int, ...]]:
-        """What an entry does; :meth:`_forget` it if the entry does not come about."""
+        """Return an entry's action and parameters; call :meth:`_forget` if the entry is not made."""
         if table.profile is not None and entry.HasField("action"):
             return self._profiles.choose(table, entry.action), ()
         return _action(table, entry, default=False)
@@ -175,7 +175,7 @@ class TableAccess:
         )
 
     def _bring_back(self, table: TableSchema, saved: _Saved) -> None:
-        """The entry as it was, whether it is there or not."""
+        """Restore a saved entry, whether it exists or not."""
         entry = saved.entry
         key, priority = entry.match, entry.priority
         action: str | Member | Group = entry.action
@@ -208,7 +208,7 @@ class TableAccess:
             refuse_default(table, entry)
         if table.default_const:
             raise denied(f"table {table.name}: its default action is const")
-        action: str | None = None  # an entry without action resets to what the program says
+        action: str | None = None  # An entry without action restores the program's default action.
         params: tuple[int, ...] = ()
         if entry.HasField("action"):
             action, params = _action(table, entry, default=True)
@@ -250,7 +250,7 @@ class TableAccess:
     # --- idle timeouts ---
 
     def idle_notification(self, table: str, entries: list[Entry]) -> p4rt.IdleTimeoutNotification:
-        """The message, without its time, that says that entries were not hit for their timeouts."""
+        """Return the message, without its time, that says that entries were not hit for their timeouts."""
         message = p4rt.IdleTimeoutNotification()
         schema = self._schema.tables_by_name[table]
         for found in entries:
@@ -261,7 +261,7 @@ class TableAccess:
     # --- reads ---
 
     def read(self, query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
-        """The entries that a ``TableEntry`` in a ReadRequest selects."""
+        """Return the entries that a ``TableEntry`` in a ReadRequest selects."""
         if query.table_id == 0:
             if (
                 query.match
@@ -290,7 +290,7 @@ class TableAccess:
         return self._read_tables([table], query)
 
     def read_direct_counters(self, query: p4rt.DirectCounterEntry) -> Iterator[p4rt.Entity]:
-        """The counters that a ``DirectCounterEntry`` in a ReadRequest selects."""
+        """Return the counters that a ``DirectCounterEntry`` in a ReadRequest selects."""
         wanted = query.table_entry
         if wanted.table_id == 0:
             if wanted.match or wanted.priority or wanted.is_default_action:
@@ -334,7 +334,8 @@ class TableAccess:
                 counts = self._device.direct_counter_read(*place) if with_counter else None
                 meter = self._device.direct_meter_read(*place) if with_meter else None
                 action = None
-                if entry.chosen is not None:  # the set of a one-shot may be gone when the answer is built
+                # The set of a one-shot may be gone when the answer is built, so it is encoded now.
+                if entry.chosen is not None:
                     action = p4rt.TableAction()
                     self._profiles.encode(table, entry.chosen, action)
                 answers.append((table, entry, opaque, counts, meter, action))
@@ -375,7 +376,7 @@ class TableAccess:
         entry.table_id = table.id
         entry.is_default_action = True
         entry.is_const = table.default_const
-        if name in table.actions_by_name:  # an action that the P4Info hides cannot be named to the client
+        if name in table.actions_by_name:  # An action that the P4Info hides cannot be named to the client.
             encode_action(entry.action.action, table.actions_by_name[name], params)
         _encode_opaque(entry, opaque)
         if query.HasField("counter_data"):
@@ -396,7 +397,7 @@ class TableAccess:
 
 
 def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[str, tuple[int, ...]]:
-    """Name and parameters of the entry's action, checked against what the table allows."""
+    """Return name and parameters of the entry's action, checked against what the table allows."""
     kind = entry.action.WhichOneof("type")
     if kind is None:
         raise invalid(f"table {table.name}: the entry has no action")
@@ -416,7 +417,7 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
 
 
 def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str, tuple[int, ...]], bool]:
-    """Whether an action is the one that a query asks for; parameters count when the query gives them."""
+    """Return a test whether an action is the one in a query; parameters count if the query gives them."""
     if query.action.WhichOneof("type") != "action":
         raise invalid(f"table {table.name}: entries can only be filtered by an action")
     wanted = query.action.action
@@ -428,7 +429,7 @@ def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str,
 
 
 class _Resources:
-    """What a write of an entry says about its counter, its meter and its idle timeout, checked."""
+    """The counter, meter and idle timeout in a write of an entry, checked."""
 
     def __init__(self, table: TableSchema, entry: p4rt.TableEntry) -> None:
         self._table = table
@@ -450,7 +451,7 @@ class _Resources:
             raise invalid(f"table {table.name}: time_since_last_hit is for reads; leave it unset in a write")
 
     def write(self, device: Device, key: Key, priority: int, *, fresh: bool, reset: bool = True) -> None:
-        """Do so to an entry: a ``fresh`` one, or one whose meter and timeout start anew when ``reset``."""
+        """Apply them to an entry: a ``fresh`` one, or one whose meter and timeout start anew if ``reset``."""
         name = self._table.name
         if self._counts is not None:
             device.direct_counter_write(name, key, *self._counts, priority)
@@ -484,7 +485,7 @@ def _counter_data(table: TableSchema, entry: p4rt.TableEntry) -> tuple[int, int]
 
 
 def counter_values(data: p4rt.CounterData, what: str) -> tuple[int, int]:
-    """Packets and bytes of a ``CounterData``."""
+    """Return packets and bytes of a ``CounterData``."""
     if data.packet_count < 0 or data.byte_count < 0:
         raise invalid(f"{what}: a counter cannot be negative")
     return data.packet_count, data.byte_count

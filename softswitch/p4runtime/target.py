@@ -30,7 +30,7 @@ from softswitch.p4runtime.undo import Journal
 from softswitch.p4runtime.value_sets import ValueSetAccess
 from softswitch.p4runtime.wire import WireWriter
 
-# Entities that P4Runtime has and softswitch does not (yet).
+# Entities of P4Runtime that softswitch does not support.
 _UNSUPPORTED = {
     "extern_entry": "extern entries",
 }
@@ -40,7 +40,7 @@ Outcomes = list[P4RuntimeError | None]
 
 @dataclass
 class PacketStats:
-    """Packets between pipeline and clients, and those that reached nobody."""
+    """Counters of packets between pipeline and clients, and of those that reached nobody."""
 
     packet_in: int = 0
     packet_in_no_primary: int = 0
@@ -51,7 +51,10 @@ class PacketStats:
 
 
 class _Running:
-    """What exists only for a pipeline that runs, or is saved to run. ``device`` is a staged one until it runs."""
+    """The parts of a target that exist only for a running or saved pipeline.
+
+    ``device`` is a staged one until it runs.
+    """
 
     def __init__(self, device: Device, pipeline: Pipeline, digests: DigestAccess) -> None:
         self.device = device
@@ -118,7 +121,7 @@ class Target:
             raise P4RuntimeError(code_pb2.UNAVAILABLE, f"device {self.device.device_id} is restarting")
 
     def install(self, config: p4rt.ForwardingPipelineConfig) -> None:
-        """Start with this pipeline, not on behalf of a client."""
+        """Start with this pipeline, without a client."""
         pipeline = self._loader.load(config)
         with self._lock:
             self._commit(self._stage(pipeline))
@@ -140,7 +143,7 @@ class Target:
             self._up = True
 
     def summary(self) -> dict[str, object]:
-        """For people: pipeline, clients and packet I/O."""
+        """Return a summary for people: pipeline, clients and packet I/O."""
         running = self._running
         return {
             "up": self._up,
@@ -153,7 +156,7 @@ class Target:
     # --- pipeline config ---
 
     def set_pipeline(self, request: p4rt.SetForwardingPipelineConfigRequest) -> None:
-        """The SetForwardingPipelineConfig RPC."""
+        """Handle the RPC SetForwardingPipelineConfig."""
         self.require_up()
         self._require_primary(request)
         if not self.arbiter.scope_of(request.role).can_push_pipeline:
@@ -167,7 +170,7 @@ class Target:
             raise invalid(f"pipeline config action {action} does not exist; give one of VERIFY..RECONCILE_AND_COMMIT")
         if not request.HasField("config"):
             raise invalid("the request has no config")
-        pipeline = self._loader.load(request.config)  # takes seconds; writes go on meanwhile
+        pipeline = self._loader.load(request.config)  # This takes seconds; writes continue meanwhile.
         with self._lock:
             self._require_primary(request)
             if action == kinds.VERIFY_AND_SAVE:
@@ -180,7 +183,7 @@ class Target:
                 self._reconcile(pipeline)
 
     def get_pipeline(self, response_type: int) -> p4rt.GetForwardingPipelineConfigResponse:
-        """The GetForwardingPipelineConfig RPC: the config that runs (not one that only was saved)."""
+        """Handle the RPC GetForwardingPipelineConfig: returns the running config, not a saved one."""
         self.require_up()
         running = self._running
         return pipelines.answer(None if running is None else running.pipeline, response_type)
@@ -196,7 +199,7 @@ class Target:
             self._commit(saved)
 
     def _stage(self, pipeline: Pipeline) -> _Running:
-        """The pipeline beside the one that runs: what is written to it waits for :meth:`_commit`."""
+        """Make a pipeline beside the running one; what is written to it takes effect with :meth:`_commit`."""
         try:
             staged = self.device.stage(pipeline.program)
         except errors.SoftswitchError as error:
@@ -205,7 +208,7 @@ class Target:
         return _Running(staged, pipeline, digests)
 
     def _commit(self, staged: _Running) -> None:
-        """Go over to a staged pipeline between two packets."""
+        """Change to a staged pipeline between two packets."""
         try:
             self.device.commit(staged.device)
         except errors.SoftswitchError as error:
@@ -216,7 +219,7 @@ class Target:
     def _reconcile(self, pipeline: Pipeline) -> None:
         running = self._running
         if running is not None and pipeline.same_as(running.pipeline):
-            running.pipeline = pipeline  # its cookie may be new
+            running.pipeline = pipeline  # Its cookie may be new.
             self._drop_saved()
             return
         staged = self._stage(pipeline)
@@ -246,9 +249,9 @@ class Target:
     # --- entities ---
 
     def write(self, request: p4rt.WriteRequest, data: bytes = b"") -> Outcomes:
-        """The Write RPC: for each update why it failed, or ``None``.
+        """Handle the RPC Write: returns for each update why it failed, or ``None``.
 
-        ``data``: the request as it came; where it is given, common updates cost a tenth.
+        ``data``: the request's bytes as they arrived; if given, common updates cost a tenth.
         """
         with self._lock:
             self.require_up()
@@ -266,9 +269,9 @@ class Target:
             return self._write_each(running, request.updates, scope, data if scope.ids is None else b"")
 
     def read(self, request: p4rt.ReadRequest) -> tuple[list[Iterator[p4rt.Entity]], Outcomes]:
-        """The Read RPC: what was found, and for each query why it failed, or ``None``.
+        """Handle the RPC Read: returns what was found, and for each query why it failed, or ``None``.
 
-        All values are taken before this returns; the iterators only build messages.
+        All values are read before this returns; the iterators only build messages.
         """
         answers: list[Iterator[p4rt.Entity]] = []
         outcomes: Outcomes = []
@@ -341,7 +344,7 @@ class Target:
         self.arbiter.require_primary(request.role, election_id)
 
     def _require_running(self) -> _Running:
-        """What reads and writes refer to: the saved pipeline if there is one, else the one that runs."""
+        """Return the pipeline that reads and writes refer to: the saved one if there is one, else the running one."""
         if self._saved is not None:
             return self._saved
         if self._running is None:
@@ -377,7 +380,7 @@ class Target:
         self.packets.packet_out += 1
 
     def _on_packet_in(self, frame: bytes) -> None:
-        """Called by the data plane, from one of its threads."""
+        """Handle a packet-in; called by one of the data plane's threads."""
         running = self._running
         if running is None:
             return
@@ -401,7 +404,7 @@ class Target:
     # --- digests ---
 
     def acknowledge(self, session: Session, ack: p4rt.DigestListAck) -> None:
-        """A client's DigestListAck."""
+        """Handle a client's DigestListAck."""
         self.require_up()
         if not self.arbiter.is_primary(session):
             raise denied("digest ack: only the primary may acknowledge digests")
@@ -411,7 +414,7 @@ class Target:
         running.digests.acknowledge(ack)
 
     def _on_digest(self, number: int, message: bytes) -> None:
-        """Called by the data plane, from one of its threads."""
+        """Handle a digest; called by one of the data plane's threads."""
         running = self._running
         if running is not None:
             running.digests.receive(number, message)
@@ -422,13 +425,15 @@ class Target:
             running.digests.client_changed()
 
     def _send_to_primaries(self, message: p4rt.StreamMessageResponse, p4_id: int) -> bool:
-        """To the primary of every role that has the object with this id in its scope; whether one took it."""
+        """Send to the primary of every role whose scope has the object with this id; returns whether one received
+        it.
+        """
         sent = [session.send(message) for session, scope in self.arbiter.primaries() if scope.may_use(p4_id)]
         return any(sent)
 
 
     def _on_idle(self, table: str, entries: list[Entry]) -> None:
-        """Called by the data plane: these entries were not hit for their timeouts."""
+        """Handle entries that were not hit for their timeouts; called by the data plane."""
         running = self._running
         if running is None or not self.arbiter.primaries():
             return
@@ -447,5 +452,5 @@ def _find(handlers: dict[str, Any], which: str | None) -> Any:
 
 
 def _within(scope: roles.Scope, found: Iterator[p4rt.Entity]) -> Iterator[p4rt.Entity]:
-    """What a role may see of an answer."""
+    """Return the part of an answer that a role may see."""
     return (entity for entity in found if scope.may_use(roles.id_of(entity)))

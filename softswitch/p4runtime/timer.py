@@ -1,4 +1,4 @@
-"""Calls at a time: one thread for all timeouts of a server."""
+"""Calls functions at a given time: one thread for all timeouts of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Timer:
-    """Runs functions when they are due, one after the other; they must not block. The thread starts with the first."""
+    """Runs functions when they are due, one after the other; they must not block. Its thread starts with the first."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,7 +23,7 @@ class Timer:
         self._stopped = False
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Run ``call`` in so many seconds, unless the timer is stopped before."""
+        """Run ``call`` after so many seconds, unless the timer is stopped before."""
         with self._changed:
             if self._stopped:
                 return

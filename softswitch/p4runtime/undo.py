@@ -1,4 +1,4 @@
-"""How a batch is taken back: what was done, as the functions that undo it."""
+"""The journal of a batch: functions that undo its steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Undo = Callable[[], None]
 
 
 class Journal:
-    """Collects how to undo each step of a batch; one that is not ``active`` collects nothing and costs nothing."""
+    """Collects how to undo each step of a batch; one that is not ``active`` collects nothing."""
 
     def __init__(self, active: bool) -> None:
         self.active = active

@@ -48,7 +48,7 @@ class ValueSetAccess:
         journal.add(lambda: self._device.value_set_write(value_set.name, old))
 
     def read(self, query: p4rt.ValueSetEntry) -> Iterator[p4rt.Entity]:
-        """The value sets that a ``ValueSetEntry`` in a ReadRequest selects."""
+        """Return the value sets that a ``ValueSetEntry`` in a ReadRequest selects."""
         if query.members:
             raise invalid("a read of a value set takes no members")
         if query.value_set_id:

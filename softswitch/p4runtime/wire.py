@@ -1,7 +1,7 @@
-"""The common updates of a WriteRequest, applied by the runtime from the request as it came (runtime/write.c).
+"""The common updates of a WriteRequest, which the runtime applies from the request's bytes (runtime/write.c).
 
-That is for speed alone: whatever the runtime does not apply, the rest of this package does, with the same result. The
-runtime is told here which tables it may write, and what their P4Info says.
+This is for speed only: the rest of this package does what the runtime does not apply, with the same result. The runtime
+is told here which tables it may write, and what the P4Info says of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from softswitch.dataplane.device import Device
 from softswitch.p4runtime.schema import ActionSchema, Schema, TableSchema
 from softswitch.p4runtime.stubs import p4info_pb2
 
-# FieldMatch's fields, and the runtime's limits: bytes of a key, of an action's parameters; fields, parameters.
+# The numbers of FieldMatch's fields, and the runtime's limits: bytes of a key, bytes of an action's parameters, fields
+# or parameters.
 _KINDS = {"exact": 2, "ternary": 3, "lpm": 4, "optional": 7}
 _MAX_KEY_BYTES, _MAX_PARAMS_BYTES, _MAX_MEMBERS = 256, 512, 64
 
@@ -29,12 +30,12 @@ class WireWriter:
         self._schema = (ctypes.c_uint32 * len(numbers))(*numbers)
 
     def write(self, data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
-        """As :meth:`softswitch.dataplane.tables.Tables.write`."""
+        """Apply updates, as :meth:`softswitch.dataplane.tables.Tables.write` does."""
         return self._device.write(self._schema, data, at, only_inserts)
 
 
 def _numbers(device: Device, schema: Schema) -> Iterator[int]:
-    """The schema as runtime/write.c declares it."""
+    """Yield the schema's numbers in the order that runtime/write.c declares."""
     tables: list[int] = []
     fields: list[tuple[int, ...]] = []
     actions: list[tuple[int, ...]] = []
@@ -65,7 +66,7 @@ def _numbers(device: Device, schema: Schema) -> Iterator[int]:
 
 
 def _is_plain(table: TableSchema, places: Places) -> bool:
-    """Whether an entry is no more than its key and its action."""
+    """Return whether an entry consists only of its key and its action."""
     return (
         0 < len(table.fields) <= _MAX_MEMBERS
         and all(field.kind in _KINDS for field in table.fields)

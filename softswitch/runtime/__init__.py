@@ -1,1 +1,1 @@
-"""The C sources of the data plane. No Python: a package so that they are installed."""
+"""The C sources of the data plane. It is a package without Python modules, so that the sources are installed."""
