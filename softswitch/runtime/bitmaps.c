@@ -1,20 +1,22 @@
 /* Bitmaps over the entries of a table that has many masks, or many ranges with one mask.
  *
- * Each entry has a number. For each byte of the key and each of its 256 values a row of bits says which entries that
- * value is good for; the entries that match a key are the intersection of one row per byte (Lakshman and Stiliadis, SIGCOMM
- * 1998), found through heads that say which words of a row are not 0 (Baboescu and Varghese, SIGCOMM 2001). Of a range
- * the rows hold a superset, up to the first byte in which its ends differ, so ranges are checked in the end.
+ * Each entry has a number. For each byte of the key and each of its 256 values, a row of bits says which entries that
+ * value is good for; the entries that match a key are the intersection of one row per byte (Lakshman and Stiliadis,
+ * SIGCOMM 1998), found through heads that say which words of a row are not 0 (Baboescu and Varghese, SIGCOMM 2001). For
+ * a range the rows hold a superset, up to the first byte in which its ends differ, so ranges are checked at the end.
  *
- * The tuples (tables.c) stay what they are; bitmaps are built when there are many and can be left out without harm.
+ * The tuples (tables.c) do not change; bitmaps are built when there are many tuples, and can be omitted without harm.
  */
 #include <stdlib.h>
 
 #include "runtime.h"
 
-#define MANY 16u                 /* tuples, or entries of one chain, from which on bitmaps are considered */
-#define ENTRIES_PER_PROBE 64u    /* that bitmaps make up for (measured); twice as many end them */
+/* number of tuples, or of entries in one chain, from which on bitmaps are considered */
+#define MANY 16u
+/* entries whose bitmaps cost as much as one probe (measured); at twice as many, bitmaps are freed */
+#define ENTRIES_PER_PROBE 64u
 #define LEAST_CAPACITY 512u
-#define MOST_BYTES ((size_t)512 << 20) /* address space: what has no bit set is not touched */
+#define MOST_BYTES ((size_t)512 << 20) /* address space: pages in which no bit is set are not touched */
 
 static uint32_t probes(const struct ss_table *t) {
     return t->n_tuples > t->longest ? t->n_tuples : t->longest;
@@ -32,7 +34,8 @@ void ss_bitmaps_free(struct ss_table *t) {
     t->bitmaps = NULL;
 }
 
-/* The values from *low to *high are those of byte `at` that may match. False: it is no byte of a range. */
+/* Sets *low and *high to the values of byte `at` that may match. Returns false if the byte does not belong to a range.
+ */
 static bool range_byte(const struct ss_table *t, const struct ss_entry *e, unsigned at, unsigned *low, unsigned *high) {
     const uint8_t *bound = e->range;
     for (uint32_t r = 0; r < t->n_ranges; r++) {
@@ -70,14 +73,14 @@ static void set_column(const struct ss_table *t, struct ss_entry *e) {
     b->entries[e->bit] = e;
 }
 
-/* Whether a mask or a range may want something of that byte of the key. */
+/* Returns whether a mask or a range may depend on that byte of the key. */
 static bool matters(const struct ss_table *t, unsigned at) {
     for (uint32_t r = 0; r < t->n_ranges; r++)
         if (at >= t->ranges[r].offset && at < (unsigned)t->ranges[r].offset + t->ranges[r].bytes) return true;
-    return ((const uint8_t *)t->any_mask)[at] || at == 0; /* one at least */
+    return ((const uint8_t *)t->any_mask)[at] || at == 0; /* there must be at least one row */
 }
 
-/* Build them anew, with room for as many entries again. Without memory there are none. */
+/* Builds the bitmaps anew, with room for twice as many entries. Without memory there are none. */
 static void build(struct ss_table *t) {
     ss_bitmaps_free(t);
     uint32_t capacity = LEAST_CAPACITY, key_bytes = t->key_words * 8;
@@ -110,7 +113,7 @@ static void build(struct ss_table *t) {
             }
 }
 
-/* The bytes that the entry's mask wants have rows. */
+/* Returns whether the bytes in the entry's mask have rows. */
 static bool has_rows(const struct ss_table *t, const struct ss_entry *e) {
     const struct ss_bitmaps *b = t->bitmaps;
     uint32_t i = 0;

@@ -48,7 +48,7 @@ struct ss_buf *ss_buf_share(struct ss_buf *buf) {
 static void recycle(struct ss_buf *buf) {
     struct ss_thread *thread = ss_current;
     if (buf->pooled && thread && thread->pool.n < POOL_LIMIT) {
-        buf->next = thread->pool.head; /* last in, first out: it is still in the cache */
+        buf->next = thread->pool.head; /* last in, first out, because it is still in the cache */
         thread->pool.head = buf;
         if (!thread->pool.tail) thread->pool.tail = buf;
         thread->pool.n++;
@@ -64,7 +64,7 @@ void ss_buf_free(struct ss_buf *buf) {
         recycle(buf);
         buf = origin;
     }
-    /* The only holder need not tell anybody. */
+    /* The only holder does not need an atomic decrement. */
     if (atomic_load_explicit(&buf->holders, memory_order_acquire) > 1 &&
         atomic_fetch_sub_explicit(&buf->holders, 1, memory_order_acq_rel) > 1)
         return;

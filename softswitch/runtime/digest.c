@@ -57,7 +57,7 @@ static void clear(struct ss_digest *d) {
     d->buckets = d->n = 0;
 }
 
-/* Whether the message is new, and remembered from now on. */
+/* Returns whether the message is new; it is remembered from now on. */
 static bool remember(struct ss_device *device, struct ss_digest *d, const uint8_t *data, uint32_t len) {
     if (d->n >= d->buckets && !grow(d)) {
         ss_drop(device, NULL, SS_DROP_NO_MEMORY);
@@ -92,7 +92,7 @@ void ss_digests_free(struct ss_digest *digests, uint32_t n) {
     free(digests);
 }
 
-/* Send messages of this kind to the host, or not; with `filter` each only once until it is forgotten. */
+/* Sends messages of this kind to the host, or stops that; with `filter` each only once until it is forgotten. */
 SS_API int ss_digest_enable(struct ss_device *device, uint32_t number, uint32_t enabled, uint32_t filter) {
     ss_thread_lock(device->thread);
     int result = device->program && number < device->program->n_digests ? 0 : -ENODEV;
@@ -106,7 +106,7 @@ SS_API int ss_digest_enable(struct ss_device *device, uint32_t number, uint32_t 
     return result;
 }
 
-/* Messages of `len` bytes each, one after the other, may come again. */
+/* Allows `n` messages of `len` bytes each, one after the other, to come again. */
 SS_API int ss_digest_forget(struct ss_device *device, uint32_t number, const uint8_t *data, uint32_t len, uint32_t n) {
     ss_thread_lock(device->thread);
     int result = device->program && number < device->program->n_digests ? 0 : -ENODEV;

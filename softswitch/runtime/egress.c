@@ -1,13 +1,12 @@
-/* What leaves a device: per-port shaping and fault injection, links to other devices, batches for the kernel.
+/* The egress of a device: per-port shaping and fault injection, links to other devices, batches for the kernel.
  *
- * A shaped port is a queue, a line and a delay. The line takes frames one after the other at `rate`; a frame that
- * finds more than the queue's limit still waiting for the line is dropped. A frame may start up to `burst` bytes ahead
- * of the line's schedule (a token bucket). Its departure is computed when it is accepted, so the long-term rate is
- * exact whatever the timer does. Frames of at most `ahead` bytes go before all that waits, which waits for them (as
- * acknowledgements do with RFC 3449's "ACKs-first scheduling"). Then it takes `delay` plus a uniform jitter, which keeps the order; with probability
- * `reorder` it is held back by `reorder_ns` more, and later frames overtake it. A bit
- * of a frame may be flipped before all that, as memory or a card that is broken does (`corrupt`).
- */
+ * A shaped port is a queue, a line and a delay. The line takes frames one after the other at `rate`; a frame that finds
+ * more than the queue's limit still waiting for the line is dropped. A frame may start up to `burst` bytes ahead of the
+ * line's schedule (a token bucket). Its departure is computed when it is accepted, so the long-term rate is exact
+ * whatever the timer does. Frames of at most `ahead` bytes overtake all that waits, and delay it (as acknowledgements
+ * do with RFC 3449's "ACKs-first scheduling"). Then a frame takes `delay` plus a uniform jitter, which keeps the order;
+ * with probability `reorder` it is held back by `reorder_ns` more, and later frames overtake it. Before all that, a bit
+ * of a frame may be flipped, as broken memory or a broken network card does (`corrupt`). */
 #include <stdlib.h>
 
 #include "runtime.h"
@@ -47,7 +46,7 @@ static void heap_fix(struct ss_thread *t, int at) {
     }
 }
 
-/* Bring the port's place in the heap up to date with its queues. */
+/* Brings the port's place in the heap up to date with its queues. */
 static void heap_update(struct ss_thread *t, struct ss_port *port) {
     uint64_t due = UINT64_MAX;
     if (port->queue.head) due = port->queue.head->due;
@@ -67,7 +66,7 @@ static void heap_update(struct ss_thread *t, struct ss_port *port) {
         if (t->heap_n == t->heap_size) {
             int size = t->heap_size ? 2 * t->heap_size : 64;
             struct ss_port **heap = realloc(t->heap, (size_t)size * sizeof *heap);
-            if (!heap) abort(); /* a few bytes per port: the process is beyond help */
+            if (!heap) abort(); /* these are a few bytes per port: a process without them cannot go on */
             t->heap = heap;
             t->heap_size = size;
         }
@@ -114,7 +113,7 @@ static void deliver(struct ss_thread *thread, struct ss_port *port, struct ss_bu
     ss_buf_free(buf);
 }
 
-/* Frames that still wait for the line at time `now`. */
+/* Returns the bytes of frames that still wait for the line at time `now`. */
 uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     while (port->waiting && port->waiting->depart <= now) {
         port->backlog_bytes -= port->waiting->len;
@@ -124,7 +123,7 @@ uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     return port->backlog_packets;
 }
 
-/* Data that went before what its connection sent earlier would look lost. */
+/* Returns whether the frame has TCP data; such a frame must not overtake earlier data of its connection. */
 static bool carries_tcp_data(const struct ss_buf *buf) {
     const uint8_t *frame = buf->data, *ip = frame + 14;
     if (buf->len < 14 + 20 || frame[12] != 0x08 || frame[13] != 0x00 || ip[9] != 6) return false;
@@ -133,7 +132,7 @@ static bool carries_tcp_data(const struct ss_buf *buf) {
     return total > headers + (ip[headers + 12] >> 4) * 4u;
 }
 
-/* A frame that does not wait: what waits keeps the departures that it has, and the line is busy for longer. */
+/* Sends a frame that does not wait: the frames that wait keep their departures, and the line is busy for longer. */
 static void pass_ahead(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
     uint64_t now = thread->now_ns;
@@ -143,7 +142,7 @@ static void pass_ahead(struct ss_thread *thread, struct ss_port *port, struct ss
     }
     buf->depart = now;
     buf->due = now + shape->delay_ns;
-    if (buf->due < port->last_ahead) buf->due = port->last_ahead; /* the delay was shortened meanwhile */
+    if (buf->due < port->last_ahead) buf->due = port->last_ahead; /* the delay was shortened in the meantime */
     port->last_ahead = buf->due;
     ss_push(&port->ahead, buf);
     heap_update(thread, port);
@@ -171,7 +170,7 @@ static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_bu
         if (start > (double)now) buf->depart = (uint64_t)start;
         port->free_at += (double)buf->len * per_byte;
     }
-    if (buf->depart < port->last_depart) buf->depart = port->last_depart; /* the rate was raised meanwhile */
+    if (buf->depart < port->last_depart) buf->depart = port->last_depart; /* the rate was raised in the meantime */
     port->last_depart = buf->depart;
     buf->due = buf->depart + shape->delay_ns;
     if (shape->jitter_ns) {
@@ -202,11 +201,11 @@ enum { IP_AT = 14, UDP_SUM_AT = 40, UDP_PAYLOAD_AT = 42 };
 static bool udp_over_ipv4(const struct ss_buf *buf) {
     const uint8_t *frame = buf->data, *ip = frame + IP_AT;
     return buf->len > UDP_PAYLOAD_AT && frame[12] == 0x08 && frame[13] == 0x00 && ip[0] == 0x45 && ip[9] == 17 &&
-           (ip[6] & 0x3f) == 0 && ip[7] == 0; /* no options, no fragment */
+           (ip[6] & 0x3f) == 0 && ip[7] == 0; /* no options, and no fragment */
 }
 
-/* Flip a random bit of a random byte, if the shape says so and it is this frame's turn. Others may hold the same bytes
- * (replicas): then a copy takes the frame's place. The frame that is to leave. */
+/* Flips a random bit of a random byte, if the shape says so and it is this frame's turn; returns the frame to send.
+ * Others may hold the same bytes (replicas): then a copy takes the frame's place. */
 static struct ss_buf *corrupt(struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
     if (shape->corrupt <= 0 && !shape->corrupt_every) return buf;
@@ -264,7 +263,7 @@ void ss_fire_timers(struct ss_thread *thread) {
         release(thread, thread->heap[0], thread->now_ns);
 }
 
-/* Forget everything that waits on the port. */
+/* Frees everything that waits on the port. */
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
     ss_list_free(&port->queue);
     ss_list_free(&port->late);

@@ -59,7 +59,7 @@ void ss_thread_unlock(struct ss_thread *thread) {
     ss_unlock(&thread->state);
 }
 
-/* No thread receives or sends meanwhile: ports may come and go. */
+/* While these locks are held, no thread receives or sends, so that ports may be added and removed. */
 static void lock_io(struct ss_fabric *fabric) {
     for (unsigned i = 0; i < fabric->n_threads; i++) ss_lock(&fabric->threads[i].io);
 }
@@ -114,7 +114,7 @@ uint32_t ss_events_waiting(struct ss_fabric *fabric, uint32_t type) {
     return n;
 }
 
-/* The next event, or NULL once the fabric is freed; the caller frees it with ss_free. Waits. */
+/* Waits for the next event and returns it, or NULL once the fabric is freed; the caller frees it with ss_free. */
 SS_API struct ss_event *ss_event_wait(struct ss_fabric *fabric) {
     pthread_mutex_lock(&fabric->event_lock);
     while (!fabric->events && !fabric->events_closed) pthread_cond_wait(&fabric->event_ready, &fabric->event_lock);
@@ -174,7 +174,8 @@ static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n
     struct timespec wait, *timeout = NULL;
     bool busy = thread->busy;
     atomic_store(&thread->sleeping, true);
-    uint64_t due = atomic_load(&thread->next_due); /* after `sleeping`: who makes it earlier now wakes us */
+    /* this is read after `sleeping` is set: a thread that makes it earlier from now on wakes us */
+    uint64_t due = atomic_load(&thread->next_due);
     if (atomic_load_explicit(&thread->inbox_n, memory_order_seq_cst)) busy = true;
     if (busy || due != UINT64_MAX) {
         uint64_t now = ss_now_ns(), ns = 0;
@@ -188,7 +189,7 @@ static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n
     return got;
 }
 
-/* All but interfaces: links, timers, idle entries of the thread's own devices. */
+/* Does all work but that of interfaces: links, timers, idle entries of the thread's own devices. */
 static void work(struct ss_thread *thread) {
     ss_thread_lock(thread);
     thread->now_ns = ss_now_ns();
@@ -361,7 +362,7 @@ static bool state_new(struct ss_device *device, const struct ss_program *program
     return ss_profiles_init(s, program) && ss_value_sets_init(s, program);
 }
 
-/* All state starts fresh; frames are dropped until ss_device_activate. NULL unloads. */
+/* Loads a program with fresh state; frames are dropped until ss_device_activate. NULL unloads. */
 SS_API int ss_device_load(struct ss_device *device, const struct ss_program *program) {
     if (program && program->abi != SS_ABI_VERSION) return -EINVAL;
     int result = 0;
@@ -381,7 +382,7 @@ SS_API void ss_device_activate(struct ss_device *device) {
     ss_thread_unlock(device->thread);
 }
 
-/* A device without ports beside `device`, to prepare a program and its state on; for ss_device_adopt. */
+/* Makes a device without ports beside `device`, on which a program and its state are prepared; for ss_device_adopt. */
 SS_API struct ss_device *ss_device_stage(struct ss_device *device) {
     struct ss_device *staged = calloc(1, sizeof *staged);
     if (!staged) return NULL;
@@ -404,7 +405,7 @@ SS_API void ss_device_discard(struct ss_device *staged) {
         (b) = other;      \
     } while (0)
 
-/* Between two frames, `device` goes over to the program and state of `staged`, which ends. */
+/* Between two frames, `device` takes over the program and state of `staged`, which is freed. */
 SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) {
     ss_thread_lock(device->thread);
     SWAP(const struct ss_program *, device->program, staged->program);
@@ -423,7 +424,7 @@ SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) 
     ss_device_discard(staged);
 }
 
-/* Until ss_device_thaw, by the same system thread, no frame is processed and only this one changes anything. */
+/* Until ss_device_thaw by the same system thread, no frame is processed and only this thread changes anything. */
 SS_API void ss_device_freeze(struct ss_device *device) {
     ss_thread_lock(device->thread);
     held = device->thread;
@@ -455,7 +456,7 @@ SS_API void ss_device_capture(struct ss_device *device, uint32_t on) {
 
 /* ------------------------------------------------------------------------------------------------------ ports, links */
 
-/* The port's record, made on first use; NULL: no memory or no such number. The device's thread is locked. */
+/* Returns the port's record, made on first use; NULL: no memory or no such number. The device's thread is locked. */
 static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
     if (number >= SS_MAX_PORTS) return NULL;
     if (!device->ports[number]) {
@@ -471,7 +472,8 @@ static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
     return device->ports[number];
 }
 
-/* With a device for each thread, each serves its own; with fewer, the ports of a device are shared among all threads. */
+/* Returns the thread that polls the device's next interface. With a device for each thread, each serves its own; with
+ * fewer devices, the ports of a device are shared among all threads. */
 static struct ss_thread *worker_of(struct ss_device *device) {
     struct ss_fabric *fabric = device->fabric;
     unsigned devices = 0;
@@ -502,8 +504,8 @@ SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *in
     return result;
 }
 
-/* The interface of this name is another one now: the port goes over to it, with all that it counted and its shape. Without one (the
- * error says why) it stays a port, which hears nothing and drops what it sends. */
+/* Reopens a port whose interface's name now belongs to another interface: the port keeps its counters and its shape. If
+ * there is no interface (the error says why) it stays a port that receives nothing and drops what it sends. */
 SS_API int ss_port_reopen(struct ss_device *device, uint32_t number) {
     lock_io(device->fabric);
     ss_thread_lock(device->thread);
@@ -541,7 +543,7 @@ static void unlink_port(struct ss_device *device, uint32_t number) {
     port->peer = NULL;
 }
 
-/* Lock both devices' threads, in a fixed order. */
+/* Locks both devices' threads, in a fixed order. */
 static void lock_pair(struct ss_device *a, struct ss_device *b) {
     struct ss_thread *first = a->thread < b->thread ? a->thread : b->thread;
     struct ss_thread *second = a->thread < b->thread ? b->thread : a->thread;
@@ -588,7 +590,7 @@ SS_API int ss_link(struct ss_device *a, uint32_t a_port, struct ss_device *b, ui
     return result;
 }
 
-/* NULL: no shaping. What is queued keeps the times that it has. */
+/* Sets a port's shaping; NULL: none. Queued frames keep their times. */
 SS_API int ss_port_shape(struct ss_device *device, uint32_t number, const struct ss_shape *shape) {
     ss_thread_lock(device->thread);
     struct ss_port *port = port_get(device, number);
@@ -596,7 +598,7 @@ SS_API int ss_port_shape(struct ss_device *device, uint32_t number, const struct
         port->shaped = shape != NULL;
         if (shape) port->shape = *shape;
         else memset(&port->shape, 0, sizeof port->shape);
-        if (port->queue.head) port->shaped = true; /* later frames stay behind what waits */
+        if (port->queue.head) port->shaped = true; /* later frames stay behind those that wait */
     }
     ss_thread_unlock(device->thread);
     return port ? 0 : -EINVAL;
@@ -624,7 +626,7 @@ SS_API int ss_inject(struct ss_device *device, uint32_t port, const uint8_t *dat
     return 0;
 }
 
-/* Run one frame to completion and return what leaves: per frame u32 port, u32 length, bytes. Free with ss_free. */
+/* Runs one frame to completion and returns what leaves: per frame u32 port, u32 length, bytes. Free with ss_free. */
 SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t *data, uint32_t len, uint8_t **out) {
     if (port >= SS_MAX_PORTS || len > SS_MAX_FRAME) return -EINVAL;
     struct ss_thread *thread = device->thread;
@@ -651,7 +653,8 @@ SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t
     return n;
 }
 
-/* out: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit, then the drops by reason. -ENOENT: the port was never used. */
+/* Writes to `out`: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit, then
+ * the drops by reason. -ENOENT: the port was never used. */
 SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
@@ -694,7 +697,7 @@ SS_API const char *ss_drop_name(uint32_t reason) {
     return reason < SS_DROP_REASONS ? names[reason] : NULL;
 }
 
-/* Stopped before; nobody may be in ss_event_wait any more. */
+/* Frees a stopped fabric; no thread may be in ss_event_wait any more. */
 SS_API void ss_fabric_free(struct ss_fabric *fabric) {
     for (struct ss_device *d = fabric->devices; d; d = d->next)
         for (unsigned i = 0; i < SS_MAX_PORTS; i++) unlink_port(d, i);

@@ -1,19 +1,18 @@
 /* Idle timeouts of table entries.
  *
- * Entries with a timeout are in a heap by the time at which they will have been idle for long enough if nothing hits
- * them. A hit only notes the time; an entry whose time has come and that was hit meanwhile goes back into the heap, so
- * a timeout costs a logarithm per entry and period, whatever the packet rate. What has expired is posted to the host,
- * several entries to an event, and expires again after another period without a hit.
- */
+ * Entries with a timeout are in a heap, sorted by the time at which they will have been idle for long enough if nothing
+ * hits them. A hit only records the time; an entry whose time has come and that was hit in the meantime goes back into
+ * the heap, so a timeout costs a logarithm per entry and period, whatever the packet rate. Expired entries are posted
+ * to the host, several to an event, and expire again after another period without a hit. */
 #include <stdlib.h>
 
 #include "runtime.h"
 
 #define NOWHERE UINT32_MAX
-#define SHORTEST_NS 10000000u   /* smaller timeouts are taken as this one */
-#define BURST 1024              /* expired entries per turn, so that packets do not wait */
-#define EVENT_BYTES (64u << 10) /* of entries in an event */
-#define EVENTS 256              /* that may wait for the host; what comes on top is dropped */
+#define SHORTEST_NS 10000000u   /* shorter timeouts are raised to this */
+#define BURST 1024              /* expired entries per turn, so that packets do not wait long */
+#define EVENT_BYTES (64u << 10) /* bytes of entries in an event */
+#define EVENTS 256              /* events that may wait for the host; further ones are dropped */
 
 struct ss_idle_heap {
     uint32_t n, size;
@@ -64,7 +63,7 @@ void ss_idle_stop(struct ss_state *state, const struct ss_table *t, struct ss_en
     sift(heap, at);
 }
 
-/* Sets an entry's timeout (0: none) and starts its period. False: no memory. */
+/* Sets an entry's timeout (0: none) and starts its period. Returns false without memory. */
 bool ss_idle_set(struct ss_device *device, const struct ss_table *t, struct ss_entry *e, uint64_t ttl_ns) {
     struct ss_state *state = &device->state;
     struct ss_idle *idle = idle_of(t, e);
@@ -100,7 +99,7 @@ void ss_idle_free(struct ss_state *state) {
     state->idle = NULL;
 }
 
-/* Have the device's thread awake when its next entry is due. */
+/* Makes the device's thread wake up when its next entry is due. */
 void ss_idle_arm(struct ss_device *device) {
     struct ss_thread *thread = device->thread;
     const struct ss_idle_heap *heap = device->state.idle;

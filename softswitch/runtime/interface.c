@@ -17,7 +17,7 @@
 #endif
 #define VNET_NEEDS_CSUM 1
 #define SOCKET_BUFFER (8 << 20)
-#define SS_SUPER_BATCH 8 /* they stay in the cache until they are cut */
+#define SS_SUPER_BATCH 8 /* few, so that they stay in the cache until they are cut */
 #define OVERFLOW (SS_MAX_FRAME - SS_SMALL)
 
 struct ss_rx {
@@ -28,7 +28,7 @@ struct ss_rx {
         struct cmsghdr header;
         uint8_t data[64];
     } control[SS_BATCH];
-    uint8_t *overflow; /* SS_BATCH times OVERFLOW bytes: the part of a frame that is beyond its buffer */
+    uint8_t *overflow; /* SS_BATCH times OVERFLOW bytes, for the part of a frame that does not fit into its buffer */
 };
 
 struct ss_rx *ss_rx_new(void) {
@@ -105,7 +105,8 @@ void ss_interface_close(struct ss_port *port) {
     port->rx_fd = port->tx_fd = -1;
 }
 
-/* The VLAN tag that the kernel took off the frame goes back in. `first`: how many bytes of it are in the buffer. */
+/* Puts the VLAN tag that the kernel removed back into the frame. `first`: how many bytes of the frame are in the
+ * buffer. */
 static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vnet *vnet, uint32_t *first) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         struct tpacket_auxdata aux;
@@ -128,13 +129,13 @@ static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vn
     }
 }
 
-/* What a batch was made to, on its way to the program. */
+/* The intermediate form of a received batch, on its way to the program. */
 struct stage {
     struct ss_list frames;
     uint64_t supers, bad, no_memory;
 };
 
-/* The state lock is taken here: all before it and after it goes on beside other threads. */
+/* Runs a batch through the program. Only this takes the state lock; what comes before and after it runs in parallel. */
 static void run(struct ss_thread *thread, struct ss_port *port, struct stage *stage) {
     struct ss_device *device = port->device;
     struct ss_thread *owner = device->thread;
@@ -152,7 +153,7 @@ static void run(struct ss_thread *thread, struct ss_port *port, struct stage *st
     ss_outputs_send(thread);
 }
 
-/* `more`: the rest of the frame, beyond SS_SMALL bytes. */
+/* Handles one received frame. `more`: the rest of the frame, beyond SS_SMALL bytes. */
 static void received(struct ss_port *port, struct stage *stage, struct ss_buf *buf, const uint8_t *more,
                      struct msghdr *message, struct ss_vnet *vnet) {
     uint32_t first = SS_SMALL;
@@ -211,7 +212,7 @@ void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
         rx->bufs[i] = NULL;
         buf->len = len - (uint32_t)sizeof vnet;
         received(port, &stage, buf, rx->overflow + (size_t)i * OVERFLOW, &rx->messages[i].msg_hdr, &vnet);
-        if (stage.supers) run(thread, port, &stage); /* while it is in the cache */
+        if (stage.supers) run(thread, port, &stage); /* it runs at once, while the frames are in the cache */
     }
     if (stage.frames.n || stage.bad || stage.no_memory) run(thread, port, &stage);
 }

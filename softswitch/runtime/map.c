@@ -1,11 +1,11 @@
-/* Hash tables with linear probing (struct ss_map); who looks up compares the keys. */
+/* Hash tables with linear probing (struct ss_map); the caller of a look-up compares the keys. */
 #include <stdlib.h>
 
 #include "runtime.h"
 
 #define FIRST_SLOTS 8u
 
-/* Have room for one more. False: no memory, and the map is as it was. */
+/* Makes room for one more item. Returns false without memory; the map is then unchanged. */
 bool ss_map_reserve(struct ss_map *map) {
     uint32_t now = map->slots ? map->mask + 1 : 0, n = now ? 2 * now : FIRST_SLOTS;
     if ((map->used + 1) * 2 <= now) return true;

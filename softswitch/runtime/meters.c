@@ -1,4 +1,4 @@
-/* What the control plane does with meters; packets execute them in ss_meter.h. */
+/* The control plane's operations on meters; packets execute meters in ss_meter.h. */
 #include <errno.h>
 
 #include "runtime.h"
@@ -7,7 +7,7 @@ static struct ss_bucket bucket(uint64_t rate, uint64_t burst) {
     return (struct ss_bucket){rate, burst, burst, 0};
 }
 
-/* From now on, with full buckets. The counters go on. */
+/* Configures a meter, with full buckets. Its counters continue. */
 void ss_meter_configure(struct ss_device *device, struct ss_meter *meter, const struct ss_meter_config *config) {
     meter->mode = (uint32_t)config->mode;
     meter->start_us = (ss_now_ns() - device->fabric->start_ns) / 1000;
@@ -15,8 +15,9 @@ void ss_meter_configure(struct ss_device *device, struct ss_meter *meter, const 
     meter->second = bucket(config->second_rate, config->second_burst);
 }
 
-/* Elements [first, first + n) of an array: set to `old` (copies that were taken before), configured when `config` is
- * given, their counters zeroed when `clear`; copies to `out`. 0, -ENODEV no program, -ENOENT no such elements. */
+/* Accesses elements [first, first + n) of an array: sets them to `old` (copies taken before), configures them if
+ * `config` is given, zeroes their counters if `clear`, and copies them to `out`. Returns 0, -ENODEV: no program, or
+ * -ENOENT: no such elements. */
 SS_API int ss_meter_access(struct ss_device *device, uint32_t array, uint64_t first, uint64_t n,
                            const struct ss_meter *old, const struct ss_meter_config *config, uint32_t clear,
                            struct ss_meter *out) {

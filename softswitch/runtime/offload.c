@@ -1,9 +1,8 @@
 /* Super-frames: many packets of one flow as one frame, which the kernel passes on instead of cutting it.
  *
- * The kernel hands frames over with a checksum to fill in, and up to 64 KiB long to be cut into segments (TCP, and UDP by
- * UDP_SEGMENT or UDP_GRO). A P4 program expects what would be on a wire, so both are done here when such a frame arrives.
- * The other way round, datagrams of one UDP flow that leave one after the other are found here, and leave as one frame.
- */
+ * The kernel delivers frames with a checksum to fill in, and up to 64 KiB long to be cut into segments (TCP, and UDP by
+ * UDP_SEGMENT or UDP_GRO). A P4 program expects frames as they are on a wire, so both are done here when such a frame
+ * arrives. In the other direction, datagrams of one UDP flow that leave one after the other are sent as one frame. */
 #include <netinet/in.h>
 
 #include "runtime.h"
@@ -36,8 +35,8 @@ static uint32_t carry(uint64_t sum) {
     return (uint32_t)sum;
 }
 
-/* The ones' complement sum of 16-bit big-endian numbers. It does not mind the byte order, so it is taken in the machine's,
- * 32 bits at a time in a loop that compilers vectorise, and turned round at the end. */
+/* Returns the ones' complement sum of 16-bit big-endian numbers. It does not depend on the byte order, so it is
+ * computed in the machine's, 32 bits at a time in a loop that compilers vectorise, and swapped at the end. */
 static uint32_t sum16(const uint8_t *p, uint32_t len) {
     uint64_t sum = 0;
     uint32_t words = len / 4, tail = 0;
@@ -57,7 +56,7 @@ static uint16_t fold(uint64_t sum) {
     return (uint16_t)~carry(sum);
 }
 
-/* The field at start + offset holds the pseudo-header's sum; replace it by the checksum of all from `start`. */
+/* Replaces the pseudo-header's sum in the field at start + offset by the checksum of everything from `start` on. */
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset) {
     if ((uint32_t)start + offset + 2 > len || start >= len) return false;
     uint16_t sum = fold(sum16(data + start, len - start));
@@ -74,9 +73,9 @@ static uint64_t pseudo_header(const uint8_t *ip, bool v6, uint8_t protocol, uint
 struct cut {
     uint32_t l3, l4, header, sequence;
     uint16_t id;
-    bool v6, udp, sums;    /* sums: with checksums of UDP */
-    uint64_t ip_sum;       /* of an IPv4 header without length, identification and checksum */
-    uint64_t addresses;    /* the pseudo header's part that segments have in common */
+    bool v6, udp, sums;    /* whether UDP datagrams have checksums */
+    uint64_t ip_sum;       /* sum over an IPv4 header without length, identification and checksum */
+    uint64_t addresses;    /* the part of the pseudo-header's sum that all segments share */
 };
 
 static bool cut_init(struct cut *c, uint8_t *data, uint32_t len, const struct ss_vnet *vnet) {
@@ -94,7 +93,8 @@ static bool cut_init(struct cut *c, uint8_t *data, uint32_t len, const struct ss
     if (c->header > len || (!c->udp && c->header < c->l4 + 20)) return false;
     c->sequence = c->udp ? 0 : load32(tp + 4);
     c->id = c->v6 ? 0 : load16(ip + 4);
-    c->sums = !c->udp || load16(tp + 6) != 0; /* a sum to be completed is never 0: the sender wants none */
+    /* a checksum of 0 means that the sender wants none; one to be completed is never 0 */
+    c->sums = !c->udp || load16(tp + 6) != 0;
     if (!c->v6) {
         memset(ip + 2, 0, 4);
         store16(ip + 10, 0);
@@ -105,7 +105,7 @@ static bool cut_init(struct cut *c, uint8_t *data, uint32_t len, const struct ss
     return true;
 }
 
-/* The headers of segment `number`, whose `n` bytes of payload are `at` bytes behind those of the first. */
+/* Writes the headers of segment `number`, whose `n` bytes of payload are `at` bytes behind those of the first. */
 static void finish(const struct cut *c, uint8_t *frame, uint32_t number, uint32_t at, uint32_t n, bool last) {
     uint8_t *ip = frame + c->l3, *tp = frame + c->l4;
     uint32_t l4_len = c->header - c->l4 + n;
@@ -126,13 +126,13 @@ static void finish(const struct cut *c, uint8_t *frame, uint32_t number, uint32_
         return;
     }
     store32(tp + 4, c->sequence + at);
-    if (!last) tp[13] &= (uint8_t)~0x09; /* FIN and PSH belong to the last */
-    if (number) tp[13] &= 0x7f;          /* CWR to the first */
+    if (!last) tp[13] &= (uint8_t)~0x09; /* FIN and PSH belong to the last segment */
+    if (number) tp[13] &= 0x7f;          /* CWR belongs to the first segment */
     store16(tp + 16, fold(c->addresses + l4_len + sum16(tp, l4_len)));
 }
 
-/* Cut a frame into segments of vnet->gso_size payload bytes each; false if it is not what it claims to be. Its first
- * `first` bytes are in `buf`, which is used up, the others at `more`. */
+/* Cuts a frame into segments of vnet->gso_size payload bytes each; returns false if it is not what it claims to be. Its
+ * first `first` bytes are in `buf`, which is used up, the others at `more`. */
 bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet,
                 struct ss_list *out) {
     struct cut c;
@@ -181,7 +181,7 @@ bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const s
 
 /* ------------------------------------------------------------------------------------------------ what goes out */
 
-/* Whether a frame is one whole UDP datagram over IPv4 with nothing around it, and correct but for UDP's checksum. */
+/* Returns whether a frame is one whole UDP datagram over IPv4, and correct except perhaps for UDP's checksum. */
 static bool datagram(const struct ss_buf *buf) {
     const uint8_t *f = buf->data;
     return buf->len > SS_RUN_HEADERS && load16(f + 12) == 0x0800 && f[IP] == 0x45 && f[IP + 9] == IPPROTO_UDP &&
@@ -190,7 +190,8 @@ static bool datagram(const struct ss_buf *buf) {
            load16(f + IP + 10) == fold((uint64_t)sum16(f + IP, 20) + (uint16_t)~load16(f + IP + 10));
 }
 
-/* UDP's checksum is what whoever cuts the super-frame would write. One that is 0 becomes that: it is no less correct. */
+/* Returns whether UDP's checksum is the one that the segmentation of a super-frame would write; 0 (none) is acceptable,
+ * since the correct checksum may replace it. */
 static bool checksum_right(const struct ss_buf *buf) {
     const uint8_t *udp = buf->data + UDP;
     uint16_t given = load16(udp + 6);
@@ -200,7 +201,7 @@ static bool checksum_right(const struct ss_buf *buf) {
     return given == (sum ? sum : 0xffff);
 }
 
-/* Replicas leave by several ports with the same bytes: they are looked at once. */
+/* Returns whether the checksum is right; replicas share their bytes and leave by several ports, so it is cached. */
 static bool checksum_fits(struct ss_buf *buf) {
     struct ss_buf *bytes = buf->origin ? buf->origin : buf;
     uint8_t known = atomic_load_explicit(&bytes->checksum, memory_order_relaxed);
@@ -211,14 +212,14 @@ static bool checksum_fits(struct ss_buf *buf) {
     return known == SS_CHECKSUM_FITS;
 }
 
-/* Whether a datagram is what comes after `number` others in a super-frame that begins with `a`. */
+/* Returns whether a datagram is the one that comes after `number` others in a super-frame that begins with `a`. */
 static bool follows(const uint8_t *a, const uint8_t *b, uint32_t number) {
     return memcmp(a, b, IP + 2) == 0 && load16(b + IP + 4) == (uint16_t)(load16(a + IP + 4) + number) &&
            memcmp(a + IP + 6, b + IP + 6, 4) == 0 && memcmp(a + IP + 12, b + IP + 12, 12) == 0;
 }
 
-/* How many of the frames, from the first on, may leave as one, with segments of at most `most` bytes (headers from IP on
- * included): exactly these would come out where it is cut, but for checksums of 0. */
+/* Finds how many of the frames, from the first on, may leave as one super-frame, with segments of at most `most` bytes
+ * (headers from IP on included): its segmentation gives exactly these frames, but for checksums of 0. */
 void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run) {
     struct ss_buf *first = frames[0];
     *run = (struct ss_run){.frames = 1, .size = first->len - SS_RUN_HEADERS, .payload = first->len - SS_RUN_HEADERS};
@@ -235,7 +236,7 @@ void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct
     }
 }
 
-/* The headers of the super-frame, and what the kernel is told of it. */
+/* Writes the headers of the super-frame, and the description of it for the kernel. */
 void ss_run_headers(const struct ss_buf *first, const struct ss_run *run, struct ss_vnet *vnet, uint8_t *out) {
     uint32_t payload = (uint32_t)run->payload;
     *vnet = (struct ss_vnet){

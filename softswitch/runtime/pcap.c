@@ -1,6 +1,5 @@
-/* What passes a port, as records of classic pcap files. Every frame is written at once, so that a file is
- * whole whenever one looks at it; the host writes the file's header.
- */
+/* Records what passes a port in classic pcap files. Every frame is written at once, so that a file is complete at any
+ * time; the host writes the file's header. */
 #include <errno.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -13,7 +12,7 @@ static void end(int *file) {
     *file = -1;
 }
 
-/* A record that cannot be written whole is taken back and ends the file: the disk is full. */
+/* Writes a record. One that cannot be written completely is removed and ends the file: the disk is full. */
 void ss_pcap(struct ss_port *port, int *file, const struct ss_buf *buf) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -22,7 +21,7 @@ void ss_pcap(struct ss_port *port, int *file, const struct ss_buf *buf) {
     ssize_t written = writev(*file, record, 2);
     if (written == (ssize_t)(sizeof head + buf->len)) return;
     off_t at = written > 0 ? lseek(*file, 0, SEEK_CUR) : 0;
-    if (at > written && ftruncate(*file, at - written)) { /* the last record stays cut short */
+    if (at > written && ftruncate(*file, at - written)) { /* if this fails, too, the last record stays cut short */
     }
     end(file);
     ss_post(port->device, SS_EVENT_PCAP_ENDED, port->number, NULL, 0);
@@ -33,7 +32,7 @@ void ss_pcap_close(struct ss_port *port) {
     if (port->pcap_out >= 0) end(&port->pcap_out);
 }
 
-/* Record what comes in by and what leaves a port, from now on; the files are the port's now, also after an error. */
+/* Records what comes in and what leaves by a port from now on; the port owns the files, also after an error. */
 SS_API int ss_port_pcap(struct ss_device *device, uint32_t number, int32_t in, int32_t out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;

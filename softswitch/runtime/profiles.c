@@ -1,11 +1,11 @@
-/* Action profiles: members, and the choices among them that table entries point to. Members and choices are numbered by
- * the host, which knows who uses what; a packet sees each change whole. */
+/* Action profiles: members, and the choices among them that table entries point to. The host numbers members and
+ * choices, and knows which entries use which; each change is atomic for packets. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "runtime.h"
 
-#define MOST (1u << 26) /* members or choices of a profile */
+#define MOST (1u << 26) /* most members or choices of a profile */
 
 bool ss_profiles_init(struct ss_state *state, const struct ss_program *program) {
     state->profiles = calloc(program->n_profiles + 1, sizeof *state->profiles);
@@ -30,7 +30,7 @@ static struct ss_profile *profile_of(struct ss_device *device, uint32_t profile)
     return device->program && profile < device->program->n_profiles ? &device->state.profiles[profile] : NULL;
 }
 
-/* Make the array of pointers long enough for `at`. */
+/* Makes the array of pointers long enough for index `at`. Returns false without memory. */
 static bool reserve(void ***array, uint32_t *n, uint32_t at) {
     if (at < *n) return true;
     uint32_t size = *n ? *n : 16;
@@ -43,7 +43,7 @@ static bool reserve(void ***array, uint32_t *n, uint32_t at) {
     return true;
 }
 
-/* Make or change member `number`. 0, -ENODEV no program, -EINVAL, -ENOMEM. */
+/* Makes or changes member `number`. Returns 0, -ENODEV: no program, -EINVAL, or -ENOMEM. */
 SS_API int ss_member_set(struct ss_device *device, uint32_t profile, uint32_t number, uint32_t action,
                          const uint8_t *params, uint32_t params_len) {
     ss_thread_lock(device->thread);
@@ -64,7 +64,8 @@ SS_API int ss_member_set(struct ss_device *device, uint32_t profile, uint32_t nu
     return result;
 }
 
-/* Make or change choice `number` to be among `n` members. 0, -ENODEV no program, -ENOENT no such member, -ENOMEM. */
+/* Makes or changes choice `number` among `n` members. Returns 0, -ENODEV: no program, -ENOENT: no such member, or
+ * -ENOMEM. */
 SS_API int ss_choice_set(struct ss_device *device, uint32_t profile, uint32_t number, const uint32_t *members,
                          uint32_t n) {
     struct ss_choice *choice = malloc(sizeof *choice + n * sizeof *choice->members);
@@ -88,7 +89,7 @@ SS_API int ss_choice_set(struct ss_device *device, uint32_t profile, uint32_t nu
     return result;
 }
 
-/* Free a member or choice that nothing points to any more. */
+/* Frees a member or choice to which nothing points any more. */
 SS_API int ss_member_free(struct ss_device *device, uint32_t profile, uint32_t number) {
     ss_thread_lock(device->thread);
     struct ss_profile *p = profile_of(device, profile);

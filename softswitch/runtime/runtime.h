@@ -3,13 +3,12 @@
  *   AF_PACKET port --rx--> thread --> device (switch.c: parse, ingress, egress, deparse) --> port --shape--> AF_PACKET
  *   other device's link --inbox-^                                                             \--------> peer's inbox
  *
- * Each device belongs to one thread, whose state lock is held while its packets go through the program and while control
- * calls change anything: a packet is one step towards all others, whatever registers it uses, and so is a write. Receiving,
- * cutting, putting together and sending need no state: they are done without that lock, by the thread that polls the
- * port. With more threads than devices those are several for one device (ss_port_add).
+ * Each device belongs to one thread, whose state lock is held while its packets go through the program and while
+ * control calls change anything: a packet is atomic towards all others, whatever registers it uses, and so is a write.
+ * Receiving, segmentation, coalescing and sending need no state: they run without that lock, in the thread that polls
+ * the port. With more threads than devices, several threads do that for one device (ss_port_add).
  *
- * Locks are taken in this order: a thread's io (its ports stay what they are meanwhile), state, a port's tx_lock.
- */
+ * Locks are taken in this order: a thread's io (its set of ports cannot change meanwhile), state, a port's tx_lock. */
 #ifndef SS_RUNTIME_H
 #define SS_RUNTIME_H
 
@@ -27,12 +26,12 @@
 #define SS_MAX_FRAME 65600u /* 64 KiB and some */
 #define SS_BATCH 64
 #define SS_TX_BATCH 256
-#define SS_MAX_SEGMENTS 128u /* of a super-frame, in Linux */
+#define SS_MAX_SEGMENTS 128u /* most segments of a super-frame in Linux */
 #define SS_INBOX_LIMIT 16384u
-#define SS_EVENT_LIMIT 16384u /* of each type, */
-#define SS_EVENT_BYTES (64u << 20) /* ... which have so many bytes together at most */
-#define SS_TRACE_LIMIT (1u << 20) /* bytes of trace that one frame may cause */
-#define SS_PASSES 1024 /* resubmissions, recirculations and egress clones that one frame may cause */
+#define SS_EVENT_LIMIT 16384u /* most events of each type that wait for the host */
+#define SS_EVENT_BYTES (64u << 20) /* and most bytes that they have together */
+#define SS_TRACE_LIMIT (1u << 20) /* most bytes of trace of one frame */
+#define SS_PASSES 1024 /* most resubmissions, recirculations and egress clones of one frame */
 
 enum ss_drop {
     SS_DROP_NO_PROGRAM,
@@ -59,15 +58,15 @@ enum { SS_CHECKSUM_UNKNOWN, SS_CHECKSUM_FITS, SS_CHECKSUM_WRONG };
 
 struct ss_buf {
     struct ss_buf *next;
-    struct ss_device *device; /* while in an inbox: who receives it */
+    struct ss_device *device; /* the receiver, while the frame is in an inbox */
     uint64_t depart, due;     /* ns, while in a shaped port's queue */
     uint8_t *data;
-    uint32_t len, capacity; /* of `store` */
-    struct ss_buf *origin;  /* whose bytes these are; NULL: its own */
-    atomic_uint holders;    /* of its bytes: itself and those that have it as origin */
+    uint32_t len, capacity; /* capacity of `store` */
+    struct ss_buf *origin;  /* buffer that owns these bytes; NULL: this one */
+    atomic_uint holders;    /* buffers that use these bytes: this one, and those that have it as origin */
     uint16_t port;
     bool pooled;
-    _Atomic uint8_t checksum; /* SS_CHECKSUM_*: of a UDP datagram that leaves */
+    _Atomic uint8_t checksum; /* SS_CHECKSUM_*: state of the checksum of a UDP datagram that leaves */
     uint8_t store[] __attribute__((aligned(64)));
 };
 
@@ -81,14 +80,14 @@ struct ss_shape {
     uint64_t burst_bytes;
     uint64_t queue_bytes;     /* 0: not limited by bytes */
     uint64_t queue_packets;   /* 0: not limited by packets */
-    uint64_t ahead_bytes;     /* frames of at most so many, without TCP data, do not wait */
+    uint64_t ahead_bytes;     /* frames of at most this size, without TCP data, do not wait */
     uint64_t delay_ns, jitter_ns, reorder_ns;
     double loss, duplicate, reorder;
     double corrupt;           /* probability that one bit of a frame flips */
-    uint64_t corrupt_every;   /* 0: by chance alone; else each so-many-th frame that may be hit */
-    uint64_t corrupt_from, corrupt_until; /* bytes of the frame that may be hit; until 0: to its end */
-    uint64_t corrupt_udp;     /* only UDP over IPv4 */
-    uint64_t corrupt_hidden;  /* UDP's checksum becomes 0, so that no receiver's kernel notices */
+    uint64_t corrupt_every;   /* 0: only by chance; otherwise each so-many-th frame that may be hit */
+    uint64_t corrupt_from, corrupt_until; /* range of bytes of the frame that may be hit; until 0: to its end */
+    uint64_t corrupt_udp;     /* whether only UDP over IPv4 is hit */
+    uint64_t corrupt_hidden;  /* whether UDP's checksum becomes 0, so that no receiver's kernel notices */
 };
 
 enum ss_port_kind { SS_PORT_UNUSED, SS_PORT_INTERFACE, SS_PORT_LINK };
@@ -98,17 +97,17 @@ struct ss_port {
     uint16_t number;
     enum ss_port_kind kind;
     int rx_fd, tx_fd;
-    int pcap_in, pcap_out;   /* files that record what passes, -1: none */
+    int pcap_in, pcap_out;   /* files that record what passes; -1: none */
     struct ss_device *peer;
     uint16_t peer_port;
     /* shaping of what leaves */
     bool shaped;
     struct ss_shape shape;
-    double free_at;          /* ns: when the line will have sent everything accepted so far */
+    double free_at;          /* time in ns when the line will have sent everything accepted so far */
     uint64_t last_due, last_late, last_ahead, last_depart;
     struct ss_list queue;    /* by due time */
     struct ss_list late;     /* reordered frames, by due time */
-    struct ss_list ahead;    /* that did not wait for the line, by due time */
+    struct ss_list ahead;    /* frames that did not wait for the line, by due time */
     struct ss_buf *waiting;  /* first frame of `queue` that the line has not taken yet */
     uint64_t backlog_bytes, backlog_packets;
     uint64_t random;
@@ -116,17 +115,17 @@ struct ss_port {
     uint64_t heap_due;
     /* frames to hand to the kernel */
     struct ss_list tx;       /* under the state lock */
-    struct ss_thread *worker; /* who polls it */
-    pthread_mutex_t tx_lock; /* of tx_fd, plain_until */
-    char name[16];           /* of the interface */
-    bool offload;            /* may send super-frames */
-    uint64_t plain_until;    /* ns: the interface has refused one, none until then */
-    bool super;              /* it received some lately: they come in smaller batches */
+    struct ss_thread *worker; /* the thread that polls it */
+    pthread_mutex_t tx_lock; /* guards tx_fd and plain_until */
+    char name[16];           /* name of the interface */
+    bool offload;            /* whether it may send super-frames */
+    uint64_t plain_until;    /* ns: the interface has refused a super-frame, and gets none until then */
+    bool super;              /* whether it received super-frames lately, which come in smaller batches */
     bool dirty;
     struct ss_port *next_dirty;
     uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super;
     uint64_t corrupted;      /* frames of which a bit was flipped */
-    uint64_t corrupt_turn;   /* frames that could have been, for corrupt_every */
+    uint64_t corrupt_turn;   /* frames that could have been corrupted, counted for corrupt_every */
     atomic_uint_least64_t tx_super;
     uint64_t drops[SS_DROP_REASONS];
 };
@@ -142,14 +141,14 @@ struct ss_group_map {
     struct ss_group **pages[256];
 };
 
-/* One kind of digest: whether it is wanted, and the messages that are not to be repeated. */
+/* One kind of digest: whether it is enabled, and the messages that are not to be repeated. */
 struct ss_digest {
     bool enabled, filter;
     uint32_t n, buckets; /* messages in the filter; size of `bucket` (a power of two, or 0) */
     struct ss_message **bucket;
 };
 
-/* What is traced: the next `left` frames that match. `program` is the program's traced variant. */
+/* The trace of a device: the next `left` frames that match. `program` is the program's traced variant. */
 struct ss_trace {
     uint32_t left;
     int32_t in_port, out_port; /* -1: any */
@@ -162,15 +161,15 @@ struct ss_device {
     struct ss_device *next;
     uint64_t id;
     int cpu_port; /* -1: none */
-    unsigned n_interfaces; /* that it was given so far */
+    unsigned n_interfaces; /* number of interfaces that it has been given so far */
     uint32_t priorities; /* packets of this priority and above are dropped; 1 is bmv2's default */
     const struct ss_program *program;
     struct ss_state state;
     bool active;  /* a program is loaded and ready */
     bool capture; /* hand frames for unused ports to the host */
     struct ss_group_map groups, sessions;
-    struct ss_digest *digests; /* program->n_digests */
-    uint32_t generation;       /* of the program: events of an earlier one are stale */
+    struct ss_digest *digests; /* has program->n_digests elements */
+    uint32_t generation;       /* counts programs: events of an earlier one are stale */
     struct ss_trace trace;
     struct ss_port *ports[SS_MAX_PORTS];
     uint64_t drops[SS_DROP_REASONS];
@@ -178,17 +177,19 @@ struct ss_device {
     uint64_t next_handle;
 };
 
-/* What waits behind the frame at hand: clones, resubmitted and recirculated copies. */
+/* A copy that waits behind the present frame: a clone, or a resubmitted or recirculated copy. */
 struct ss_pending {
     struct ss_pending *next;
     bool egress;
     uint16_t port;
     uint32_t parsed;
     struct ss_buf *buf;
-    struct ss_packet packet __attribute__((aligned(64))); /* of the program's size; generated code counts on it */
+    /* as large as the program's packet state; generated code relies on it */
+    struct ss_packet packet __attribute__((aligned(64)));
 };
 
-/* Fair: whoever holds `turn` is next. Without it a busy thread would take its lock again before one that waits wakes up. */
+/* A fair lock: the thread that holds `turn` is next. Without it a busy thread would take its lock again before one that
+ * waits wakes up. */
 struct ss_lock {
     pthread_mutex_t lock, turn;
 };
@@ -204,7 +205,7 @@ struct ss_thread {
     pthread_t id;
     bool running;
     struct ss_lock io, state;
-    unsigned depth; /* how many times its holder took `state`, less one */
+    unsigned depth; /* how many times its holder took `state`, minus one */
     int epoll, wake;
     atomic_bool sleeping;
     pthread_mutex_t inbox_lock;
@@ -214,20 +215,20 @@ struct ss_thread {
     int heap_n, heap_size;
     struct ss_port *dirty;
     struct ss_list pool;
-    struct ss_packet *packets[2]; /* scratch, of packet_size bytes */
+    struct ss_packet *packets[2]; /* scratch space, of packet_size bytes each */
     uint32_t packet_size;
     struct ss_pending *pending, **pending_tail;
     unsigned passes;
-    struct ss_list *collect; /* process(): keep what leaves instead of sending it */
-    struct ss_device *tracing; /* whose frame at hand is traced, or NULL */
-    bool trace_matched;        /* it left by the port that is asked for */
+    struct ss_list *collect; /* if set, collects what leaves instead of sending it (ss_process) */
+    struct ss_device *tracing; /* the device whose present frame is traced, or NULL */
+    bool trace_matched;        /* whether that frame left by the requested port */
     bool trace_full;
     uint8_t *trace;            /* records: point, length, data */
     uint32_t trace_len, trace_capacity;
     uint64_t now_ns;
     bool busy;         /* frames wait in `local` */
-    atomic_uint_least64_t next_due; /* when to be awake; only ever made earlier by others */
-    uint64_t idle_due;              /* of the first entry that may have been idle for its timeout */
+    atomic_uint_least64_t next_due; /* time to be awake; other threads only make it earlier */
+    uint64_t idle_due;              /* time when the first entry may have been idle for its timeout */
     struct ss_rx *rx;
     struct ss_output *outputs; /* what this thread has to send, of any device */
     unsigned n_outputs, outputs_size;
@@ -250,7 +251,7 @@ enum {
     SS_EVENT_TYPES
 };
 
-/* Trace points of the switch itself; those of a program are numbered from 0. Data: up to three uint32_t. */
+/* Trace points of the switch itself; a program's are numbered from 0. Data: up to three uint32_t. */
 enum {
     SS_TRACE_RECEIVED = 0x80000000u, /* port, bytes */
     SS_TRACE_DROPPED,                /* reason */
@@ -284,7 +285,7 @@ extern __thread struct ss_thread *ss_current; /* the data-plane thread that runs
 /* buffers (buffer.c) */
 struct ss_buf *ss_buf_new(uint32_t len);
 struct ss_buf *ss_buf_copy(const uint8_t *data, uint32_t len);
-/* The same bytes once more, which nobody may change from now on. NULL: no memory. */
+/* Returns another buffer with the same bytes, which nobody may change from now on. NULL: no memory. */
 struct ss_buf *ss_buf_share(struct ss_buf *buf);
 void ss_buf_free(struct ss_buf *buf);
 static inline bool ss_buf_shared(const struct ss_buf *buf) {
@@ -314,13 +315,13 @@ void ss_unlock(struct ss_lock *lock);
 void ss_thread_lock(struct ss_thread *thread);
 void ss_thread_unlock(struct ss_thread *thread);
 void ss_wake(struct ss_thread *thread);
-void ss_timers_changed(struct ss_thread *owner); /* by another thread, which has locked its state */
+void ss_timers_changed(struct ss_thread *owner); /* called by another thread, which has locked the owner's state */
 uint64_t ss_now_ns(void);
 uint64_t ss_random(uint64_t *state);
 void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void *data, uint32_t len);
 uint32_t ss_events_waiting(struct ss_fabric *fabric, uint32_t type);
 
-/* the switch (switch.c): all take over the buffer */
+/* the switch (switch.c): the functions take over the buffer */
 void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
 
 /* what leaves (egress.c) */
@@ -347,7 +348,7 @@ void ss_trace_service(void *device, uint32_t point, const uint8_t *data, uint32_
 void ss_trace_begin(struct ss_thread *thread, struct ss_device *device, uint16_t port, uint32_t len);
 void ss_trace_end(struct ss_thread *thread);
 void ss_trace_point(struct ss_thread *thread, uint32_t point, uint32_t a, uint32_t b, uint32_t c);
-/* Costs one predicted branch when nothing is traced. */
+/* This costs one predicted branch when nothing is traced. */
 #define SS_TRACE(thread, point, a, b, c) \
     do { \
         if (__builtin_expect((thread)->tracing != NULL, 0)) \
@@ -369,7 +370,7 @@ struct ss_vnet {
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset);
 bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet, struct ss_list *out);
 struct ss_run {
-    uint32_t frames, size; /* `size` bytes of payload in each but the last */
+    uint32_t frames, size; /* each frame but the last has `size` bytes of payload */
     uint64_t payload;
 };
 void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run);
@@ -386,12 +387,12 @@ void ss_map_free(struct ss_map *map);
 bool ss_table_init(struct ss_table *table, const struct ss_table_info *info);
 void ss_table_clear(struct ss_table *table);
 void ss_table_sort(struct ss_table *table);
-void ss_bitmaps_add(struct ss_table *table, struct ss_entry *entry); /* bitmaps.c; the entry is in the table already */
+void ss_bitmaps_add(struct ss_table *table, struct ss_entry *entry); /* bitmaps.c; the entry is already in the table */
 void ss_bitmaps_remove(struct ss_table *table, const struct ss_entry *entry);
 void ss_bitmaps_free(struct ss_table *table);
 int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
                  int32_t priority, uint64_t handle, struct ss_entry **out);
-struct ss_entry_key { /* all that tells an entry of a table apart */
+struct ss_entry_key { /* the identity of an entry in a table */
     const uint64_t *key, *mask;
     const uint8_t *ranges;
     int32_t priority;
@@ -410,9 +411,9 @@ struct ss_idle {
     struct ss_entry *entry;
     const struct ss_table *table;
     uint64_t ttl_ns;   /* 0: none */
-    uint64_t since_ns; /* of the period at hand */
+    uint64_t since_ns; /* start of the present period */
     uint64_t due_ns;
-    uint32_t at; /* in the heap */
+    uint32_t at; /* index in the heap */
 };
 void ss_idle_init(const struct ss_table *t, struct ss_entry *e);
 bool ss_idle_set(struct ss_device *device, const struct ss_table *t, struct ss_entry *e, uint64_t ttl_ns);

@@ -1,12 +1,12 @@
-/* What generated programs and the runtime share: packet state, tables, counters, registers, and the program descriptor.
+/* The interface between generated programs and the runtime: packet state, tables, counters, registers, and the program
+ * descriptor.
  *
  * A generated program is a shared object that exports one symbol, `ss_program`. It calls no runtime function by name;
- * what little it needs comes through `struct ss_services`. Tables are looked up inline (tuple space search: one hash
+ * the few that it needs come through `struct ss_services`. Tables are looked up inline (tuple space search: one hash
  * table per distinct mask, tried in falling order of the best priority it holds; an exact table has one tuple, an LPM
  * table one per prefix length in use).
  *
- * Threading: whoever reads or writes a `struct ss_state` holds the lock of the thread that owns the device.
- */
+ * Threading: a thread that reads or writes a `struct ss_state` holds the lock of the thread that owns the device. */
 #ifndef SS_ABI_H
 #define SS_ABI_H
 
@@ -31,11 +31,11 @@ enum {
     SS_RESUBMITTED = 6,
 };
 
-/* First member of every generated packet state. `target` is the switch's own; `standard` is v1model's
+/* First member of every generated packet state. `target` is the switch's own part; `standard` is v1model's
  * standard_metadata, which clone, resubmit and recirculate reset. */
 struct ss_target {
-    uint32_t length;         /* what packet_length will be in egress: changed by setValid and setInvalid */
-    uint32_t ingress_length; /* what counters count */
+    uint32_t length;         /* packet_length in egress: setValid and setInvalid change it */
+    uint32_t ingress_length; /* the length that counters count */
     uint32_t truncate_to;    /* UINT32_MAX: not truncated */
     uint16_t clone_session;  /* session | SS_CLONE_REQUESTED, or 0 */
     uint16_t clone_fields;
@@ -78,18 +78,18 @@ struct ss_entry {
     int32_t priority;
     uint32_t action;
     uint32_t is_const;
-    uint32_t bit; /* its number in the table's bitmaps */
+    uint32_t bit; /* the entry's number in the table's bitmaps */
     struct ss_counter counter;
     uint64_t *key;        /* masked, key_words long */
-    const uint8_t *range; /* per range key: low, high (each as wide as the key), or NULL */
-    uint64_t hit_us;      /* in a table with idle timeouts: when it was inserted, changed or hit */
+    const uint8_t *range; /* for each range key: low, high (each as wide as the key); or NULL */
+    uint64_t hit_us;      /* in a table with idle timeouts: time when it was inserted, changed or hit */
     uint8_t params[] __attribute__((aligned(16)));
 };
 
-/* Hash tables with linear probing, of a power of two of slots; half of them stay free. */
+/* A hash table with linear probing and a power of two of slots; half of them stay free. */
 struct ss_slot {
     uint32_t hash;
-    uint32_t chain; /* of a tuple's key: its entries */
+    uint32_t chain; /* number of entries with a tuple's key */
     void *item;     /* NULL: free */
 };
 struct ss_map {
@@ -98,24 +98,24 @@ struct ss_map {
     uint32_t used;
 };
 
-/* The entries with one mask. */
+/* All entries with one mask. */
 struct ss_tuple {
     uint64_t *mask;
     struct ss_map keys; /* the first entry of each masked key */
     uint32_t entries;
     int32_t best; /* no entry of this tuple has a higher priority */
     /* not used by generated code */
-    uint32_t at; /* in the table's tuples */
+    uint32_t at; /* index in the table's tuples */
 };
 
-/* See bitmaps.c. Row (byte of the key, its value) has `words` words, and a bit for each entry. */
+/* Bitmaps, see bitmaps.c. Row (byte of the key, its value) has `words` words, and a bit for each entry. */
 struct ss_bitmaps {
     uint32_t words, n_heads, n_bytes;
-    uint16_t *at;              /* which bytes of the key have rows */
-    uint64_t *rows, *heads;    /* bit i of a row's head: its word i may be other than 0 */
-    struct ss_entry **entries; /* by number; NULL: none */
+    uint16_t *at;              /* the bytes of the key that have rows */
+    uint64_t *rows, *heads;    /* bit i of a row's head: whether its word i may be other than 0 */
+    struct ss_entry **entries; /* by number; NULL: free */
     /* not used by generated code */
-    uint32_t capacity, n_unused, *unused; /* numbers */
+    uint32_t capacity, n_unused, *unused; /* numbers not in use */
 };
 
 struct ss_range_key {
@@ -135,11 +135,11 @@ struct ss_table {
     uint32_t idle_at; /* byte offset of an entry's struct ss_idle, 0: no idle timeouts */
     uint32_t entries, size, params_bytes;
     uint32_t range_bytes;
-    uint32_t longest;         /* chain of entries with one masked key so far */
-    uint32_t bitmaps_from;    /* entries, below which there was no room for bitmaps */
+    uint32_t longest;         /* longest chain of entries with one masked key so far */
+    uint32_t bitmaps_from;    /* with fewer entries than this, there was no memory for bitmaps */
     uint64_t *any_mask;       /* all masks so far, or-ed */
     struct ss_map masks;      /* tuples by their mask */
-    struct ss_map identities; /* entries by all that tells them apart; without slots while chains are short */
+    struct ss_map identities; /* entries by their full identity; without slots while chains are short */
 };
 
 static inline struct ss_meter *ss_entry_meter(const struct ss_table *t, struct ss_entry *e) {
@@ -152,14 +152,14 @@ struct ss_member {
     uint8_t params[] __attribute__((aligned(16)));
 };
 
-/* What an entry of a table with an action profile points to: one member, or a group, of which a hash chooses one. A
+/* The target of an entry in a table with an action profile: one member, or a group, of which a hash chooses one. A
  * member is in it as often as its weight says, and not at all while the port that it depends on is down. */
 struct ss_choice {
     uint32_t n;
     struct ss_member *members[];
 };
 
-/* Entries have the number of a choice as their only parameter. */
+/* An action profile. Entries have the number of a choice as their only parameter. */
 struct ss_profile {
     struct ss_choice **choices;
     /* not used by generated code */
@@ -255,8 +255,8 @@ static inline struct ss_entry *ss_lookup_masked(const struct ss_table *t, const 
     return best;
 }
 
-/* What a program may ask of the switch. `values` are sign-extended 128-bit numbers; `data` are fields, each in whole
- * bytes, in network order. Only the traced variant of a program calls `trace`. */
+/* The services of the switch that a program may call. `values` are sign-extended 128-bit numbers; `data` are fields,
+ * each in whole bytes, in network order. Only the traced variant of a program calls `trace`. */
 struct ss_services {
     uint64_t (*random)(void *device);
     void (*log)(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n);
@@ -275,7 +275,7 @@ struct ss_state {
     struct ss_idle_heap *idle;   /* entries with an idle timeout, not used by generated code */
     const struct ss_services *services;
     void *device;
-    uint64_t now_us; /* since the fabric was made */
+    uint64_t now_us; /* microseconds since the fabric was made */
 };
 
 struct ss_table_info {
@@ -288,9 +288,10 @@ struct ss_table_info {
 
 struct ss_program {
     uint32_t abi;
-    uint32_t packet_bytes;   /* of the program's packet state; begins with struct ss_packet */
+    uint32_t packet_bytes;   /* size of the program's packet state, which begins with struct ss_packet */
     uint32_t metadata_end;   /* [offsetof(standard), metadata_end) is reset for clones */
-    uint32_t copies_alike;   /* egress does nothing, and checksums look at nothing that replicas differ in */
+    /* whether egress does nothing, and checksums do not read anything in which replicas differ */
+    uint32_t copies_alike;
     uint32_t n_tables, n_counters, n_registers, n_digests;
     const struct ss_table_info *tables;
     const uint64_t *counters;  /* number of elements of each array */
@@ -299,7 +300,7 @@ struct ss_program {
     const uint64_t *meters;    /* number of elements of each array */
     const uint32_t *profiles;  /* bytes of the parameters of each profile's members */
     const uint32_t *value_sets; /* 64-bit words of each value set's key */
-    /* Both return the number of bytes parsed. Errors go to standard.parser_error. */
+    /* Both return the number of bytes parsed. Errors are stored in standard.parser_error. */
     uint32_t (*parse)(struct ss_state *, struct ss_packet *, const uint8_t *data, uint32_t len);
     void (*ingress)(struct ss_state *, struct ss_packet *);
     void (*egress)(struct ss_state *, struct ss_packet *);

@@ -46,7 +46,7 @@ SS_INLINE void ss_store64(uint8_t *p, uint64_t v) {
     memcpy(p, &v, 8);
 }
 
-/* A field of `width` <= 64 bits that starts `bit` (0..7) bits into *p. */
+/* Returns a field of `width` <= 64 bits that starts `bit` (0..7) bits into *p. */
 SS_INLINE uint64_t ss_get64(const uint8_t *p, unsigned bit, unsigned width) {
     uint64_t v = ss_load64(p) << bit;
     if (bit + width > 64) v |= p[8] >> (8 - bit);
@@ -60,7 +60,7 @@ SS_INLINE void ss_put64(uint8_t *p, unsigned bit, unsigned width, uint64_t value
     for (unsigned i = n; i-- > 0; window >>= 8) p[i] = (uint8_t)window;
 }
 
-/* A field of `width` <= 128 bits. */
+/* Returns a field of `width` <= 128 bits. */
 SS_INLINE u128 ss_get128(const uint8_t *p, unsigned bit, unsigned width) {
     u128 v = 0;
     unsigned high = width > 64 ? width - 64 : 0;
@@ -220,7 +220,7 @@ static inline __attribute__((unused)) void ss_w_put(uint8_t *p, unsigned bit, un
         width -= n;
     }
 }
-/* Sign-extend from `width` bits; used with the unsigned one below to reduce a value modulo 2^width. */
+/* Sign-extends from `width` bits; with the unsigned variant below it reduces a value modulo 2^width. */
 static inline __attribute__((unused)) ss_wide ss_w_zext(ss_wide a, unsigned width) {
     for (unsigned i = 0; i < SS_LIMBS; i++) {
         if (width <= 64 * i) a.limb[i] = 0;
@@ -240,7 +240,7 @@ static inline __attribute__((unused)) ss_wide ss_w_sext(ss_wide a, unsigned widt
 }
 #endif
 
-/* Append `width` bits at bit position `at` of a zeroed buffer. */
+/* Appends `width` bits at bit position `at` of a zeroed buffer. */
 static inline __attribute__((unused)) void ss_append_bits(uint8_t *buf, unsigned at, const uint8_t *src, unsigned bit,
                                                            unsigned width) {
     while (width > 0) {
@@ -252,7 +252,7 @@ static inline __attribute__((unused)) void ss_append_bits(uint8_t *buf, unsigned
     }
 }
 
-/* RFC 1071, over bytes; returns the checksum in host order. */
+/* Computes the checksum of RFC 1071 over bytes; returns it in host order. */
 static inline __attribute__((unused)) uint16_t ss_csum16(const uint8_t *p, uint32_t len) {
     uint64_t sum = 0;
     for (; len >= 8; p += 8, len -= 8) {
@@ -270,14 +270,14 @@ static inline __attribute__((unused)) uint16_t ss_xor16(const uint8_t *p, uint32
     if (len) x ^= (uint16_t)(p[0] << 8);
     return x;
 }
-/* the first 8 bytes, or all of a shorter input, as a number */
+/* Returns the first 8 bytes, or all of a shorter input, as a number. */
 static inline __attribute__((unused)) uint64_t ss_identity(const uint8_t *p, uint32_t len) {
     uint64_t v = 0;
     for (uint32_t i = 0; i < 8 && i < len; i++) v = v << 8 | p[i];
     return v;
 }
 
-/* An index into a header stack of `depth` elements, held within it. */
+/* Returns an index into a header stack of `depth` elements, limited to the last one. */
 SS_INLINE unsigned ss_bound(uint64_t index, unsigned depth) { return index < depth ? (unsigned)index : depth - 1; }
 
 static inline __attribute__((unused)) void ss_stack_push(uint8_t *h, uint8_t *valid, uint8_t *next, unsigned size,

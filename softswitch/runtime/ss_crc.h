@@ -1,8 +1,9 @@
 /* Cyclic redundancy checks of v1model's hashes: eight bytes at a time, by tables ("slicing by 8", Kounavis and Berry,
  * "A Systematic Approach to Building High Performance Software-based CRC Generators", 2005).
  *
- * table[k][b] is what the byte b does to the check when k more bytes of zeros follow it. The check of eight bytes is the
- * exclusive or of eight such entries, which do not wait for one another. Tables are made when a program is loaded. */
+ * table[k][b] is the effect of byte b on the check when k more bytes of zeros follow it. The check of eight bytes is
+ * the exclusive or of eight such entries, which do not depend on each other. Tables are made when a program is loaded.
+ */
 #ifndef SS_CRC_H
 #define SS_CRC_H
 
@@ -10,9 +11,9 @@
 
 #define SS_CRC_SLICES 8
 
-/* Checks whose lowest bit is the first: 16 and 32 bits differ in the polynomial only. */
+/* Tables of the checks that process the lowest bit first: 16 and 32 bits differ only in the polynomial. */
 static uint32_t ss_crc16_table[SS_CRC_SLICES][256], ss_crc32_table[SS_CRC_SLICES][256];
-/* The one whose highest bit is the first. */
+/* Table of the check that processes the highest bit first. */
 static uint16_t ss_crc_ccitt_table[SS_CRC_SLICES][256];
 
 static void ss_crc_reflected_table(uint32_t table[SS_CRC_SLICES][256], uint32_t polynomial) {

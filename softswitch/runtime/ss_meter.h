@@ -1,8 +1,7 @@
 /* Meters: colour-blind markers of two rates and three colours (RFC 2698), as bmv2's, and of a single rate (RFC 2697).
  *
- * Tokens are counted as bmv2 counts them: what has come in since the meter was configured is the time in microseconds
- * times the rate, rounded down, so that nothing is lost to rounding however often the meter is executed.
- */
+ * Tokens are counted as in bmv2: those that came in since the meter was configured are the time in microseconds times
+ * the rate, rounded down, so that nothing is lost to rounding however often the meter is executed. */
 #ifndef SS_METER_H
 #define SS_METER_H
 
@@ -15,22 +14,23 @@ struct ss_counter {
     uint64_t packets, bytes;
 };
 
-/* One token bucket: `rate` tokens per second, at most `burst`. `seen`: tokens that came in up to the last look. */
+/* One token bucket: `rate` tokens per second, at most `burst`. `seen`: tokens that had come in at the last access. */
 struct ss_bucket {
     uint64_t rate, burst, tokens, seen;
 };
 
 struct ss_meter {
     uint32_t mode;
-    uint64_t start_us;      /* what `seen` counts from */
-    struct ss_bucket first; /* peak rate; of one rate: the committed bucket */
-    struct ss_bucket second; /* committed rate; of one rate: the excess bucket, which the first one's overflow fills */
+    uint64_t start_us;      /* `seen` counts from this time */
+    struct ss_bucket first; /* peak rate; for a single rate: the committed bucket */
+    /* committed rate; for a single rate: the excess bucket, filled by the first one's overflow */
+    struct ss_bucket second;
     struct ss_counter colours[3];
 };
 
-#define SS_METER_REBASE (UINT64_C(1) << 50) /* tokens after which counting starts anew: doubles stay exact below it */
+#define SS_METER_REBASE (UINT64_C(1) << 50) /* tokens after which counting starts anew: doubles are exact below it */
 
-/* Adds the tokens that came in since the last look; returns those that did not fit. */
+/* Adds the tokens that came in since the last access; returns those that did not fit. */
 static inline uint64_t ss_bucket_fill(struct ss_bucket *b, uint64_t elapsed_us) {
     double in = (double)elapsed_us * ((double)b->rate / 1e6);
     uint64_t seen = in < 0x1p62 ? (uint64_t)in : UINT64_C(1) << 62;
@@ -63,7 +63,8 @@ static inline uint32_t ss_meter_colour(struct ss_meter *m, uint64_t now_us, uint
     } else {
         m->first.tokens -= amount;
         colour = SS_GREEN;
-        if (m->mode == SS_METER_TWO_RATES) { /* not looked at for a red packet: what comes in meanwhile is not lost */
+        /* a red packet does not access this bucket; tokens that come in meanwhile are not lost */
+        if (m->mode == SS_METER_TWO_RATES) {
             ss_bucket_fill(&m->second, elapsed);
             if (m->second.tokens < amount) colour = SS_YELLOW;
             else m->second.tokens -= amount;
@@ -77,7 +78,7 @@ static inline uint32_t ss_meter_colour(struct ss_meter *m, uint64_t now_us, uint
     return colour;
 }
 
-/* The colour of a packet; `amount`: what it takes from the meter, packets or bytes. */
+/* Returns the colour of a packet; `amount`: packets or bytes that it takes from the meter. */
 static inline uint32_t ss_meter_execute(struct ss_meter *m, uint64_t now_us, uint64_t amount, uint64_t bytes) {
     uint32_t colour = ss_meter_colour(m, now_us, amount);
     m->colours[colour].packets++;

@@ -1,19 +1,18 @@
-/* v1model's switch around the program: what happens to a frame between parser and ports, as bmv2's simple_switch does it.
+/* v1model's switch around the program: the way of a frame between parser and ports, as in bmv2's simple_switch.
  *
  *   receive -> parse -> ingress -> [clone] -> resubmit | multicast | drop | unicast
  *                                    each copy: egress -> [clone] -> drop | deparse -> recirculate | output
  *
- * The frame at hand is worked through at once; its clones and its resubmitted or recirculated copies wait in `pending`
- * until it is done. There is no queue between ingress and egress: a port's queue is behind egress (egress.c), and the
- * queueing metadata report that queue.
- */
+ * The present frame is processed at once; its clones and its resubmitted or recirculated copies wait in `pending` until
+ * it is done. There is no queue between ingress and egress: a port's queue is behind egress (egress.c), and the
+ * queueing metadata report that queue. */
 #include <stdlib.h>
 
 #include "runtime.h"
 
 #define TIME48 ((UINT64_C(1) << 48) - 1)
 
-/* Scratch packet state big enough for the program. */
+/* Makes the scratch packet state big enough for the program. Returns false without memory. */
 static bool scratch(struct ss_thread *thread, const struct ss_program *program) {
     if (thread->packet_size >= program->packet_bytes) return true;
     for (int i = 0; i < 2; i++) {
@@ -44,7 +43,7 @@ static void reset_requests(struct ss_packet *p) {
     p->target.exited = 0;
 }
 
-/* A new pending item with room for a packet state; the caller fills it. Takes over the buffer. */
+/* Returns the packet state of a new pending item, for the caller to fill in. Takes over the buffer. */
 static struct ss_packet *later(struct ss_thread *thread, struct ss_device *device, bool egress, uint16_t port,
                                struct ss_buf *buf, uint32_t parsed) {
     if (!buf) {
@@ -79,7 +78,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
 static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, struct ss_buf *buf, uint32_t parsed,
                               bool own);
 
-/* Where egress does nothing, all replicas are the same frame. */
+/* Sends one frame to all replicas of a group, where egress does nothing, so that all replicas are equal. */
 static void replicate_alike(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
                             struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     reset_requests(p);
@@ -92,7 +91,7 @@ static void replicate_alike(struct ss_thread *thread, struct ss_device *device, 
     }
 }
 
-/* Send copies of a packet state to all replicas of a group; `own`: the last copy may use up the buffer. */
+/* Sends copies of a packet state to all replicas of a group; `own`: the last copy may use up the buffer. */
 static void replicate(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
                       struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     struct ss_packet *copy = thread->packets[1];
@@ -105,13 +104,13 @@ static void replicate(struct ss_thread *thread, struct ss_device *device, const 
         memcpy(copy, p, device->program->packet_bytes);
         copy->standard.egress_rid = group->replicas[i].rid;
         reset_requests(copy);
-        copy->target.truncate_to = UINT32_MAX; /* a copy is whole again, as in bmv2 */
+        copy->target.truncate_to = UINT32_MAX; /* a copy is complete again, as in bmv2 */
         run_egress(thread, device, copy, buf, parsed, group->replicas[i].port, i + 1 == group->n);
     }
     if (group->n == 0) ss_buf_free(buf);
 }
 
-/* Queue the copies that a clone session asks for. `c` is their state before egress, `data` what was not parsed off. */
+/* Queues the copies of a clone session. `c` is their state before egress, `data` the bytes that were not parsed. */
 static void queue_clones(struct ss_thread *thread, struct ss_device *device, const struct ss_group *session,
                          const struct ss_packet *c, const struct ss_buf *buf, uint32_t parsed, uint32_t number) {
     SS_TRACE(thread, SS_TRACE_CLONE, number, session->n, 0);
@@ -137,7 +136,7 @@ static void clone_ingress(struct ss_thread *thread, struct ss_device *device, co
     struct ss_packet *c = thread->packets[1];
     fresh(c, program, length);
     c->target.ingress_length = p->target.ingress_length;
-    c->standard.ingress_port = buf->port; /* the parser may branch on it */
+    c->standard.ingress_port = buf->port; /* the parser may depend on it */
     uint32_t parsed = program->parse(&device->state, c, buf->data, buf->len);
     reset_metadata(c, program);
     reset_requests(c);
@@ -212,7 +211,7 @@ static void clone_egress(struct ss_thread *thread, struct ss_device *device, con
     free(c);
 }
 
-/* Put the headers before what was not parsed, in place when the buffer is ours and has room. */
+/* Puts the headers before the bytes that were not parsed, in place if the buffer is ours and has room. */
 static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, struct ss_buf *buf, uint32_t parsed,
                               bool own) {
     const struct ss_program *program = device->program;
@@ -280,7 +279,8 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
         if (own) ss_buf_free(buf);
         return;
     }
-    if (p->target.recirculate_fields) p->target.truncate_to = UINT32_MAX; /* for what leaves the switch, as in bmv2 */
+    /* truncation is for frames that leave the switch, as in bmv2 */
+    if (p->target.recirculate_fields) p->target.truncate_to = UINT32_MAX;
     buf = deparse(device, p, buf, parsed, own);
     if (!buf) return;
     if (p->target.recirculate_fields) {

@@ -1,18 +1,17 @@
-/* Tables, counters, registers, multicast groups and clone sessions: what the control plane changes.
+/* Tables, counters, registers, multicast groups and clone sessions: the state that the control plane changes.
  *
  * A table is a list of tuples (one per distinct mask), each a hash table. Entries with the same masked key (they differ
  * in priority or in their ranges) are chained. Look-ups try one tuple after the other, in falling order of the best
- * priority behind it, and go along chains in falling precedence. A table with many tuples or long chains has bitmaps
+ * priority in it, and go along chains in falling precedence. A table with many tuples or long chains has bitmaps
  * instead (bitmaps.c), and then tuples and chains are in no order. Writes find a tuple by its mask in a hash table, and
- * an entry by all that tells it apart in another one once a chain is long.
- */
+ * an entry by its full identity in another one once a chain is long. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 
 #include "runtime.h"
 
-#define LONG 8u /* chain from which on entries are found by their identity */
+#define LONG 8u /* length of a chain from which on entries are found by their identity */
 
 static void entry_free(struct ss_entry *entry) {
     free(entry);
@@ -111,7 +110,7 @@ static struct ss_tuple *tuple_find(const struct ss_table *t, const uint64_t *mas
 static struct ss_tuple *tuple_new(struct ss_table *t, const uint64_t *mask) {
     struct ss_tuple *tuple = calloc(1, sizeof *tuple);
     bool room = tuple && ss_map_reserve(&t->masks) && ss_map_reserve(&tuple->keys);
-    if (room && (t->n_tuples & (t->n_tuples - 1)) == 0) { /* full: its room is a power of two */
+    if (room && (t->n_tuples & (t->n_tuples - 1)) == 0) { /* the array is full: its capacity is a power of two */
         struct ss_tuple **tuples = realloc(t->tuples, (t->n_tuples ? 2 * t->n_tuples : 1) * sizeof *tuples);
         if (tuples) t->tuples = tuples;
         else room = false;
@@ -135,7 +134,7 @@ static void tuple_put(struct ss_table *t, uint32_t at, struct ss_tuple *tuple) {
     tuple->at = at;
 }
 
-/* Move a tuple whose best priority is higher than it was to where it belongs. */
+/* Moves a tuple whose best priority has risen to its place. */
 static void tuple_raise(struct ss_table *t, struct ss_tuple *tuple) {
     uint32_t at = tuple->at;
     for (; at > 0 && t->tuples[at - 1]->best < tuple->best; at--) tuple_put(t, at, t->tuples[at - 1]);
@@ -167,7 +166,7 @@ static bool before(const struct ss_entry *a, const struct ss_entry *b) {
     return a->priority > b->priority || (a->priority == b->priority && a->handle < b->handle);
 }
 
-/* Put an entry into the chain of its slot. */
+/* Adds an entry to the chain of its slot. */
 static void chain_add(const struct ss_table *t, struct ss_slot *slot, struct ss_entry *e) {
     struct ss_entry *after = NULL, *next = slot->item;
     if (!t->bitmaps)
@@ -199,7 +198,7 @@ static struct ss_entry *merge(struct ss_entry *a, struct ss_entry *b) {
     return first;
 }
 
-/* Sorts a chain of `n`; `prev` is left to the caller. */
+/* Sorts a chain of `n` entries; the caller sets `prev`. */
 static struct ss_entry *chain_sort(struct ss_entry *first, uint32_t n) {
     if (n < 2) return first;
     struct ss_entry *last = first;
@@ -214,7 +213,7 @@ static int by_best(const void *a, const void *b) {
     return (x->best < y->best) - (x->best > y->best);
 }
 
-/* Put tuples and chains in order: the table has no bitmaps any more. */
+/* Sorts tuples and chains, because the table has no bitmaps any more. */
 void ss_table_sort(struct ss_table *t) {
     if (t->n_tuples) qsort(t->tuples, t->n_tuples, sizeof *t->tuples, by_best);
     for (uint32_t i = 0; i < t->n_tuples; i++) {
@@ -235,7 +234,7 @@ static bool same_ranges(const struct ss_table *t, const struct ss_entry *e, cons
     return t->range_bytes == 0 || memcmp(e->range, ranges, t->range_bytes) == 0;
 }
 
-/* What tells an entry apart: tuple, key (as its hash), ranges, priority. */
+/* Hashes an entry's identity: tuple, key (as its hash), ranges, priority. */
 static uint32_t identity_hash(const struct ss_table *t, const struct ss_tuple *tuple, uint32_t key,
                               const uint8_t *ranges, int32_t priority) {
     uint64_t h = (uint64_t)(uintptr_t)tuple ^ (uint64_t)key << 32 ^ (uint32_t)priority;
@@ -256,7 +255,7 @@ static struct ss_slot *identity_slot(const struct ss_table *t, const struct ss_t
     return NULL;
 }
 
-/* Add the entry to the identities. Without memory there are none: that costs time only. */
+/* Adds the entry to the identities. Without memory there are none, which only costs time. */
 static void identity_add(struct ss_table *t, struct ss_entry *e) {
     if (ss_map_reserve(&t->identities))
         ss_map_add(&t->identities, identity_hash(t, e->tuple, e->hash, e->range, e->priority), e);
@@ -294,7 +293,7 @@ struct ss_table *ss_table_of(struct ss_device *device, uint32_t table) {
     return device->program && table < device->program->n_tables ? &device->state.tables[table] : NULL;
 }
 
-/* Adds an entry without action. 0 or a negative errno: -EEXIST, -ENOSPC full, -ENOMEM. */
+/* Adds an entry without action. Returns 0 or a negative errno: -EEXIST, -ENOSPC: full, -ENOMEM. */
 int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
                  int32_t priority, uint64_t handle, struct ss_entry **out) {
     if (find(t, key, mask, ranges, priority)) return -EEXIST;
@@ -327,9 +326,10 @@ int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, 
     return 0;
 }
 
-/* All of the following return 0 or a negative errno: -ENODEV no program, -EEXIST, -ENOENT, -ENOSPC full, -ENOMEM. */
+/* The following functions return 0 or a negative errno: -ENODEV: no program, -EEXIST, -ENOENT, -ENOSPC: full, -ENOMEM.
+ */
 
-/* The three of them with the device's lock held. */
+/* The next three are called with the device's lock held. */
 int ss_entry_insert(struct ss_device *device, struct ss_table *t, const struct ss_entry_key *k, uint32_t action,
                     const uint8_t *params, uint32_t params_len, uint32_t is_const) {
     struct ss_entry *e;
@@ -364,7 +364,7 @@ int ss_entry_delete(struct ss_device *device, struct ss_table *t, const struct s
     ss_bitmaps_remove(t, e);
     entry_free(e);
     t->entries--;
-    /* `best` may stay too high meanwhile: that costs time, never a wrong match */
+    /* `best` may be too high for a while, which costs time but never gives a wrong match */
     if (--tuple->entries == 0) tuple_remove(t, tuple);
     if (!t->entries) ss_map_free(&t->identities);
     return 0;
@@ -403,7 +403,7 @@ SS_API int ss_table_delete(struct ss_device *device, uint32_t table, const uint6
     return result;
 }
 
-/* A serialised entry: this, then params, key, mask, ranges. */
+/* A serialised entry: this structure, then params, key, mask, ranges. */
 struct entry_record {
     uint64_t handle, packets, bytes, ttl_ns, since_hit_us;
     int32_t priority;
@@ -432,7 +432,7 @@ size_t ss_record_bytes(const struct ss_table *t) {
     return sizeof(struct entry_record) + t->params_bytes + 2 * t->key_words * sizeof(uint64_t) + t->range_bytes;
 }
 
-/* One entry, or the default entry when key is NULL. `out` has room for a record. */
+/* Reads one entry, or the default entry if key is NULL. `out` has room for a record. */
 SS_API int ss_table_get(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                         const uint8_t *ranges, int32_t priority, uint8_t *out) {
     ss_thread_lock(device->thread);
@@ -443,7 +443,7 @@ SS_API int ss_table_get(struct ss_device *device, uint32_t table, const uint64_t
     return e ? 0 : t ? -ENOENT : -ENODEV;
 }
 
-/* All entries, in no particular order; the caller frees *out with ss_free. */
+/* Reads all entries, in no particular order; the caller frees *out with ss_free. */
 SS_API int64_t ss_table_dump(struct ss_device *device, uint32_t table, uint8_t **out) {
     ss_thread_lock(device->thread);
     struct ss_table *t = ss_table_of(device, table);
@@ -497,7 +497,7 @@ SS_API int ss_table_idle(struct ss_device *device, uint32_t table, const uint64_
     return result;
 }
 
-/* An entry's direct meter, as ss_meter_access. */
+/* Accesses an entry's direct meter, like ss_meter_access. */
 SS_API int ss_table_meter(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                           const uint8_t *ranges, int32_t priority, const struct ss_meter *old,
                           const struct ss_meter_config *config, uint32_t clear, struct ss_meter *out) {
@@ -540,7 +540,7 @@ SS_API int ss_counter_write(struct ss_device *device, uint32_t counter, uint64_t
     return result;
 }
 
-/* `n` elements of `bytes` bytes, `stride` bytes apart, from byte `at` of a register group. */
+/* Copies `n` elements of `bytes` bytes, `stride` bytes apart, from byte `at` of a register group. */
 SS_API int ss_register_copy(struct ss_device *device, uint32_t group, uint64_t at, uint64_t stride, uint32_t bytes,
                             uint64_t n, uint8_t *data, uint32_t write) {
     int result = -ENODEV;
@@ -579,7 +579,7 @@ void ss_groups_clear(struct ss_group_map *map) {
     }
 }
 
-/* Insert or replace; n < 0 deletes. `sessions` picks clone sessions instead of multicast groups. */
+/* Inserts or replaces; n < 0 deletes. `sessions` selects clone sessions instead of multicast groups. */
 SS_API int ss_group_write(struct ss_device *device, uint32_t sessions, uint32_t id, const struct ss_replica *replicas,
                           int32_t n, uint32_t truncate) {
     struct ss_group *group = NULL;

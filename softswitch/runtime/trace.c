@@ -39,7 +39,7 @@ void ss_trace_point(struct ss_thread *thread, uint32_t point, uint32_t a, uint32
     record(thread, point, data, sizeof data);
 }
 
-/* If the frame is to be traced, until ss_trace_end. */
+/* Begins to trace the frame, until ss_trace_end, if it is to be traced. */
 void ss_trace_begin(struct ss_thread *thread, struct ss_device *device, uint16_t port, uint32_t len) {
     const struct ss_trace *trace = &device->trace;
     if (trace->in_port >= 0 && trace->in_port != port) return;
@@ -58,8 +58,8 @@ void ss_trace_end(struct ss_thread *thread) {
     ss_post(device, SS_EVENT_TRACE, device->trace.left, thread->trace, thread->trace_len);
 }
 
-/* Trace the next `frames` that come in by `in_port` and leave by `out_port` (-1: any); 0 ends it. `program` is the
- * traced variant of the program that runs in `generation`; -ESTALE if another one runs by now. */
+/* Traces the next `frames` that come in by `in_port` and leave by `out_port` (-1: any); 0 ends the trace. `program` is
+ * the traced variant of the program of `generation`; returns -ESTALE if another one runs by now. */
 SS_API int ss_device_trace(struct ss_device *device, const struct ss_program *program, uint32_t generation,
                            uint32_t frames, int32_t in_port, int32_t out_port) {
     ss_thread_lock(device->thread);

@@ -1,4 +1,4 @@
-/* Frames for the kernel: those of a batch in one call, datagrams that may leave as one super-frame in one message. */
+/* Sends frames to the kernel: a batch in one call, datagrams that may leave as one super-frame in one message. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <net/if.h>
@@ -9,7 +9,7 @@
 
 #include "runtime.h"
 
-#define PLAIN_NS 100000000u /* an interface that refuses super-frames is asked again after so long */
+#define PLAIN_NS 100000000u /* time after which an interface that refused super-frames is tried again */
 
 struct message {
     struct ss_vnet vnet;
@@ -17,14 +17,14 @@ struct message {
     uint32_t frames;
 };
 
-/* The longest packet that may leave by the port; 0: not known. */
+/* Returns the longest packet that may leave by the port; 0: unknown. */
 static uint32_t mtu_of(const struct ss_port *port) {
     struct ifreq request = {0};
     memcpy(request.ifr_name, port->name, sizeof request.ifr_name);
     return ioctl(port->tx_fd, SIOCGIFMTU, &request) || request.ifr_mtu < 0 ? 0 : (uint32_t)request.ifr_mtu;
 }
 
-/* Messages for n frames; without `mtu` each in one of its own. How many messages. */
+/* Groups n frames into messages, each with one frame if `mtu` is 0; returns the number of messages. */
 static unsigned plan(struct ss_buf *const *frames, unsigned n, uint32_t mtu, struct message *messages,
                      struct mmsghdr *out, struct iovec *iov) {
     unsigned count = 0;
@@ -59,9 +59,9 @@ static void refused(struct ss_port *port, uint32_t bytes) {
     ss_thread_unlock(owner);
 }
 
-/* Whether the interface takes this frame by itself; if so, it has left. Where the kernel has to cut a super-frame, because
-   the interface does not, a socket that passes over the queueing discipline gets the same ENOBUFS as when the interface
-   is full (Linux, packet_direct_xmit): only this tells which it was. */
+/* Sends this frame alone; returns whether the interface accepted it. Where the kernel has to segment a super-frame
+ * because the interface cannot, a socket that bypasses the queueing discipline gets the same ENOBUFS as when the
+ * interface is full (Linux, packet_direct_xmit): only this call distinguishes the two. */
 static bool takes_alone(struct ss_port *port, struct ss_buf *frame) {
     struct ss_vnet vnet = {0};
     struct iovec iov[] = {{&vnet, sizeof vnet}, {frame->data, frame->len}};
@@ -72,7 +72,8 @@ static bool takes_alone(struct ss_port *port, struct ss_buf *frame) {
     return sent == 1;
 }
 
-/* Frames that the kernel refuses (interface down, or longer than its MTU) stay in `frames`, the others become NULL. */
+/* Sends a batch. Frames that the kernel refuses (interface down, or longer than its MTU) stay in `frames`, the others
+ * become NULL. */
 static void send_batch(struct ss_port *port, struct ss_buf **frames, unsigned n) {
     struct message messages[SS_TX_BATCH];
     struct mmsghdr out[SS_TX_BATCH];
@@ -98,11 +99,11 @@ static void send_batch(struct ss_port *port, struct ss_buf **frames, unsigned n)
                 frames[at++] = NULL;
                 no_room = false;
             }
-            if (no_room) { /* it is full: what comes on top is dropped, as in any queue */
+            if (no_room) { /* the interface is full: the rest is dropped, as in any queue */
                 at += messages[i++].frames;
                 continue;
             }
-            if (super) { /* the interface does not take it: try one by one */
+            if (super) { /* the interface does not accept it: try one by one */
                 mtu = 0;
                 port->plain_until = now + PLAIN_NS;
                 break;
@@ -129,7 +130,8 @@ static void send_frames(struct ss_port *port, struct ss_list *list) {
     }
 }
 
-/* What devices of `owner` have for interfaces is for `thread` to send. The owner's state is locked. */
+/* Moves the frames that devices of `owner` have for interfaces to `thread`, which sends them. The owner's state is
+ * locked. */
 void ss_outputs_take(struct ss_thread *owner, struct ss_thread *thread) {
     while (owner->dirty) {
         struct ss_port *port = owner->dirty;
@@ -139,7 +141,7 @@ void ss_outputs_take(struct ss_thread *owner, struct ss_thread *thread) {
         if (thread->n_outputs == thread->outputs_size) {
             unsigned size = thread->outputs_size ? 2 * thread->outputs_size : 64;
             struct ss_output *larger = realloc(thread->outputs, size * sizeof *larger);
-            if (!larger) abort(); /* a few bytes per port: the process is beyond help */
+            if (!larger) abort(); /* these are a few bytes per port: a process without them cannot go on */
             thread->outputs = larger;
             thread->outputs_size = size;
         }

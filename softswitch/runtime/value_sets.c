@@ -1,4 +1,4 @@
-/* Parser value sets: tables without actions, so looked up as fast, and replaced as a whole. */
+/* Parser value sets: tables without actions, which are looked up as fast, and replaced as a whole. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -22,8 +22,8 @@ void ss_value_sets_free(struct ss_state *state, const struct ss_program *program
     state->value_sets = NULL;
 }
 
-/* Replace a set's content. Per value: key, then mask, each as long as the set's key; the same may come twice. 0, -ENODEV
- * no program, -ENOMEM. */
+/* Replaces a set's content. Each value has a key, then a mask, each as long as the set's key; a value may occur twice.
+ * Returns 0, -ENODEV: no program, or -ENOMEM. */
 SS_API int ss_value_set_write(struct ss_device *device, uint32_t set, const uint64_t *values, uint32_t n) {
     struct ss_table table;
     ss_thread_lock(device->thread);

@@ -1,15 +1,13 @@
 /* The common updates of a P4Runtime WriteRequest, read from its wire format: INSERT, MODIFY and DELETE of table entries
  * whose fields are exact, LPM, ternary or optional and that have an action of their own.
  *
- * What is anything else, what is written in a way that no serialiser writes, and what is wrong or refused is left to
- * the caller, who knows the rest of P4Runtime and the words of its errors (softswitch/p4runtime). So this may refuse
- * whatever it likes, and must do to the tables what the caller would have done.
- */
+ * Other updates, encodings that no serialiser produces, and wrong or refused updates are left to the caller, which
+ * knows the rest of P4Runtime and the texts of its errors (softswitch/p4runtime). So this code may refuse any update,
+ * and must change the tables exactly as the caller would. */
 #include "runtime.h"
 
-/* What the caller says of the tables; all of uint32_t, as it is one array of them: this header, then the tables by
- * rising id, their fields and actions, and the actions' parameters. `first` counts among all fields, actions,
- * parameters. */
+/* The caller's description of the tables, as one array of uint32_t: this header, then the tables by rising id, their
+ * fields and actions, and the actions' parameters. `first` is an index among all fields, actions or parameters. */
 struct schema {
     uint32_t n_tables, n_fields, n_actions;
 };
@@ -17,18 +15,19 @@ struct table_schema {
     uint32_t id, number, key_bytes, with_priority, first_field, n_fields, first_action, n_actions;
 };
 struct field_schema {
-    uint32_t id, kind, width, at, bytes; /* kind: its field in FieldMatch; place in the key */
+    uint32_t id, kind, width, at, bytes; /* kind: its field in FieldMatch; at, bytes: its place in the key */
 };
 struct action_schema {
     uint32_t id, number, first_param, n_params, bytes;
 };
 struct param_schema {
-    uint32_t id, width, at, bytes, little; /* place among the action's parameters; whether it is little-endian */
+    /* at, bytes: its place among the action's parameters; little: whether it is little-endian */
+    uint32_t id, width, at, bytes, little;
 };
 enum { EXACT = 2, TERNARY = 3, LPM = 4, OPTIONAL = 7 };
 enum { INSERT = 1, MODIFY = 2, DELETE = 3 };
 
-#define MAX_KEY_WORDS 32u /* as softswitch/p4runtime/wire.py has them */
+#define MAX_KEY_WORDS 32u /* the same limits as in softswitch/p4runtime/wire.py */
 #define MAX_PARAMS_BYTES 512u
 #define MAX_MEMBERS 64u /* fields of a table, parameters of an action */
 
@@ -41,7 +40,7 @@ struct span {
 #define TAG(field, type) ((field) << 3 | (type))
 enum { VARINT = 0, BYTES = 2 };
 
-/* A number below 2^32; false: it is none, or has more bytes than needed. */
+/* Reads a number below 2^32. Returns false if it is no such number, or has more bytes than needed. */
 static bool read_number(struct span *in, uint32_t *out) {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 35 && in->at < in->end; shift += 7) {
@@ -63,7 +62,7 @@ static bool read_bytes(struct span *in, struct span *out) {
     return true;
 }
 
-/* Whether a field that there is at most once comes for the first time. */
+/* Returns whether a field that may occur once occurs for the first time. */
 static bool first(uint32_t *seen, uint8_t tag) {
     uint32_t bit = UINT32_C(1) << (tag >> 3);
     bool is_first = !(*seen & bit);
@@ -71,7 +70,8 @@ static bool first(uint32_t *seen, uint8_t tag) {
     return is_first;
 }
 
-/* A byte string as a number of `width` bits in `bytes` bytes, network order. */
+/* Stores a byte string as a number of `width` bits in `bytes` bytes, network order. Returns false if it does not fit.
+ */
 static bool put_number(uint8_t *out, uint32_t bytes, uint32_t width, struct span value) {
     if (value.at == value.end) return false;
     while (value.at < value.end && *value.at == 0) value.at++;
@@ -83,7 +83,7 @@ static bool put_number(uint8_t *out, uint32_t bytes, uint32_t width, struct span
     return true;
 }
 
-/* The highest `ones` of `width` bits. */
+/* Sets the highest `ones` of `width` bits. */
 static void put_prefix(uint8_t *out, uint32_t bytes, uint32_t width, uint32_t ones) {
     memset(out, 0, bytes);
     for (uint32_t bit = width - ones; bit < width; bit++) out[bytes - 1 - bit / 8] |= (uint8_t)(1u << bit % 8);
@@ -188,7 +188,7 @@ static bool all_given(uint64_t given, uint32_t n) {
     return given == (n ? ~UINT64_C(0) >> (64 - n) : 0);
 }
 
-/* An Action: its id comes first, as serialisers write fields in the order of their numbers. */
+/* Reads an Action. Its id comes first, as serialisers write fields in the order of their numbers. */
 static bool read_action(const struct reader *r, struct update *u, struct span in) {
     uint32_t id;
     if (in.at == in.end || *in.at++ != TAG(1, VARINT) || !read_number(&in, &id)) return false;
@@ -215,7 +215,7 @@ static const struct table_schema *find_table(const struct reader *r, uint32_t id
     return low < r->n_tables && r->tables[low].id == id ? &r->tables[low] : NULL;
 }
 
-/* A TableEntry: its table's id comes first. */
+/* Reads a TableEntry. Its table's id comes first. */
 static bool read_entry(const struct reader *r, struct update *u, struct span in) {
     uint32_t id, priority = 0, seen = 0;
     if (in.at == in.end || *in.at++ != TAG(1, VARINT) || !read_number(&in, &id)) return false;
@@ -234,7 +234,7 @@ static bool read_entry(const struct reader *r, struct update *u, struct span in)
         if (tag == TAG(3, BYTES)) {
             struct span action;
             if (!read_bytes(&in, &part)) return false;
-            if (u->kind == DELETE) continue; /* it does not matter */
+            if (u->kind == DELETE) continue; /* a deletion does not need it */
             if (part.at == part.end || *part.at++ != TAG(1, BYTES) || !read_bytes(&part, &action) ||
                 part.at != part.end || !read_action(r, u, action))
                 return false;
@@ -270,8 +270,8 @@ static int apply(struct ss_device *device, const struct update *u, uint32_t only
     return u->kind == DELETE ? ss_entry_delete(device, t, &key) : -1;
 }
 
-/* Applies the updates of a WriteRequest from byte *at of it on, until one is left to the caller, and says how many it
- * applied; *at is behind the one that is left, or the end. `only_inserts`: all else is left to the caller. */
+/* Applies the updates of a WriteRequest from byte *at on, until one is left to the caller, and returns how many it
+ * applied; *at is then behind the one that is left, or at the end. `only_inserts`: leave all others to the caller. */
 SS_API uint64_t ss_write(struct ss_device *device, const uint32_t *schema, const uint8_t *data, uint64_t len,
                          uint64_t *at, uint32_t only_inserts) {
     const struct schema *s = (const struct schema *)schema;
@@ -300,7 +300,7 @@ SS_API uint64_t ss_write(struct ss_device *device, const uint32_t *schema, const
             *at = (uint64_t)(in.at - data);
             return done;
         }
-        if (tag == TAG(3, BYTES) || tag == TAG(6, BYTES)) { /* election id, role: the caller has seen to them */
+        if (tag == TAG(3, BYTES) || tag == TAG(6, BYTES)) { /* election id and role: the caller has checked them */
             if (!read_bytes(&in, &part)) break;
         } else if (tag == TAG(1, VARINT) || tag == TAG(2, VARINT) || tag == TAG(5, VARINT)) {
             while (in.at < in.end && *in.at & 0x80) in.at++;
