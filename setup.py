@@ -1,7 +1,7 @@
-"""What pyproject.toml cannot say: the wheel holds the compiled C libraries, so training nodes need no compiler.
+"""The part of the build that pyproject.toml cannot express: the wheel holds the compiled C libraries.
 
-Each is built for the levels of this kind of processor (common/native_build.py) and put beside its source; the
-wheel is for one platform and for every Python 3.
+Training nodes therefore need no compiler. Each library is built for the levels of this kind of processor
+(common/native_build.py) and put beside its source; the wheel is for one platform and for every Python 3.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLOW_OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 
 def native_build():
-    """The module, without importing its package: nothing is installed while the wheel is built."""
+    """Load the module native_build without importing its package: nothing is installed while the wheel is built."""
     spec = importlib.util.spec_from_file_location("native_build", ROOT / "controlplane" / "common" / "native_build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -27,12 +27,12 @@ def native_build():
 
 
 class BuildWithLibraries(build_py):
-    """Copies the packages, then compiles into the copy."""
+    """A build step that copies the packages, then compiles the libraries into the copy."""
 
     def run(self):
         super().run()
         if self.editable_mode:
-            return  # compiled at first use, as from a source tree
+            return  # The libraries are compiled at first use, as in a source tree.
         builder = native_build()
         for source, options in (
             ("worker_agent/native/worker.c", builder.ENGINE),
@@ -48,7 +48,7 @@ class BuildWithLibraries(build_py):
 
 
 class PlatformWheel(bdist_wheel):
-    """py3-none-PLATFORM: the libraries are loaded with ctypes and know no Python."""
+    """A wheel with the tag py3-none-PLATFORM: ctypes loads the libraries, which do not depend on Python."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -59,7 +59,7 @@ class PlatformWheel(bdist_wheel):
 
 
 class WithLibraries(Distribution):
-    """Has what belongs to one platform."""
+    """A distribution with platform-dependent files."""
 
     def has_ext_modules(self):
         return True

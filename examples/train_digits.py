@@ -42,10 +42,10 @@ class Data:
 
 @dataclass
 class Report:
-    """What a run wrote down: one number per step, of this rank's part of the batch averaged over all ranks.
+    """The report of a run: one number per step, of this rank's part of the batch averaged over all ranks.
 
-    in_network: every step's gradients went through the network's switches; falls: how often the job left them for
-    torch.distributed. step_seconds: wall-clock time of each step (forward, backward with the all-reduce, update).
+    in_network: whether every step's gradients went through the network's switches. falls: how often the job fell back
+    to torch.distributed. step_seconds: wall-clock time of each step (forward, backward with the all-reduce, update).
     """
 
     hook: str
@@ -59,7 +59,7 @@ class Report:
 
 
 def digits() -> Data:
-    """scikit-learn's digits; every fifth one is for testing."""
+    """Return scikit-learn's digits; every fifth one is for testing."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -67,7 +67,7 @@ def digits() -> Data:
 
 
 def cifar100(folder: Path) -> Data:
-    """CIFAR-100, python version: pickled dictionaries with the keys data (N x 3072) and fine_labels."""
+    """Return CIFAR-100 from its python version: pickled dictionaries with the keys data (N x 3072) and fine_labels."""
 
     def load(name: str) -> tuple[np.ndarray, np.ndarray]:
         try:
@@ -91,7 +91,7 @@ def _split(images: np.ndarray, labels: np.ndarray, testing: np.ndarray, classes:
 
 
 def make_model(data: Data, width: int) -> nn.Module:
-    """A convolution net; width 32 has about 110,000 parameters on digits."""
+    """Return a convolutional network; width 32 has about 110,000 parameters on digits."""
     channels, side = data.train_images.shape[1], data.train_images.shape[2]
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1),
@@ -113,10 +113,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--agent", metavar="unix:PATH", help="a `python -m worker_agent serve` of this machine instead")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument("--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 from there")
-    parser.add_argument("--bits", type=int, help="that gradients travel in: 16, 10, 8 or 6 (what their type has)")
+    parser.add_argument(
+        "--bits", type=int, help="bits of a gradient value on the wire: 16, 10, 8 or 6 (default: those of its type)"
+    )
     parser.add_argument("--steps", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--width", type=int, default=32, help="of the first layer; parameters grow with its square")
+    parser.add_argument(
+        "--width", type=int, default=32, help="channels of the first layer; parameters grow with its square"
+    )
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate")
     parser.add_argument("--bucket-mb", type=float, default=0.25, help="DDP's bucket size")
     parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
@@ -127,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def train(arguments: argparse.Namespace) -> Report:
-    """Train; the process group is initialised. Same arguments and world size, same losses."""
+    """Train with an initialised process group. The same arguments and world size give the same losses."""
     rank, world = dist.get_rank(), dist.get_world_size()
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)
@@ -142,7 +146,7 @@ def train(arguments: argparse.Namespace) -> Report:
         state = InArtState(arguments.controller, agent=arguments.agent, node=arguments.node, bits=arguments.bits)
         ddp.register_comm_hook(state, inart_hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=arguments.rate, momentum=0.9)
-    # The same order on all ranks; each takes its part of every batch.
+    # All ranks have the same order; each takes its part of every batch.
     order = np.random.default_rng(arguments.seed)
     total = world * arguments.batch
     try:
@@ -177,7 +181,7 @@ def train(arguments: argparse.Namespace) -> Report:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     torch.set_num_threads(arguments.threads)
-    # Not under torchrun: a world of one.
+    # Without torchrun, the world has size one.
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29512")):
         os.environ.setdefault(name, value)
     dist.init_process_group("gloo")

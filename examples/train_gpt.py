@@ -1,4 +1,4 @@
-"""A small GPT on the documentation that ships with Python; `--how` is all that in-network aggregation changes.
+"""Trains a small GPT on the documentation that ships with Python; `--how` is all that in-network aggregation changes.
 
     torchrun --nnodes 4 --nproc-per-node 2 ... examples/train_gpt.py --how hook --controller HOST:PORT
     torchrun --nnodes 4 --nproc-per-node 2 ... examples/train_gpt.py --how fsdp2 --controller HOST:PORT
@@ -33,7 +33,9 @@ THROUGH_BACKEND = ("backend", "full")
 
 @dataclass
 class Report:
-    """One loss per step, of this rank's sequences, averaged over all ranks; seconds of each step."""
+    """The report of a run: one loss per step, of this rank's sequences averaged over all ranks, and the steps'
+    seconds.
+    """
 
     how: str
     in_network: bool
@@ -45,7 +47,7 @@ class Report:
 
 
 class Block(nn.Module):
-    """Attention to what came before, and a perceptron; both beside the residual stream."""
+    """A transformer block: attention to earlier tokens, and a perceptron, both beside the residual stream."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Next-byte prediction. tokens: (batch, length) of int64; gives logits (batch, length, 256)."""
+    """A model for next-byte prediction. tokens: (batch, length) of int64; returns logits (batch, length, 256)."""
 
     def __init__(self, width: int, layers: int, heads: int, length: int) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class GPT(nn.Module):
 
 
 def text() -> torch.Tensor:
-    """Python's documentation of itself, as bytes."""
+    """Return Python's own documentation, as bytes."""
     from pydoc_data.topics import topics
 
     return torch.tensor(list("\n".join(topics[name] for name in sorted(topics)).encode()), dtype=torch.int64)
@@ -92,7 +94,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--agent", metavar="unix:PATH", help="an `inart agent` of this machine instead")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
-    parser.add_argument("--bits", type=int, help="that gradients travel in: 16, 10, 8 or 6 (what their type has)")
+    parser.add_argument(
+        "--bits", type=int, help="bits of a gradient value on the wire: 16, 10, 8 or 6 (default: those of its type)"
+    )
     parser.add_argument("--steps", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=8, help="sequences per rank and step")
     parser.add_argument("--length", type=int, default=64, help="bytes of a sequence")
@@ -107,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) -> tuple[nn.Module, Any]:
-    """The model for data-parallel training, and what to close afterwards."""
+    """Return the model wrapped for data-parallel training, and the object to close afterwards."""
     where = {"agent": arguments.agent, "node": arguments.node, "bits": arguments.bits}
     if arguments.how in ("gloo", "backend"):
         return DistributedDataParallel(model), None
@@ -141,7 +145,7 @@ def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) 
 
 
 def train(arguments: argparse.Namespace) -> Report:
-    """Train; the process group is initialised. Same arguments and world size, same losses."""
+    """Train with an initialised process group. The same arguments and world size give the same losses."""
     rank, world = dist.get_rank(), dist.get_world_size()
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)
@@ -150,7 +154,7 @@ def train(arguments: argparse.Namespace) -> Report:
     report = Report(arguments.how, False, world, sum(parameter.numel() for parameter in model.parameters()))
     distributed, state = distribute(model, arguments, device)
     optimizer = torch.optim.AdamW(distributed.parameters(), lr=arguments.rate)
-    # The same draws on all ranks; each takes its part of every batch.
+    # All ranks draw the same; each takes its part of every batch.
     draws = torch.Generator().manual_seed(arguments.seed)
     span = torch.arange(arguments.length + 1)
     try:
@@ -181,7 +185,7 @@ def train(arguments: argparse.Namespace) -> Report:
 
 
 def initialise(arguments: argparse.Namespace) -> None:
-    """The process group, with the backend that `how` asks for."""
+    """Make the process group with the backend that `how` needs."""
     if arguments.how in THROUGH_BACKEND:
         from worker_agent.backend import BackendOptions
 
@@ -195,7 +199,7 @@ def initialise(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     torch.set_num_threads(1)
-    # Not under torchrun: a world of one.
+    # Without torchrun, the world has size one.
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29513")):
         os.environ.setdefault(name, value)
     if arguments.device == "cuda":

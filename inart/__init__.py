@@ -1,8 +1,8 @@
-"""In-network gradient aggregation: what a training script imports, and the command `inart`.
+"""In-network gradient aggregation: the names that a training script imports, and the command `inart`.
 
     from inart import InArtState, inart_hook
 
-The same names as in worker_agent; what needs gRPC or torch is imported when it is first used.
+They are the same as in worker_agent; those that need gRPC or torch are imported at first use.
 """
 
 from __future__ import annotations

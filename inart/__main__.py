@@ -1,4 +1,4 @@
-"""`python -m inart`: the command `inart`."""
+"""Runs the command `inart` as `python -m inart`."""
 
 import sys
 

@@ -4,8 +4,8 @@
     inart deploy ... --serve 0.0.0.0:9600 --credentials DIR/controller
     inart ps --controller HOST:PORT
 
-A verb hands the rest of the line to the module that `python -m` runs as well, and imports nothing else: a training node
-has no planner installed.
+A verb passes the rest of the line to the module that `python -m` can run as well, and imports nothing else, because a
+training node has no planner installed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from dataclasses import dataclass
 from inart import __version__
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """module: whose main() runs. first: words before the user's; order: the first of them is one of the module's
-    orders, which have help of their own. extra: of the distribution, which brings what the module needs; empty: nothing
-    more than the base."""
+    """A verb of the command.
+
+    module: its main() is run. first: words put before the user's. order: whether the first of them is a command of the
+    module, with help of its own. extra: the extra of the distribution that the module needs; empty: none.
+    """
 
     module: str
     help: str
@@ -55,14 +57,14 @@ VERBS = {
 
 
 def usage() -> str:
-    """What `inart --help` prints."""
+    """Return the text that `inart --help` prints."""
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
     return "\n".join(["usage: inart VERB ...", "", *lines, "", "inart VERB --help explains a verb."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a verb; its exit status."""
+    """Run a verb; returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
@@ -77,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     before, sys.argv[0] = sys.argv[0], "inart" if verb.order else f"inart {words[0]}"
     try:
         return int(importlib.import_module(verb.module).main([*verb.first, *words[1:]]) or 0)
-    except ModuleNotFoundError as error:  # also of what a module imports when it is first used
+    except ModuleNotFoundError as error:  # The error may also come from an import at first use.
         return _missing(words[0], verb, error)
-    except KeyboardInterrupt:  # while modules are imported, say, which takes its time on a busy machine
+    except KeyboardInterrupt:  # Ctrl-C may come while modules are imported, which takes long on a busy machine.
         return INTERRUPTED
     finally:
         sys.argv[0] = before

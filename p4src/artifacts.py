@@ -1,4 +1,4 @@
-"""What was compiled for a target: where its files are and what fits on it.
+"""Compiled programs: where their files are, and how many entries and slots fit on a switch that runs them.
 
 An artifact is a folder ``p4src/artifacts/<target>-<values>/`` with the compiled program, its P4Runtime description and
 ``manifest.json``. Control plane and agents read values per packet and table sizes from here, never from a constant.
@@ -15,29 +15,32 @@ from p4src.protocol import DIRECTORY, PROTOCOL
 
 ARTIFACTS = DIRECTORY / "artifacts"
 SOURCES = {"v1model": "bmv2", "tna": "tofino", "t2na": "tofino"}
-"""Target -> folder of its P4 sources."""
+"""Folder of the P4 sources of each target."""
 PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json", "t2na": "bf-rt.json"}
-"""Target -> the compiled program as the control plane reads it: bmv2 JSON, or the tables of the Barefoot Runtime."""
+"""The file of each target's program that the control plane reads: bmv2 JSON, or the Barefoot Runtime's tables."""
 MANIFEST = "manifest.json"
 PROGRAM = PROGRAMS["v1model"]
 P4INFO = "inart.p4info.txtpb"
 ENTRIES = "inart.entries.txtpb"
-"""tna: the entries that the program itself puts into its tables (a P4Runtime WriteRequest); the model runs on them."""
+"""The entries that the program itself puts into its tables (a P4Runtime WriteRequest), which the model uses.
+
+For tna.
+"""
 REGISTERS = "inart.registers"
-"""tna: what the compiler made of the register actions, instructions of stateful ALUs; the model is held to them."""
+"""The compiled register actions, instructions of stateful ALUs, against which the model is checked. For tna."""
 PARSER = "inart.parser"
-"""tna: what the compiler made of the ingress parser, states and what they match."""
+"""The compiled ingress parser: its states and what they match. For tna."""
 SWITCH = "switch"
-"""Folder in an artifact for what only a switch needs (tna: the binary and its context); not kept in the repository."""
+"""Folder in an artifact for files that only a switch needs (tna: the binary and its context); not in the repository."""
 
 
 class ArtifactError(Exception):
-    """There is no such artifact, or its manifest is not readable; the message says what to do."""
+    """There is no such artifact, or its manifest cannot be read; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Build options of an artifact, and what it was built from.
+    """The build options of an artifact, and the digest of its sources.
 
     ``label_table_size`` and ``route_table_size`` are entries, ``multicast_groups`` the number of groups that the target
     holds; group ids are 1 to 65535. ``sources`` is the SHA-256 digest of :func:`source_digest`.
@@ -53,7 +56,7 @@ class Manifest:
     compiler: str
 
     def dumps(self) -> str:
-        """The content of ``manifest.json``."""
+        """Return the content of ``manifest.json``."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
@@ -76,7 +79,7 @@ class Artifact:
 
 
 def source_files(target: str) -> list[Path]:
-    """Every file that decides what a target's compiled program is, in a fixed order; raises ArtifactError."""
+    """Return every file from which a target's program is compiled, in a fixed order; raises ArtifactError."""
     if target not in SOURCES:
         raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(SOURCES)}")
     files = [*(DIRECTORY / SOURCES[target]).glob("*.p4"), *(DIRECTORY / "include").glob("*.p4")]
@@ -84,7 +87,7 @@ def source_files(target: str) -> list[Path]:
 
 
 def source_digest(target: str) -> str:
-    """SHA-256 over names and contents of :func:`source_files`, hexadecimal."""
+    """Return the SHA-256 over names and contents of :func:`source_files`, hexadecimal."""
     digest = hashlib.sha256()
     for path in source_files(target):
         content = path.read_bytes()
@@ -94,7 +97,7 @@ def source_digest(target: str) -> str:
 
 
 def load(directory: Path) -> Artifact:
-    """The artifact in ``directory``; raises ArtifactError."""
+    """Return the artifact in ``directory``; raises ArtifactError."""
     path = directory / MANIFEST
     try:
         manifest = Manifest(**json.loads(path.read_text()))
@@ -111,15 +114,15 @@ def load(directory: Path) -> Artifact:
 
 
 def available(target: str = "v1model") -> list[Artifact]:
-    """Every artifact of a target, by values per packet."""
+    """Return every artifact of a target, sorted by values per packet."""
     artifacts = [load(path.parent) for path in ARTIFACTS.glob(f"{target}-*/{MANIFEST}")]
     return sorted(artifacts, key=lambda artifact: artifact.manifest.values_per_packet)
 
 
 def find(target: str = "v1model", values: int | None = None) -> Artifact:
-    """The artifact of ``target`` with ``values`` values a packet (default: the target's, from protocol.json).
+    """Return the artifact of ``target`` with ``values`` values per packet (default: the target's, from protocol.json).
 
-    Raises ArtifactError that names what there is and how to build what there is not.
+    Raises ArtifactError that names the existing artifacts and says how to build others.
     """
     if target not in PROTOCOL.targets:
         raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(PROTOCOL.targets)}")

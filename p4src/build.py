@@ -6,8 +6,8 @@
     python -m p4src.build --target tna        the program for Tofino: compile and assemble (p4src/tofino_toolchain.py)
     python -m p4src.build --target t2na       the same program for Tofino 2; with 128 values both are folded
 
-v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna and t2na need p4c's Tofino back end. Whoever does not
-change the P4 sources needs neither: the compiled programs are in the repository, and a test says when they do not match
+v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna and t2na need p4c's Tofino back end. Those who do not
+change the P4 sources need neither: the compiled programs are in the repository, and a test fails when they do not match
 the sources.
 """
 
@@ -43,12 +43,12 @@ COMPILER = "p4c-bm2-ss"
 KEPT = (256, 64, 4)
 """Values per packet of the artifacts in the repository; 4 is for recorded test sequences."""
 KEPT_OF = {"v1model": KEPT, "tna": (64, 128), "t2na": (64, 128)}
-"""Values per packet that are compiled without --values."""
+"""Values per packet of the artifacts that are compiled without --values."""
 POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
 
 
 def compiler_path() -> str:
-    """Where the compiler is; raises BuildError when it is not on PATH."""
+    """Return the compiler's path; raises BuildError if it is not on PATH."""
     path = shutil.which(COMPILER)
     if path is None:
         raise CompilerMissing(
@@ -59,7 +59,7 @@ def compiler_path() -> str:
 
 
 def compiler_version(path: str) -> str:
-    """Name and version as the compiler tells them."""
+    """Return the compiler's name and version."""
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
     found = re.search(r"Version:?\s+(.+)", done.stdout + done.stderr)
     if found is None:
@@ -80,11 +80,11 @@ def compile_program(
     program, p4info = directory.resolve() / PROGRAM, directory.resolve() / P4INFO
     command = [path, "--std", "p4-16", "--Wdisable=unused", *(f"-D{name}={value}" for name, value in options.items())]
     command += ["--p4runtime-files", str(p4info), "-o", str(program), "bmv2/inart.p4"]
-    # From that folder, so that source lines in the JSON have the same names on every machine.
+    # The compiler runs in that folder, so that source lines in the JSON have the same names on every machine.
     done = subprocess.run(command, cwd=sources, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode or done.stderr.strip():
         raise BuildError(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-4000:]}")
-    # The compiler indents; without it the file is less than half as large.
+    # The compiler indents the JSON; without that the file is less than half as large.
     compiled = json.loads(program.read_text())
     program.write_text(json.dumps(compiled, separators=(",", ":")) + "\n")
     manifest = Manifest(
@@ -109,7 +109,7 @@ def compile_target(target: str, values: int, sizes: tuple[int, int, int], direct
 
 
 def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
-    """What in ``kept`` differs from ``built``: names of files."""
+    """Return the names of the files in ``kept`` that differ from those in ``built``."""
     of_tofino = [ENTRIES, REGISTERS, PARSER] if target in tofino_toolchain.CHIPS else []
     names = (MANIFEST, PROGRAMS[target], P4INFO, *of_tofino)
     return [
@@ -120,18 +120,16 @@ def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.build", description="compile the P4 program")
     parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")
-    parser.add_argument("--slots", type=int, help="of a tree's sums (default: the target's)")
+    parser.add_argument("--slots", type=int, help="slots for sums (default: the target's)")
     parser.add_argument("--label-table-size", type=int, metavar="ENTRIES", help="default: the target's")
     parser.add_argument("--route-table-size", type=int, metavar="ENTRIES", help="default: the target's")
     parser.add_argument("--output", type=Path, help="folder for the artifacts (default: p4src/artifacts)")
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
-    parser.add_argument(
-        "--if-possible", action="store_true", help="without the compiler, say so and end well instead of with an error"
-    )
+    parser.add_argument("--if-possible", action="store_true", help="without the compiler, say so and end with status 0")
     options = parser.parse_args(arguments)
     defaults = PROTOCOL.targets[options.target]
     parent = options.output or ARTIFACTS

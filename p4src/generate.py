@@ -1,4 +1,4 @@
-"""Write what P4 and C need of ``protocol.json``.
+"""Writes the P4 and C headers with the constants of ``protocol.json``.
 
     python -m p4src.generate            writes the files below
     python -m p4src.generate --check    exits with 1 and names the files that differ
@@ -47,13 +47,13 @@ IPV4_FIELDS = {
     "source": 12,
     "destination": 16,
 }
-"""Field of the IPv4 header -> its byte offset there."""
+"""Byte offset of each field in the IPv4 header."""
 UDP_FIELDS = {"source_port": 0, "destination_port": 2, "length": 4, "checksum": 6}
 NOTICE = "Generated from p4src/protocol.json by python -m p4src.generate; edit that and run it again."
 
 
 def constants_p4(protocol: Protocol) -> str:
-    """The P4 include: types and constants."""
+    """Return the P4 include: types and constants."""
     lines = [f"// {NOTICE}", "#ifndef INART_CONSTANTS_P4", "#define INART_CONSTANTS_P4", ""]
 
     def constant(name: str, bits: int, value: int, digits: int = 0) -> None:
@@ -88,7 +88,7 @@ def constants_p4(protocol: Protocol) -> str:
 
 
 def protocol_h(protocol: Protocol) -> str:
-    """The C include: macros only. Offsets are from the start of the Ethernet frame."""
+    """Return the C include: macros only. Offsets are from the start of the Ethernet frame."""
     lines = [f"/* {NOTICE} */", "#ifndef INART_PROTOCOL_H", "#define INART_PROTOCOL_H", ""]
 
     def macro(name: str, value: object) -> None:
@@ -146,7 +146,7 @@ def protocol_h(protocol: Protocol) -> str:
 
 
 def outputs(protocol: Protocol = PROTOCOL) -> dict[Path, str]:
-    """Every generated file (absolute path) with its content."""
+    """Return every generated file (absolute path) with its content."""
     return {
         DIRECTORY / "include" / "constants.p4": constants_p4(protocol),
         ROOT / "worker_agent" / "native" / "protocol.h": protocol_h(protocol),
@@ -154,7 +154,7 @@ def outputs(protocol: Protocol = PROTOCOL) -> dict[Path, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.generate", description="constants for P4 and C")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
 """Constants of the wire format, read from ``protocol.json``.
 
-Everything that has to agree between the P4 programs, the agents (Python and C), the control plane and the tests is a
-value of :data:`PROTOCOL` or derived from it here. Offsets are in bytes from the start of the Ethernet frame; fields
-are big-endian. A packet is Ethernet, IPv4 without options, UDP, the aggregation header, values.
+Every value on which the P4 programs, the agents (Python and C), the control plane and the tests must agree is in
+:data:`PROTOCOL` or derived from it here. Offsets are in bytes from the start of the Ethernet frame; fields are
+big-endian. A packet is Ethernet, IPv4 without options, UDP, the aggregation header, values.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ IPV4_VERSION_AND_WORDS = 0x45
 PROTOCOL_UDP = 17
 DO_NOT_FRAGMENT = 0x4000
 COUNT_BITS = 10
-"""Bits in which a sum counts those who contributed NaN, +Inf or -Inf (worker_agent/fixedpoint.py)."""
+"""Bits in which a sum counts the workers that contributed NaN, +Inf or -Inf (worker_agent/fixedpoint.py)."""
 FRAGMENT_MASK = 0x3FFF
-"""Bits of IPv4's flags and offset of which one at least is set in a fragment: more fragments, and the offset."""
+"""Bits of IPv4's flags and offset of which at least one is set in a fragment: more fragments, and the offset."""
 
 
 class ProtocolError(ValueError):
-    """``protocol.json`` is not usable; the message names the entry."""
+    """``protocol.json`` cannot be used; the message names the entry."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Field:
 
 @dataclass(frozen=True)
 class TargetDefaults:
-    """Build options of one target: values in a packet, slots, and table sizes (entries).
+    """Build options of one target: values per packet, slots, and table sizes (entries).
 
-    flows: how many flows its program adds to one sum at most.
+    flows: the most flows that its program adds to one sum.
     """
 
     values_per_packet: int
@@ -66,10 +66,10 @@ class TargetDefaults:
 
 @dataclass(frozen=True)
 class Protocol:
-    """``protocol.json``, checked. MAC addresses are 6 bytes.
+    """The content of ``protocol.json``, checked. MAC addresses are 6 bytes.
 
-    ``group``: IPv4 address of the multicast group that every packet is sent to. A UDP destination port is ours when its
-    bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these ports.
+    ``group``: IPv4 address of the multicast group to which every packet is sent. A UDP destination port belongs to the
+    protocol if its bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these ports.
     """
 
     version: int
@@ -93,7 +93,7 @@ class Protocol:
 
     @property
     def header_bytes(self) -> int:
-        """Bytes of the aggregation header, without what is before it, and without values."""
+        """Bytes of the aggregation header alone, without the headers before it and the values after it."""
         return sum(field.size for field in self.header)
 
     @property
@@ -103,28 +103,30 @@ class Protocol:
 
     @property
     def ports(self) -> range:
-        """The UDP destination ports that are ours."""
+        """The UDP destination ports that belong to the protocol."""
         return range(self.udp_port_base, self.udp_port_base + (~self.udp_port_mask & 0xFFFF) + 1)
 
     def udp_port(self, job_id: int, tree: int) -> int:
-        """UDP destination port of all packets of a job's tree: the trees of a job share its ports in turn."""
+        """Return the UDP destination port of all packets of a job's tree: the trees of a job share its ports in
+        turn.
+        """
         jobs = len(self.ports) // self.ports_per_job
         return self.udp_port_base + self.ports_per_job * (job_id % jobs) + tree % self.ports_per_job
 
     def udp_length(self, values_per_packet: int) -> int:
-        """UDP's length field: its own header, the aggregation header and the values."""
+        """Return UDP's length field: its own header, the aggregation header and the values."""
         return UDP_BYTES + self.header_bytes + values_per_packet * self.value_bits // 8
 
     def ipv4_length(self, values_per_packet: int) -> int:
-        """IPv4's total length field, which is also the MTU that packets need."""
+        """Return IPv4's total length field, which is also the MTU that packets need."""
         return IPV4_BYTES + self.udp_length(values_per_packet)
 
     def frame_bytes(self, values_per_packet: int) -> int:
-        """Length of a whole frame (without FCS) that carries ``values_per_packet`` values."""
+        """Return the length of a whole frame (without FCS) that carries ``values_per_packet`` values."""
         return self.values_offset + values_per_packet * self.value_bits // 8
 
     def field(self, name: str) -> Field:
-        """The header field called ``name``; raises ProtocolError."""
+        """Return the header field called ``name``; raises ProtocolError."""
         for field in self.header:
             if field.name == name:
                 return field
@@ -206,13 +208,14 @@ class Flag(IntFlag):
 
 
 class HostFlag(IntFlag):
-    """Bits of the flags field that only hosts read: switches pass them on, and no P4 program knows them (so they are
-    not in ``protocol.json``, whose digest is that of the compiled programs). In all packets of a chunk alike, but ASK
-    and LATE.
+    """Bits of the flags field that only hosts read; switches pass them on.
+
+    No P4 program knows them, so they are not in ``protocol.json``, whose digest is that of the compiled programs. All
+    packets of a chunk have the same bits, except ASK and LATE.
 
     SCATTER: the result goes to the chunk's owner only. SINGLE: the packet of one worker is the whole chunk. ASK: from a
-    worker that adds nothing to a SINGLE chunk and has not got it; with RESULT, from a root that asks workers to send
-    chunks once more. LATE: sent once more by a worker that nobody has asked, because no answer has come.
+    worker that adds nothing to a SINGLE chunk and lacks its result; with RESULT, from a parameter server that asks
+    workers to send chunks again. LATE: sent again by a worker that nobody has asked, because no answer has come.
     """
 
     SCATTER = 8
@@ -222,14 +225,17 @@ class HostFlag(IntFlag):
 
 
 ENCODING = 5
-"""What hosts make of a packet's values (fixed point, exponents, the check word): agents of another one are refused when
-they join. Switches do not know of it: it is not in ``protocol.json``, whose digest is that of the compiled programs."""
+"""Version of the encoding of a packet's values (fixed point, exponents, the check word) between hosts.
+
+Agents with another one are refused when they join. Switches do not depend on it, so it is not in ``protocol.json``,
+whose digest is that of the compiled programs.
+"""
 CHECK_WORDS = 1
-"""Values of each packet that are no data: the last one is its check word (worker_agent/checkword.py)."""
+"""Values of each packet that are not data: the last one is its check word (worker_agent/checkword.py)."""
 
 
 class Verdict(IntEnum):
-    """What a switch did with an aggregation packet: the index into ``verdict_counter``."""
+    """A switch's treatment of an aggregation packet, as an index into ``verdict_counter``."""
 
     FORWARDED = VERDICTS.index("forwarded")
     REPLICATED = VERDICTS.index("replicated")
@@ -244,20 +250,20 @@ class Verdict(IntEnum):
 
 
 def is_ours(port: int) -> bool:
-    """Whether UDP destination port ``port`` is one of the protocol's."""
+    """Return whether UDP destination port ``port`` belongs to the protocol."""
     return port & PROTOCOL.udp_port_mask == PROTOCOL.udp_port_base
 
 
 def udp_port(job_id: int, tree: int) -> int:
-    """UDP destination port of all packets of a job's tree."""
+    """Return the UDP destination port of all packets of a job's tree."""
     return PROTOCOL.udp_port(job_id, tree)
 
 
 def frame_bytes(values_per_packet: int) -> int:
-    """Length of a whole frame (without FCS) that carries ``values_per_packet`` values."""
+    """Return the length of a whole frame (without FCS) that carries ``values_per_packet`` values."""
     return PROTOCOL.frame_bytes(values_per_packet)
 
 
 def data_values(values_per_packet: int) -> int:
-    """How many of a packet's values are data; the rest is its check word."""
+    """Return how many of a packet's values are data; the others are its check word."""
     return values_per_packet - CHECK_WORDS

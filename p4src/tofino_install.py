@@ -1,4 +1,4 @@
-"""Put the compiled program where P4 Studio's scripts look for one: ``run_switchd.sh -p inart`` then loads it.
+"""Puts the compiled program where P4 Studio's scripts look for one: ``run_switchd.sh -p inart`` then loads it.
 
     python -m p4src.tofino_install                    into $SDE_INSTALL
     python -m p4src.tofino_install --sde-install DIR
@@ -7,8 +7,8 @@
     share/tofinopd/inart/bf-rt.json                   the tables
     share/tofinopd/inart/pipe/tofino.bin, context.json
 
-With --tofino 2 these are targets/tofino2/ and tofino2.bin. What it takes from ``p4src/artifacts/tna-64/switch`` (or
-``t2na-64``) is not in the repository; ``make p4-tofino`` makes it.
+With --tofino 2 these are targets/tofino2/ and tofino2.bin. The files that it installs from
+``p4src/artifacts/tna-64/switch`` (or ``t2na-64``) are not in the repository; ``make p4-tofino`` makes them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from p4src.tofino_toolchain import CHIPS, OF_TOFINO_2, TARGET, Chip
 
 NAME = "inart"
 PIPE = "pipe"
-"""The name of the program's only pipeline (the variable in ``tofino/inart.p4``); all pipes of the chip run it."""
+"""Name of the program's only pipeline (the variable in ``tofino/inart.p4``); all pipes of the chip run it."""
 PIPES = (0, 1, 2, 3)
 VARIABLE = "SDE_INSTALL"
 GENERATIONS = {"1": TARGET, "2": OF_TOFINO_2}
-"""Of the chip -> the target whose program it runs."""
+"""The target whose program each generation of the chip runs."""
 
 
 class InstallError(Exception):
@@ -38,14 +38,14 @@ class InstallError(Exception):
 
 
 def configuration(chip: Chip) -> dict[str, Any]:
-    """bf_switchd's configuration; paths are relative to its --install-dir."""
+    """Return bf_switchd's configuration; paths are relative to its --install-dir."""
     share = f"share/tofinopd/{NAME}"
     return {
         "chip_list": [
             {
                 "chip_family": chip.family,
                 "instance": 0,
-                # Of one board; bf_switchd on a model does not look. docs/tofino.md says where a switch has its own.
+                # This is the address on one board; a model's bf_switchd ignores it. See docs/tofino.md for a switch's.
                 "pcie_sysfs_prefix": "/sys/devices/pci0000:00/0000:00:03.0/0000:05:00.0",
                 "sds_fw_path": "share/tofino_sds_fw/avago/firmware",
             }
@@ -76,7 +76,10 @@ def configuration(chip: Chip) -> dict[str, Any]:
 
 
 def files(artifact: Artifact) -> dict[str, bytes]:
-    """What a switch needs of a compiled program, by where it goes in an SDE's install folder. Raises InstallError."""
+    """Return the files of a compiled program for a switch, by their place in an SDE's install folder.
+
+    Raises InstallError.
+    """
     target = artifact.manifest.target
     if target not in CHIPS:
         raise InstallError(f"{artifact.directory} is for {target}, not for Tofino")
@@ -96,20 +99,20 @@ def files(artifact: Artifact) -> dict[str, bytes]:
 
 
 def sde(given: Path | None) -> Path:
-    """The install folder that was given, else the environment's. Raises InstallError."""
+    """Return the install folder that was given, else the environment's. Raises InstallError."""
     if given is None and not os.environ.get(VARIABLE):
         raise InstallError(f"where to? Set {VARIABLE} to P4 Studio's install folder, or give --sde-install")
     return given or Path(os.environ[VARIABLE])
 
 
 def check_sde(root: Path) -> None:
-    """Raises InstallError where ``root`` is no SDE's install folder."""
+    """Raise InstallError if ``root`` is no SDE's install folder."""
     if not (root / "bin").is_dir():
         raise InstallError(f"{root} is no install folder of P4 Studio: it has no bin/")
 
 
 def write(contents: Mapping[str, bytes], root: Path) -> list[Path]:
-    """Write files into an SDE's install folder; returns them."""
+    """Write files into an SDE's install folder; returns their paths."""
     for name, content in contents.items():
         destination = root / name
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -118,24 +121,27 @@ def write(contents: Mapping[str, bytes], root: Path) -> list[Path]:
 
 
 def install(artifact: Artifact, root: Path) -> list[Path]:
-    """Write the files into an SDE's install folder; returns them. Raises InstallError before anything is written."""
+    """Write the files into an SDE's install folder; returns their paths.
+
+    Raises InstallError before anything is written.
+    """
     check_sde(root)
     return write(files(artifact), root)
 
 
 def add_program_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which compiled program."""
+    """Add the options that select the compiled program."""
     parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="which chip (default: %(default)s)")
     parser.add_argument("--artifacts", type=Path, metavar="DIR", help="a compiled program (default: that of the chip)")
 
 
 def chosen(options: argparse.Namespace) -> Artifact:
-    """The compiled program that the arguments say. Raises ArtifactError."""
+    """Return the compiled program that the options select. Raises ArtifactError."""
     return load(options.artifacts) if options.artifacts else find(GENERATIONS[options.tofino])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.tofino_install", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
     add_program_arguments(parser)

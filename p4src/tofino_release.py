@@ -1,11 +1,11 @@
-"""Files of the compiled program for a switch whose owner has an SDE and no p4c, as one archive.
+"""Packs the compiled program as one archive, for a switch whose owner has an SDE and no p4c.
 
     python -m p4src.tofino_release make [--tofino 2] [--output FOLDER]           after make p4-tofino
     python -m p4src.tofino_release install ARCHIVE [--sde-install DIR]           on the switch (default: $SDE_INSTALL)
 
-In the archive is what p4src/tofino_install.py writes into an SDE, under the same names, and release.json: the manifest
-of the program, and the size and SHA-256 digest of each file, which install compares before it writes anything. The same
-program makes the same archive, byte by byte.
+The archive has the files that p4src/tofino_install.py writes into an SDE, under the same names, and release.json: the
+manifest of the program, and the size and SHA-256 digest of each file, which install compares before it writes anything.
+The same program gives the same archive, byte by byte.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMAT = 1
 
 
 def make(artifact: Artifact, folder: Path) -> Path:
-    """Write the archive into ``folder`` (created); returns its path. Raises InstallError when there is no binary."""
+    """Write the archive into ``folder`` (created); returns its path. Raises InstallError if there is no binary."""
     contents = files(artifact)
     manifest = artifact.manifest
     description = {
@@ -60,7 +60,7 @@ def make(artifact: Artifact, folder: Path) -> Path:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """release.json and the files of an archive. Raises InstallError for one that is no release, or not whole."""
+    """Return release.json and the files of an archive. Raises InstallError if it is no release, or incomplete."""
     try:
         with tarfile.open(path) as archive:
             contents = {
@@ -87,7 +87,7 @@ def _digest(content: bytes) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.tofino_release", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="write the archive (after make p4-tofino)")

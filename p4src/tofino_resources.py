@@ -1,9 +1,9 @@
-"""What the Tofino program takes of the chip, from the compiler's own reports, as a table in Markdown.
+"""Prints what the Tofino program takes of the chip's resources, from the compiler's reports, as a Markdown table.
 
     python -m p4src.tofino_resources [--tofino 2]
     python -m p4src.tofino_resources FOLDER        FOLDER: an artifact's folder switch/
 
-The reports are there after ``make p4-tofino``.
+The reports exist after ``make p4-tofino``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ COLUMNS = {
     "input bytes": ("xbar_bytes", "bytes"),
     "hash bits": ("hash_bits", "bits"),
 }
-"""Column -> where a stage's report has the used ones."""
+"""Where a stage's report has the used resources of each column."""
 
 
 def sizes(stage: dict[str, Any]) -> dict[str, int]:
-    """How many of each a stage has."""
+    """Return how many of each resource a stage has."""
     return {
         "SRAM": stage["rams"]["nRows"] * stage["rams"]["nColumns"],
         "map RAM": stage["map_rams"]["nRows"] * stage["map_rams"]["nUnits"],
@@ -47,7 +47,9 @@ def sizes(stage: dict[str, Any]) -> dict[str, int]:
 
 
 def stages(report: dict[str, Any], number: int | None = None) -> list[str]:
-    """Rows: one a stage, the sum, and what the chip has, in ``number`` stages (default: those that are used)."""
+    """Return rows: one per stage, the sum, and the chip's resources in ``number`` stages (default: those that are
+    used).
+    """
     found = report["resources"]["mau"]["mau_stages"]
     used = [{column: len(stage[part][key]) for column, (part, key) in COLUMNS.items()} for stage in found]
     total = {column: sum(row[column] for row in used) for column in COLUMNS}
@@ -61,7 +63,10 @@ def stages(report: dict[str, Any], number: int | None = None) -> list[str]:
 
 
 def containers(report: dict[str, Any]) -> list[str]:
-    """Rows: packet header vector containers used, by width; ALUs see the normal ones whole, of the others less."""
+    """Return rows with the packet header vector containers used, by width.
+
+    ALUs can access the normal containers fully, the other kinds only in part.
+    """
     used = Counter((c["container_type"], c["bit_width"]) for c in report["containers"] if c["slices"])
     chip = next(chip for chip in CHIPS.values() if chip.family == report.get("target", "tofino")).containers
     rows = ["| containers | 8 bits | 16 bits | 32 bits |", "|---|---:|---:|---:|"]
@@ -72,7 +77,7 @@ def containers(report: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m p4src.tofino_resources", description=(__doc__ or "").splitlines()[0]
     )

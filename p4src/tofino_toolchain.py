@@ -1,9 +1,9 @@
-"""p4c's Tofino back end: where it is, and what it makes of ``p4src/tofino/``.
+"""Finds p4c's Tofino back end, and compiles and assembles ``p4src/tofino/`` with it.
 
-The compiler (``p4c-barefoot``) accepts programs that the chip does not: that a program fits its stages is only known
-when the assembler (``bfas``) has written the binary, so both always run. They are looked for in the folder in which p4c
-was built, named by the environment variable ``P4C_TOFINO``, else on PATH. Build p4c from github.com/p4lang/p4c with
-``-DENABLE_TOFINO=ON``.
+The compiler (``p4c-barefoot``) accepts programs that do not fit the chip: that a program fits its stages is only known
+when the assembler (``bfas``) has written the binary, so both always run. They are looked for in the folder in which
+p4c was built, named by the environment variable ``P4C_TOFINO``, else on PATH. Build p4c from github.com/p4lang/p4c
+with ``-DENABLE_TOFINO=ON``.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ BUILD_FOLDER = "P4C_TOFINO"
 FOLDED = 128
 """Values per packet that are added up in two passes (p4src/tofino/fold.p4, fold_flows.p4)."""
 POSSIBLE = (4, 8, 16, 32, 64, FOLDED)
-"""Values per packet for which the program can be compiled; 64 a pass fill Tofino 1's stages, the containers of 2."""
+"""Values per packet for which the program can be compiled; 64 per pass fill Tofino 1's stages and Tofino 2's
+containers.
+"""
 PACKET_REGISTERS = ("half", "byte0", "byte1")
-"""What a parser state's match is called when it is of packet data."""
+"""Names, in a parser state's match, of registers with packet data."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """What the compiler calls a chip, and options that only it needs.
+    """The compiler's names for a chip, and options that only this chip needs.
 
-    ``family``: the name of the chip, of its binary too. ``generation``: what ``__TARGET_TOFINO__`` is in P4.
-    ``containers``: by width in bits, how many of its header vector ALUs can see, and how many only pass through.
+    ``family``: name of the chip, and of its binary. ``generation``: value of ``__TARGET_TOFINO__`` in P4.
+    ``containers``: number of header vector containers by kind and width in bits; ALUs can access the normal ones fully.
     """
 
     family: str
@@ -48,13 +50,14 @@ class Chip:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What the assembler writes and a switch loads, together with the whole bf-rt.json."""
+        """Files that the assembler writes and a switch loads, together with the complete bf-rt.json."""
         return f"{self.family}.bin", "context.json"
 
 
 CHIPS = {
     TARGET: Chip("tofino", 1, {"normal": {8: 64, 16: 96, 32: 64}, "tagalong": {8: 32, 16: 48, 32: 32}}),
-    # Clots, parts of headers outside containers: Intel's model stops at a packet that has a header, but not its clot.
+    # Clots are parts of headers outside containers: Intel's model stops at a packet that has a header, but not its
+    # clot.
     OF_TOFINO_2: Chip(
         "tofino2",
         2,
@@ -75,7 +78,7 @@ class CompilerMissing(BuildError):
 def options(
     possible: Sequence[int], values: int, slots: int, label_table_size: int, route_table_size: int
 ) -> dict[str, int]:
-    """The build options that every program has, as preprocessor macros; raises BuildError."""
+    """Return the build options that every program has, as preprocessor macros; raises BuildError."""
     if values not in possible:
         raise BuildError(f"values per packet must be one of {', '.join(map(str, possible))}, not {values}")
     if slots < 1 or slots & (slots - 1):
@@ -91,14 +94,17 @@ def options(
 
 
 def default_slots(target: str, values: int) -> int:
-    """A folded program has two cells for each slot in the same memory."""
+    """Return the default number of slots.
+
+    A folded program has two cells per slot in the same memory, so half as many slots.
+    """
     slots = PROTOCOL.targets[target].slots
     return slots // 2 if target in CHIPS and values == FOLDED else slots
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Compiler, assembler, and the folders of core.p4 and tna.p4 where the compiler does not know them itself."""
+    """Compiler, assembler, and the folders of core.p4 and tna.p4 if the compiler does not know them itself."""
 
     compiler: Path
     assembler: Path
@@ -106,7 +112,7 @@ class Toolchain:
 
     @classmethod
     def find(cls) -> Toolchain:
-        """In the folder ``$P4C_TOFINO``, else on PATH; raises CompilerMissing."""
+        """Find the tools in the folder ``$P4C_TOFINO``, else on PATH; raises CompilerMissing."""
         folder = os.environ.get(BUILD_FOLDER)
         if folder:
             return cls._built_in(Path(folder))
@@ -143,7 +149,7 @@ class Toolchain:
         )
 
     def version(self) -> str:
-        """The compiler's name and version as it tells them; raises BuildError."""
+        """Return the compiler's name and version; raises BuildError."""
         done = _run([str(self.compiler), "--version"], DIRECTORY)
         found = re.search(r"Version:?\s+(.+)", done)
         if found is None:
@@ -162,10 +168,10 @@ def compile_program(
 ) -> Manifest:
     """Compile and assemble into ``directory`` (created); returns the manifest that was written there.
 
-    ``sizes``: slots, entries of the label table, entries of the route table.
-    bf-rt.json, p4info, the program's own entries and the manifest are what the control plane and the tests read;
-    ``switch/`` gets what a switch loads, and the compiler's own reports of what the program takes of the chip.
-    ``sources``: a folder with ``tofino/`` and ``include/``. Raises BuildError.
+    ``sizes``: slots, entries of the label table, entries of the route table. The control plane and the tests read
+    bf-rt.json, p4info, the program's own entries and the manifest; ``switch/`` gets the files that a switch loads, and
+    the compiler's reports of the chip's resources. ``sources``: a folder with ``tofino/`` and ``include/``. Raises
+    BuildError.
     """
     macros, chip = options(POSSIBLE, values, *sizes), CHIPS[target]
     directory.mkdir(parents=True, exist_ok=True)
@@ -211,14 +217,16 @@ def compile_program(
 
 
 def without_snapshots(schema: str) -> str:
-    """bf-rt.json without indentation and without the debugger's tables, which the compiler writes in any order."""
+    """Return bf-rt.json without indentation and without the debugger's tables, which the compiler writes in any
+    order.
+    """
     content = json.loads(schema)
     content["tables"] = [table for table in content["tables"] if not table["name"].startswith("pipe.snapshot.")]
     return json.dumps(content, separators=(",", ":")) + "\n"
 
 
 def register_actions(assembly: str) -> str:
-    """Of an assembly file, each register's inputs, format and actions, without where they are on the chip."""
+    """Return each register's inputs, format and actions from an assembly file, without their places on the chip."""
     lines: list[str] = []
     register = part = False
     for line in assembly.splitlines():
@@ -233,7 +241,7 @@ def register_actions(assembly: str) -> str:
 
 
 def ingress_parser(assembly: str) -> str:
-    """Of an assembly file, the states of the ingress parser: what they match, extract and go on to."""
+    """Return the states of the ingress parser from an assembly file: what they match, extract and go on to."""
     lines: list[str] = []
     inside = False
     for line in assembly.splitlines():
@@ -245,9 +253,10 @@ def ingress_parser(assembly: str) -> str:
 
 
 def check_parser(parser: str, toolchain: Toolchain) -> None:
-    """Raises BuildError when the compiler has dropped what the parser selects by: it then takes every packet for ours.
+    """Raise BuildError if the compiler has dropped the parser's selections, so that it accepts every packet.
 
-    There are p4c's that do, under the same version as ones that do not; nothing else of their output shows it.
+    Some versions of p4c do so under the same version number as others that do not; nothing else of their output shows
+    it.
     """
     selecting = re.findall(r"^ *match: \[(.*)\]", parser, re.MULTILINE)
     if any(register in match for match in selecting for register in PACKET_REGISTERS):
@@ -260,7 +269,7 @@ def check_parser(parser: str, toolchain: Toolchain) -> None:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """Standard output and standard error of a command that ends well; raises BuildError."""
+    """Run a command and return its standard output and standard error; raises BuildError if it fails."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr)[-4000:]

@@ -1,4 +1,4 @@
-"""A parameter server as a process: joins the controller and is the root of the trees that it is given.
+"""Runs a parameter server as a process, which joins the controller and becomes the root of trees.
 
 python -m ps_server --controller HOST:PORT [--node NAME]
 """
@@ -42,7 +42,7 @@ class ParameterServer(Member):
             self._server.reconfigure(config)
 
     def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
-        if again or not self.ready:  # nobody waits for what was before
+        if again or not self.ready:  # Nothing waits for the previous versions.
             self._withdraw()
             self._retire()
         if self._next is not None or self._old is not None:
@@ -51,7 +51,7 @@ class ParameterServer(Member):
         return 0
 
     def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        # Both run: the workers' last operations before the switch-over are still answered by the old one.
+        # Both run: the old server still answers the workers' last operations before the switch-over.
         self._old, self._server, self._next = self._server, self._next, None
 
     def _withdraw(self) -> None:
@@ -70,7 +70,7 @@ class ParameterServer(Member):
             old.close()
 
     def _stop(self, reason: str) -> None:
-        """Nothing to do: without workers nothing arrives, and a new epoch starts afresh."""
+        """Do nothing: without workers nothing arrives, and a new epoch starts afresh."""
 
     def _end(self) -> None:
         self._withdraw()
@@ -107,10 +107,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
     parser.add_argument(
-        "--timeout", type=float, default=0.0, metavar="S", help="give up when it cannot start in this time (0: never)"
+        "--timeout",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds after which it gives up if it cannot start (0: never)",
     )
-    parser.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
-    parser.add_argument("--take-over", action="store_true", help="put out another process that has joined as this node")
+    parser.add_argument("--job", metavar="NAME", help="the job, for a node of several jobs (default: $INART_JOB)")
+    parser.add_argument("--take-over", action="store_true", help="replace another process that has joined as this node")
     add_tls_arguments(parser)
     IoOptions.add_arguments(parser)
     return parser

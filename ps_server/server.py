@@ -1,4 +1,4 @@
-"""The parameter server's face of its C engine (native/root.c): adds what arrives, answers with results.
+"""The Python interface of the parameter server's C engine (native/root.c), which adds packets and answers with sums.
 
 with Server(config, "h5-eth0") as server:
     ...
@@ -93,11 +93,12 @@ class _Stats(ctypes.Structure):
 
 @dataclass(frozen=True)
 class RootTreeStats:
-    """One tree since the last configuration. bytes: ingress of whole frames on the tree's flows. missing: the workers
-    for whom the oldest incomplete chunk has been waiting, for waiting_seconds; empty when nothing waits.
+    """Counters of one tree since the last configuration.
 
-    check_failures: sums and packets that were not what the workers have sent: none of them was used. suspects: labels
-    that such packets had, whose they were (the worker's index; None: sums of several), and how many."""
+    bytes: whole frames received on the tree's flows. missing: workers for which the oldest incomplete chunk has been
+    waiting, for waiting_seconds; empty if nothing waits. check_failures: sums and packets whose check word was wrong;
+    none of them was used. suspects: (label, index of the worker or None for a sum of several, number) of such packets.
+    """
 
     tree: int
     packets: int
@@ -119,9 +120,11 @@ class RootTreeStats:
 
 @dataclass(frozen=True)
 class ServerStats:
-    """Counters since the server was made (`trees`: since the last configuration). other_source: packets from addresses
-    that have no part in the job. bytes_*: of whole frames; unknown: a
-    label or job that is not ours; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, trouble."""
+    """Counters since the server was made (`trees`: since the last configuration).
+
+    other_source: packets from addresses that are not in the job. bytes_*: whole frames. unknown: packets of an unknown
+    label or job. cpu_seconds: of the I/O threads. io: back end, threads, super-frames, problems.
+    """
 
     packets_received: int
     bytes_received: int
@@ -148,7 +151,7 @@ SOURCE = Path(__file__).resolve().parent / "native" / "root.c"
 
 
 def library(source: Path = SOURCE, options: Sequence[str] = ENGINE) -> ctypes.CDLL:
-    """The compiled root engine. source: another C file that includes it. Raises AgentError."""
+    """Return the compiled engine. source: another C file that includes it. Raises AgentError."""
     structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
     lib = load_engine(source, "inart_root_sizes", structures, options)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
@@ -179,7 +182,7 @@ def library(source: Path = SOURCE, options: Sequence[str] = ENGINE) -> ctypes.CD
 
 
 def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
-    """`keep`: what it points at, for as long as it is used."""
+    """Return a flow as the engine takes it. keep: gets the arrays that it points at, which must live as long."""
     pairs = [(worker, part) for part, workers in enumerate(flow.parts) for worker in workers]
     numbers = ctypes.c_uint32 * len(pairs)
     worker, part = numbers(*(pair[0] for pair in pairs)), numbers(*(pair[1] for pair in pairs))
@@ -188,8 +191,10 @@ def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
 
 
 def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
-    """What a parameter server's configuration is to the engine, with so many I/O threads, and what must be kept as long
-    as that. Raises ValueError."""
+    """Return a parameter server's configuration as the engine takes it, and the objects that must live as long.
+
+    threads: number of I/O threads. Raises ValueError.
+    """
     if config.role != "parameter_server":
         raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
     keep: list[Any] = []
@@ -226,15 +231,17 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
 
 
 class Server:
-    """Root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe. io: back
-    end and threads (default: as the environment says; one thread for each 10 Gbit/s of the link)."""
+    """The root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe.
+
+    io: back end and threads (default: as the environment says; one thread per 10 Gbit/s of the link).
+    """
 
     def __init__(self, config: AgentConfig, interface: str, io: IoOptions | None = None) -> None:
         self.interface = interface
         self._lock = threading.Lock()
         self._library = library()
         self._handle: int | None = None
-        self._gone = "the server is closed"  # why, when there is no handle
+        self._gone = "the server is closed"  # the reason why there is no handle
         options, ports = io or IoOptions.from_environment(), [tree.port for tree in config.root_trees]
         self._io = options.native(config, interface, ports, link_mbps(interface))
         native, _keep = self._native_config(config)
@@ -251,8 +258,10 @@ class Server:
         return native_config(config, self._io.threads)
 
     def reconfigure(self, config: AgentConfig) -> None:
-        """All chunks start afresh with `config` (a new epoch). Raises ValueError, AgentError for a bad one, and the old
-        configuration stays."""
+        """Start all chunks afresh with `config` (a new epoch).
+
+        Raises ValueError, AgentError for a bad configuration, and then the old one stays.
+        """
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         with self._lock:
@@ -261,16 +270,17 @@ class Server:
             self.config = config
 
     def repaired(self, trees: Iterable[RepairedTree]) -> None:
-        """Trees were led another way: the results that workers may lack are sent once more. Of those that are not here
-        nothing happens."""
+        """Send again the results that workers may lack, because the trees were rerouted. Unknown trees are ignored."""
         with self._lock:
             for tree in trees:
                 if self._handle is not None:
                     self._library.inart_root_repaired(self._handle, tree.label, tree.rate_mbps, tree.results)
 
     def open_chunks(self) -> dict[int, int]:
-        """By tree, its oldest chunk that lacks somebody; not those that lack nobody. Costs far less than `stats`.
-        Raises AgentError when closed."""
+        """Return, by tree, its oldest chunk for which a worker is missing; trees without such a chunk are left out.
+
+        Costs far less than `stats`. Raises AgentError when closed.
+        """
         with self._lock:
             count = len(self.config.root_trees)
             numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in self.config.root_trees))
@@ -279,7 +289,7 @@ class Server:
         return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> ServerStats:
-        """Counters, and who is missing. Raises AgentError when closed."""
+        """Return counters, and the missing workers. Raises AgentError when closed."""
         native, io = _Stats(), NativeIoStats()
         with self._lock:
             config = self.config
@@ -326,7 +336,7 @@ class Server:
         )
 
     def suspects(self, stats: ServerStats) -> dict[str, int]:
-        """Whose packets were wrong, in words (see RootTreeStats.suspects), and how many."""
+        """Return how many wrong packets each sender had, in words (see RootTreeStats.suspects)."""
         found: dict[str, int] = {}
         for tree, counted in zip(self.config.root_trees, stats.trees, strict=False):
             whose = {flow.label: flow for flow in tree.flows}
@@ -339,7 +349,7 @@ class Server:
         return found
 
     def wrong_packets(self, stats: ServerStats) -> dict[str, float]:
-        """The same for the controller, which knows the ways of labels (agentconfig.suspect_key)."""
+        """Return the same for the controller, which knows the routes of labels (agentconfig.suspect_key)."""
         return {
             suspect_key(counted.tree, label, "" if worker is None else self.config.workers[worker]): float(packets)
             for counted in stats.trees
@@ -347,14 +357,14 @@ class Server:
         }
 
     def close(self) -> None:
-        """Ends the server. Again: nothing happens."""
+        """End the server; may be called again."""
         with self._lock:
             handle, self._handle = self._handle, None
             if handle is not None:
                 self._library.inart_root_destroy(handle)
 
     def abandon(self) -> None:
-        """In a forked process: the server is its parent's."""
+        """Give the server up in a forked process: it belongs to the parent."""
         self._handle, self._gone = None, why()
         self._lock = threading.Lock()
 

@@ -1,9 +1,10 @@
-"""Hugging Face accelerate, its gradients summed in the network.
+"""Hugging Face accelerate with gradients that are summed in the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_accelerate.py inart
 
-accelerate chooses gloo or NCCL by itself and refuses a backend that it does not know, but takes a process group that is
-there: make it first. The rest of the script stays as it is. `gloo` instead of `inart`: the same without InArt.
+accelerate chooses gloo or NCCL by itself and refuses a backend that it does not know, but it accepts an existing
+process group: make it first. The rest of the script stays as it is. `gloo` instead of `inart` runs the same without
+InArt.
 """
 
 import json
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import worker_agent.backend  # noqa: F401 (registers "inart")
 
-dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT says where
+dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT has the address.
 accelerator = Accelerator(cpu=not torch.cuda.is_available())
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))

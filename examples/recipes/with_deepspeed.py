@@ -1,8 +1,8 @@
-"""DeepSpeed ZeRO (stage 1 or 2), gradients and parameters through the network.
+"""DeepSpeed ZeRO (stage 1 or 2) with gradients and parameters through the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_deepspeed.py inart [STAGE]
 
-DeepSpeed takes the process group that is there. `overlap_comm` needs CUDA streams.
+DeepSpeed uses the existing process group. `overlap_comm` needs CUDA streams.
 """
 
 import json
@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import worker_agent.backend  # noqa: F401 (registers "inart")
 
-dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT says where
+dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT has the address.
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
 stage = int(sys.argv[2]) if len(sys.argv) > 2 else 2

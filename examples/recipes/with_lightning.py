@@ -1,4 +1,4 @@
-"""Lightning, its gradients summed in the network.
+"""Lightning with gradients that are summed in the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_lightning.py inart
 
@@ -37,7 +37,7 @@ lightning.seed_everything(0, verbose=False)
 data = TensorDataset(torch.randn(256, 64), torch.randint(0, 10, (256,)))
 model = Classifier()
 trainer = lightning.Trainer(
-    strategy=DDPStrategy(process_group_backend=sys.argv[1]),  # $INART_CONTROLLER or $INART_AGENT says where
+    strategy=DDPStrategy(process_group_backend=sys.argv[1]),  # $INART_CONTROLLER or $INART_AGENT has the address.
     num_nodes=int(os.environ["WORLD_SIZE"]), devices=1, accelerator="auto", max_epochs=1,
     logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""FSDP2 as torchtitan does it (its own `apply_fsdp_to_decoder`), parameters and gradients through the network.
+"""FSDP2 as in torchtitan (its own `apply_fsdp_to_decoder`) with parameters and gradients through the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_torchtitan.py inart
 
-torchtitan leaves a process group that is there as it is, and its meshes are made of it: make it first, here and in a
-copy of its train.py.
+torchtitan uses an existing process group, and makes its meshes from it: make it first, here and in a copy of its
+train.py.
 """
 
 import json
@@ -23,7 +23,7 @@ WORDS, WIDTH = 256, 64
 
 
 class Decoder(nn.Module):
-    """With the parts that torchtitan shards one by one."""
+    """A decoder with the parts that torchtitan shards one by one."""
 
     enable_weight_tying = False
 
@@ -43,12 +43,12 @@ class Decoder(nn.Module):
         return self.lm_head(self.norm(hidden))
 
 
-dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT says where
+dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT has the address.
 torch.manual_seed(0)
 model = Decoder()
 mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
 apply_fsdp_to_decoder(model, mesh, torch.float32, torch.float32, pp_enabled=False)
-if sys.argv[1] == "gloo":  # it has no PREMUL_SUM, which FSDP2 asks for otherwise; InArt has
+if sys.argv[1] == "gloo":  # gloo lacks PREMUL_SUM, which FSDP2 uses by default; InArt has it.
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)

@@ -1,8 +1,8 @@
-"""Hugging Face Trainer, its gradients summed in the network: a small GPT-2 with random weights.
+"""Hugging Face Trainer with gradients that are summed in the network: a small GPT-2 with random weights.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_transformers.py inart
 
-The Trainer stands on accelerate, so the same holds: make the process group before TrainingArguments.
+The Trainer is built on accelerate, so the same holds: make the process group before TrainingArguments.
 """
 
 import json
@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import worker_agent.backend  # noqa: F401 (registers "inart")
 
-dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT says where
+dist.init_process_group(sys.argv[1])  # $INART_CONTROLLER or $INART_AGENT has the address.
 torch.manual_seed(0)
 tokens = torch.randint(0, 256, (64, 32))
 trainer = Trainer(

@@ -14,7 +14,7 @@
 /* number of tuples, or of entries in one chain, from which on bitmaps are considered */
 #define MANY 16u
 /* entries whose bitmaps cost as much as one probe (measured); at twice as many, bitmaps are freed */
-#define ENTRIES_PER_PROBE 64u
+#define ENTRIES_PER_PROBE 64u    /* bitmaps pay up to this (measured); beyond twice as many they are freed */
 #define LEAST_CAPACITY 512u
 #define MOST_BYTES ((size_t)512 << 20) /* address space: pages in which no bit is set are not touched */
 
