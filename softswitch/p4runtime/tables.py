@@ -109,7 +109,7 @@ class TableAccess:
             self._forget(table, action)
             raise
         resources.write(self._device, key, priority, fresh=True)
-        self._remember((table.name, key, priority), entry)
+        self._remember_cookie_of((table.name, key, priority), entry)
         journal.add(lambda: self._remove(table, key, priority))
 
     def _modify(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
@@ -132,7 +132,7 @@ class TableAccess:
                 raise
             if old is not None:
                 self._forget(table, old.chosen)
-            self._remember((table.name, key, priority), entry)
+            self._remember_cookie_of((table.name, key, priority), entry)
         resources.write(self._device, key, priority, fresh=False, reset=changes_action)
 
     def _delete(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
@@ -194,7 +194,7 @@ class TableAccess:
             self._device.direct_meter_restore(table.name, key, saved.meter, priority)
         if table.info.has_idle_timeout:
             self._device.set_idle_timeout(table.name, key, entry.idle_timeout_ns, priority)
-        self._recall((table.name, key, priority), saved.opaque)
+        self._remember_cookie((table.name, key, priority), saved.opaque)
 
     def _write_default(self, kind: int, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if kind != p4rt.Update.MODIFY:
@@ -217,10 +217,10 @@ class TableAccess:
         old_action, old_params = self._device.get_default(table.name)
         opaque = self._opaque.get(identity)
         self._device.set_default(table.name, action, params)
-        self._recall(identity, None)
+        self._remember_cookie(identity, None)
         if action is not None:
-            self._remember(identity, entry)
-        journal.add(lambda: self._recall(identity, opaque))
+            self._remember_cookie_of(identity, entry)
+        journal.add(lambda: self._remember_cookie(identity, opaque))
         journal.add(lambda: self._device.set_default(table.name, old_action, old_params))
         if counts is not None:
             self._set_direct_counter(table, None, 0, entry.counter_data, journal)
@@ -237,11 +237,11 @@ class TableAccess:
     def _get(self, table: TableSchema, key: Key, priority: int) -> Entry:
         return self._device.get(table.name, key, priority)
 
-    def _remember(self, identity: _EntryKey, entry: p4rt.TableEntry) -> None:
+    def _remember_cookie_of(self, identity: _EntryKey, entry: p4rt.TableEntry) -> None:
         opaque = (entry.controller_metadata, entry.metadata)
-        self._recall(identity, opaque if opaque != _NO_OPAQUE else None)
+        self._remember_cookie(identity, opaque if opaque != _NO_OPAQUE else None)
 
-    def _recall(self, identity: _EntryKey, opaque: _Opaque | None) -> None:
+    def _remember_cookie(self, identity: _EntryKey, opaque: _Opaque | None) -> None:
         if opaque is None:
             self._opaque.pop(identity, None)
         else:
