@@ -63,7 +63,10 @@ def install(
 
 
 def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None) -> list[Installed]:
-    """As `install`, for switches of which nothing has to be known. Raises as it does."""
+    """Bring every switch to its rule set, like `install`, without assuming what the switches hold.
+
+    Raises as it does.
+    """
     if not wanted:
         return []
     loaded = _on_all(wanted, Held.read)
@@ -95,9 +98,12 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
 
 
 def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> int:
-    """Bring switches, of most of which it is known what they hold, to these rules; how many changes that took. One that
-    does not answer, or is being written to by somebody else, is left out and counts as none: whoever watches it fills
-    it later. If one refuses a change, all get back what they held before. Raises FabricError."""
+    """Bring those switches that answer to these rules; returns the number of changes.
+
+    What most of them hold is known. A switch that does not answer, or that somebody else is writing to, is left out:
+    the task that watches it will fill it later. If one refuses a change, all get back what they held before. Raises
+    FabricError.
+    """
 
     def write(one: Held, rules: RuleSet) -> int:
         if not one.target.alive or not one.lock.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""What one switch holds, as far as is known, and the only way to change it."""
+"""The entries of one switch, as far as they are known, and the only way to change them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Progress = Callable[[str], None]
 
 
 class Held:
-    """A connected target, and its entries.
+    """A connected target with the entries that it holds.
 
-    holds: what it holds (None: that is not known). lock: of whoever writes to the target, for as long as that takes.
+    holds: its rule set (None: unknown). lock: held by whoever writes to the target, for as long as that takes.
     """
 
     def __init__(self, target: SwitchTarget, log: Progress = lambda line: None) -> None:
@@ -26,19 +26,24 @@ class Held:
 
     @property
     def name(self) -> str:
-        """The switch's."""
+        """The switch's name."""
         return self.target.name
 
     def read(self) -> bool:
-        """Load our program, and see what the switch holds. Whether it ran another one before. Raises TargetError."""
+        """Load our program, and read what the switch holds.
+
+        Returns whether it ran another program before. Raises TargetError.
+        """
         replaced = self.target.load_pipeline()
         self.holds, self._just_read = self.target.read(), True
         return replaced
 
     def write(self, rules: RuleSet) -> int:
-        """Bring the switch to these rules; how many changes that took. Where it does not hold what was thought, or
-        nothing is known, it is read first, and what has been written is read back. Raises TargetError; what the switch
-        holds is not known then."""
+        """Bring the switch to these rules; returns the number of changes.
+
+        If the switch does not hold what was assumed, or nothing is known, it is read first, and what was written is
+        read back. Raises TargetError; what the switch holds is then unknown.
+        """
         if self.holds is not None and not self._just_read:
             known, self.holds = self.holds, None
             changes = difference(known, rules)
