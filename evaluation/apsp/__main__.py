@@ -1,4 +1,4 @@
-"""`python -m evaluation.apsp run | table3 | fig4 | fig5 | fig6 | laws | scaling | headline`."""
+"""The command `python -m evaluation.apsp run | table3 | fig4 | fig5 | fig6 | laws | scaling | headline`."""
 
 import sys
 from functools import partial
@@ -29,7 +29,7 @@ FIGURES = {
                       partial(plot, label="CPU seconds", log=True)),
 }  # fmt: skip
 
-if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the figures do not
+if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.
     from evaluation.wan.train import main as run
 
     sys.exit(run("apsp", sys.argv[2:]))

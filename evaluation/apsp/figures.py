@@ -1,8 +1,8 @@
-"""APSP's Table III (Fig. 4 draws it), Figs. 5 and 6, and its headline (section V), with the exact optimum beside.
+"""APSP's Table III (Fig. 4 draws it), Figs. 5 and 6, and its headline (section V), beside the exact optimum.
 
-Two readings of a path's time: `stored` (|p| D / b, as printed) and `fluid` (hops pipelined, D / b). Baselines place the
-server and are routed as APSP routes; `shortest` says that their flows take shortest paths instead. Each seed varies the
-links' lengths by about 20 % (evaluation/wan/networks.py) and draws the rounding.
+There are two models of a path's time: `stored` (|p| D / b, as printed) and `fluid` (hops pipelined, D / b). Baselines
+place the server and are routed as APSP routes; `shortest` means that their flows take shortest paths instead. Each
+seed varies the links' lengths by about 20 % (evaluation/wan/networks.py) and draws the rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ PAPER = {  # Table III: seconds for a random, the most connected, and APSP's ser
 
 
 def seconds(graph: nx.DiGraph, delay: apsp.Delay, seed: int) -> dict[str, float]:
-    """Seconds per epoch and Mbit: each way to place the server (averages over its possible places) and the optimum."""
+    """Return seconds per epoch and Mbit for each way to place the server (means over its places), and for the
+    optimum.
+    """
     routed = {root: apsp.place(graph, 1.0, seed=seed, roots=[root], delay=delay) for root in graph.nodes}
     best = min(routed.values(), key=lambda placement: placement.time)
     short = {root: apsp.epoch_time(graph, apsp.shortest_routes(graph, root), 1.0, delay) for root in graph.nodes}
@@ -65,7 +67,7 @@ def _one(item: tuple[Case, int]) -> dict[str, float]:
 
 
 def _runs(cases: Sequence[Case], trials: int) -> list[dict[str, np.ndarray]]:
-    """Per case: each figure of `seconds` over the seeds."""
+    """Return, for each case, each number of `seconds` over the seeds."""
     results = spread(_one, [(case, seed) for case in cases for seed in range(trials)])
     chunks = [results[k : k + trials] for k in range(0, len(results), trials)]
     return [{key: np.array([run[key] for run in runs]) for key in runs[0]} for runs in chunks]
@@ -75,14 +77,18 @@ PLACES: list[tuple[str, apsp.Delay]] = [(name, delay) for name in NETWORKS for d
 
 
 def _less(ours: np.ndarray, other: np.ndarray) -> str:
-    """Percent: mean (5th to 95th percentile)."""
+    """Return the saving in percent: mean (5th to 95th percentile)."""
     less = 100 * (1 - ours / other)
     low, high = np.percentile(less, [5, 95])
     return f"{less.mean():.1f} ({low:.0f} to {high:.0f})"
 
 
 def table3(trials: int) -> list[Row]:
-    """ours: the exact optimum, which is our own strategy (apsp-exact); loss: APSP's against it; bound: proven."""
+    """Return the rows of Table III.
+
+    ours: the exact optimum, which is our own strategy (apsp-exact). loss: APSP's loss against it. bound: the proven
+    one.
+    """
     rows = []
     cases: list[Case] = [(*place, 500.0, "linear", True) for place in PLACES]
     for (name, delay), runs in zip(PLACES, _runs(cases, trials), strict=True):
@@ -108,7 +114,7 @@ def table3(trials: int) -> list[Row]:
 
 
 def fig4(trials: int) -> list[Row]:
-    """Table III as the figure draws it, a row per bar; the paper's own are of delay "paper"."""
+    """Return the rows of Fig. 4, which draws Table III, one per bar; the paper's own rows have delay "paper"."""
     rows = []
     cases: list[Case] = [(*place, 500.0, "linear", True) for place in PLACES]
     found = dict(zip(PLACES, _runs(cases, trials), strict=True))
@@ -147,7 +153,7 @@ fig6 = partial(_series, keys=("shortest_routing", "balanced_routing", "apsp", "e
 
 
 def laws(trials: int) -> list[Row]:
-    """The published claim under other readings of "bandwidth by distance"."""
+    """Return the headline's numbers under other readings of "bandwidth by distance"."""
     rows = []
     cases: list[Case] = [(*place, 500.0, law, False) for law in LAWS for place in PLACES]
     for (name, delay, _, law, _), times in zip(cases, _runs(cases, trials), strict=True):
@@ -173,8 +179,10 @@ def _directions(item: tuple[str, apsp.Delay, apsp.Directions, int]) -> dict[str,
 
 
 def directions(trials: int) -> list[Row]:
-    """Both readings of the paper's undirected links, seconds per epoch of ResNet152: each direction with its bandwidth
-    to itself, or shared by both."""
+    """Return seconds per epoch of ResNet152 under both readings of the paper's undirected links.
+
+    Either each direction has its own bandwidth, or both directions share it.
+    """
     cases: list[tuple[str, apsp.Delay, apsp.Directions]] = [
         (*place, reading)
         for place in PLACES
@@ -191,7 +199,7 @@ def directions(trials: int) -> list[Row]:
 
 
 def _rounded(item: tuple[str, apsp.Delay, int]) -> tuple[float, float, float]:
-    """(alpha, Theorem 2's factor, the largest of the roundings over Problem 4's time) of the best root's paths."""
+    """Return (alpha, Theorem 2's factor, the largest rounded time over Problem 4's time) for the best root's paths."""
     name, delay, seed = item
     graph = by_distance(name, seed=seed)
     root = apsp.place(graph, 1.0, seed=seed, delay=delay).root
@@ -207,7 +215,7 @@ ROUNDINGS = 50
 
 
 def theorem2(trials: int) -> list[Row]:
-    """The approximation factor that Theorem 2 promises, and the worst that roundings came out at."""
+    """Return rows with the approximation factor that Theorem 2 guarantees, and the worst one seen in roundings."""
     found = spread(_rounded, [(*place, seed) for place in PLACES for seed in range(trials)])
     rows = []
     for k, (name, delay) in enumerate(PLACES):
@@ -220,7 +228,7 @@ def theorem2(trials: int) -> list[Row]:
 
 
 def scaling(trials: int) -> list[Row]:
-    """CPU seconds over the number of nodes (rings with n chords): Algorithm 2, and the exact optimum."""
+    """Return CPU seconds over the number of nodes (rings with n chords): Algorithm 2, and the exact optimum."""
     rows = []
     for n in (8, 12, 16, 24):
         graph = nx.DiGraph()
@@ -242,7 +250,7 @@ def scaling(trials: int) -> list[Row]:
 
 
 def headline(trials: int) -> list[Claim]:
-    """Percent less time than with a random server. The aim is at least the paper's."""
+    """Return how much less time APSP takes than a random server, in percent. The aim is at least the paper's."""
     claims = []
     cases: list[Case] = [(*place, 500.0, "linear", False) for place in PLACES]
     papers = {"b4": ("52 to 62 % (54.2 to 61.8 by Table III)", 52), "internet2": ("21.7 %", 21)}

@@ -1,4 +1,4 @@
-"""APSP over time: bandwidths are drawn anew, and the server and its routes follow (APSP paper, end of IV) or do not."""
+"""APSP over time: bandwidths are drawn anew, and the server and its routes follow (APSP paper, end of IV) or stay."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from topologies.wan.networks import emulated, scaled
 VALUES = 6_000_000
 CHUNK = 100_000
 TOTAL_MBPS = 2000.0
-"""Of all links: hosts, at 1 Gbit/s, are not to be the limit."""
+"""Sum over all links, so small that hosts, at 1 Gbit/s, are not the bottleneck."""
 
 REDRAWS = 6
 ROUNDS_EACH = 3
 LEAST = 0.1
-"""Of a link's bandwidth, at least so much is left; drawn evenly up to all of it."""
+"""Lowest fraction of a link's bandwidth that is left; the fraction is drawn evenly from here to 1."""
 
 SCHEMES = ("follows", "routes only", "stays")
 
@@ -32,7 +32,7 @@ def drawn(graph: nx.DiGraph, seed: int, k: int) -> dict[tuple[str, str], float]:
 
 
 def one(item: tuple[str, str, int]) -> Row:
-    """Rounds one after the other; all links are drawn anew after every few."""
+    """Simulate rounds one after the other; all links are drawn anew after every few of them."""
     network, scheme, seed = item
     graph, _ = scaled(by_distance(network, seed=seed or None), TOTAL_MBPS)
     named = nx.relabel_nodes(graph, {node: f"h{node}" for node in graph})
@@ -62,7 +62,9 @@ def one(item: tuple[str, str, int]) -> Row:
 
 
 def over_time(trials: int) -> list[Row]:
-    """seconds: of a synchronisation after the first redraw, mean; servers: places that the server had."""
+    """Return rows: seconds is the mean of a synchronisation after the first redraw, servers the number of server
+    places.
+    """
     items = [(n, scheme, seed) for n in ("b4", "internet2") for scheme in SCHEMES for seed in range(trials)]
     rows = spread(one, items)
     found: list[Row] = []

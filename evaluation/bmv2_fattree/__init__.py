@@ -1,1 +1,3 @@
-"""`make bmv2-fattree`: train a model through P4 switches in an emulated fat-tree, beside gloo on the same network."""
+"""`make bmv2-fattree`: trains a model through P4 switches in an emulated fat-tree, and over gloo on the same
+network.
+"""

@@ -1,4 +1,4 @@
-"""See the package. `make bmv2-fattree` calls this; --help lists the options."""
+"""The command of the package, which `make bmv2-fattree` calls; --help lists the options."""
 
 import sys
 from collections.abc import Sequence
@@ -16,8 +16,11 @@ from topologies.command import guarded, stopwatch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 all well, 1 failed, 3 it ran but a result is wrong, or a rate was below half of the
-    plan's at the last attempt (see the remarks), 130 interrupted."""
+    """Run the experiment. Exit status: 0 all well, 1 failed, 3 wrong, 130 interrupted.
+
+    Wrong means that a result is wrong, or that a rate was below half of the plan's at the last attempt (see the
+    remarks).
+    """
     say = stopwatch()
 
     def work() -> int:

@@ -20,18 +20,21 @@ from topologies.zygote import HostProcess, Zygote
 
 TCP_SECONDS = 2.0
 GLOO_PORT = 29500
-ALL_PAIRS_UP_TO = 16  # hosts; more are pinged in a ring
+ALL_PAIRS_UP_TO = 16  # up to so many hosts all pairs are pinged, more are pinged in a ring
 READY_SECONDS = 120.0
-# The sending rate is that of an all-reduce of this length: shorter ones are half start and end.
+# The sending rate is measured in an all-reduce of this length, because half of a shorter one is start and end.
 RATE_SECONDS = 3.0
-# Measured again when the machine was busy or the rate is not the planned one; the last measurement counts.
+# A measurement is repeated if the machine was busy or the rate is not the planned one; the last one counts.
 RATE_ATTEMPTS = 3
-GLOO_MODULES = ("torch.distributed",)  # once, for all processes that are made of the zygote
+GLOO_MODULES = ("torch.distributed",)  # imported once, for all processes that the zygote forks
 HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.torch.hook", "torch._dynamo")
 
 
 def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
-    """Everything; `say` gets a line per step. Raises EmulationError, FabricError, HostFailure and planners' errors."""
+    """Run all stages; `say` gets a line per step.
+
+    Raises EmulationError, FabricError, HostFailure and planners' errors.
+    """
     started = time.monotonic()
     settings = settings.scaled()
     if settings.scale < 1:
@@ -79,7 +82,9 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
 
 
 def plan_all(settings: Settings, topology: Topology, job: Job, say: Progress) -> list[Plan]:
-    """A plan per strategy, before anything is built: a strategy that cannot plan must not cost a minute."""
+    """Return a plan per strategy before anything is built, so that a strategy that cannot plan does not cost a
+    minute.
+    """
     plans = []
     for name in settings.strategies:
         plan = get_strategy(name)(topology, job, seed=settings.seed)
@@ -100,7 +105,7 @@ def describe(settings: Settings, topology: Topology) -> str:
 
 
 def try_network(everything: Setting) -> float:
-    """Pings and one TCP flow between hosts far apart; returns its Mbit/s. Raises EmulationError."""
+    """Ping, and send one TCP flow between distant hosts; returns its Mbit/s. Raises EmulationError."""
     emulation, servers = everything.emulation, everything.topology.servers
     pairs = None if len(servers) <= ALL_PAIRS_UP_TO else list(zip(servers, servers[1:] + servers[:1], strict=True))
     lost = emulation.ping(pairs)
@@ -118,7 +123,9 @@ def try_network(everything: Setting) -> float:
 
 
 def measure(everything: Setting, service: Service) -> StrategyResult:
-    """All-reduces of made-up gradients by real agents in the hosts: of each model's size, and one for the rate."""
+    """Measure all-reduces of made-up gradients by real agents in the hosts: one of each model's size, and one for the
+    rate.
+    """
     settings, job, plan, emulation = everything.settings, everything.job, service.plan, everything.emulation
     with JobAgents(emulation, everything.zygote, service.address, job, seed=settings.seed) as agents:
         agents.ready(READY_SECONDS)
@@ -164,7 +171,7 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
 
 
 def measure_gloo(everything: Setting) -> dict[str, float]:
-    """The same sizes over gloo, on the same network."""
+    """Measure all-reduces of the same sizes over gloo, on the same network."""
     settings, job, emulation = everything.settings, everything.job, everything.emulation
     master = everything.topology.address(job.workers[0])
     workers = [
@@ -199,12 +206,12 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
 
 
 def order(workers: list[HostProcess], size: int) -> list[dict]:
-    """One operation of `size` bytes on all workers; their answers."""
+    """Order one operation of `size` bytes on all workers; returns their answers."""
     for worker in workers:
         worker.send({"size": size})
     return everyone(workers, hosts.OPERATION_SECONDS)
 
 
 def everyone(processes: list[HostProcess], timeout: float = READY_SECONDS) -> list:
-    """The next message of each."""
+    """Return the next message of each process."""
     return [process.receive(timeout) for process in processes]

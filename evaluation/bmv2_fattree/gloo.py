@@ -7,7 +7,9 @@ from topologies.zygote import Channel
 
 
 def gloo(channel: Channel, *, master: str, port: int, rank: int, workers: int, interface: str, seed: int) -> None:
-    """The same all-reduces by torch.distributed over gloo. Messages as in `allreduce`, answers with "seconds"."""
+    """Run all-reduces by torch.distributed over gloo; messages as in `topologies.hosts.allreduce`, answers with
+    "seconds".
+    """
     import torch
     from torch import distributed
 
@@ -26,7 +28,7 @@ def gloo(channel: Channel, *, master: str, port: int, rank: int, workers: int, i
 
 
 def join_gloo(master: str, port: int, rank: int, workers: int, interface: str) -> None:
-    """torch.distributed over the data network."""
+    """Initialise torch.distributed over the data network."""
     import os
     from datetime import timedelta
 

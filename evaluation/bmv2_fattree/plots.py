@@ -1,4 +1,4 @@
-"""Figures of a run, as PNG."""
+"""The figures of a run, as PNG."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ PLANNED, MEASURED, SWITCHES, GLOO = "#b8c4d6", "#2f5d9b", "#2f5d9b", "#d0782a"
 
 
 def write(report: Report, topology: Topology, job: Job, directory: Path) -> list[Path]:
-    """rates.png, communication.png, fabric.png and (with training) losses.png; returns their paths."""
+    """Write rates.png, communication.png, fabric.png and (with training) losses.png; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     figures = {"rates": rates(report), "communication": communication(report), "fabric": fabric(topology, job)}
     if report.training is not None:
@@ -31,7 +31,7 @@ def write(report: Report, topology: Topology, job: Job, directory: Path) -> list
 
 
 def rates(report: Report) -> Figure:
-    """Planned and measured sending rate of each strategy."""
+    """Draw the planned and measured sending rate of each strategy."""
     figure, axes = plt.subplots(figsize=(6, 3.6))
     positions = range(len(report.strategies))
     planned = [s.planned_rate_mbps for s in report.strategies]
@@ -49,7 +49,7 @@ def rates(report: Report) -> Figure:
 
 
 def communication(report: Report) -> Figure:
-    """Time of one all-reduce per model and strategy, and over gloo where measured."""
+    """Draw the time of one all-reduce per model and strategy, and over gloo if measured."""
     figure, axes = plt.subplots(figsize=(6, 3.6))
     series = [(s.name, s.model_seconds) for s in report.strategies]
     if report.gloo_seconds:
@@ -69,7 +69,7 @@ def communication(report: Report) -> Figure:
 
 
 def losses(report: Report) -> Figure:
-    """Loss of every step, through the switches and over gloo."""
+    """Draw the loss of every step, through the switches and over gloo."""
     training = report.training
     assert training is not None
     figure, axes = plt.subplots(figsize=(6, 3.6))
@@ -86,7 +86,7 @@ def losses(report: Report) -> Figure:
 
 
 def fabric(topology: Topology, job: Job) -> Figure:
-    """The network in tiers: hosts below, with workers and parameter servers marked."""
+    """Draw the network in tiers: hosts at the bottom, with workers and parameter servers marked."""
     place, tiers = _places(topology)
     width = max(len(tier) for tier in tiers)
     figure, axes = plt.subplots(figsize=(max(6.0, width * 0.32), 3.8))
@@ -111,7 +111,7 @@ def fabric(topology: Topology, job: Job) -> Figure:
 
 
 def _places(topology: Topology) -> tuple[dict[str, tuple[float, float]], list[list[str]]]:
-    """Position of each node: its distance from the hosts is its height."""
+    """Return the position of each node, whose height is its distance from the hosts, and the tiers."""
     height = dict.fromkeys(topology.servers, 0)
     frontier = list(topology.servers)
     while frontier:

@@ -1,4 +1,4 @@
-"""What a run found, and how it is written: table, summary.json, CSV."""
+"""The results of a run, and their forms: table, summary.json, CSV."""
 
 import csv
 import json
@@ -10,21 +10,22 @@ from typing import Any
 from topologies.load import Load
 
 RATE_TOLERANCE = 0.10
-LEAST_RATIO = 0.5  # of the planned rate, for a run that ends with exit status 0
+LEAST_RATIO = 0.5  # lowest fraction of the planned rate with which a run ends with exit status 0
 # Losses are compared relative to their size: the steps before have moved the parameters apart by rounding.
 LOSS_TOLERANCE = 1e-3
-# Above that: so many times what rounding alone has done to the losses of a training over gloo. One more rounding is one
-# more sample of something chaotic; whether sums were right is checked by the sums.
+# Larger differences are accepted up to this factor times the effect that rounding alone has on the losses of a training
+# over gloo: one more rounding is one more sample of a chaotic process. Whether sums are right is checked by the sums.
 AMPLIFIED = 8.0
 
 
 @dataclass(frozen=True)
 class StrategyResult:
-    """One strategy. Rates: wire Mbit/s of one worker. communication_seconds and ps_ingress_bytes (all parameter servers
-    together, from their interfaces) are of one all-reduce of the largest model; model_seconds of each.
+    """Results of one strategy. Rates are wire Mbit/s of one worker.
 
-    largest_error: of the result against the exact sum; error_bound: what it may be. identical: bit by bit everywhere.
-    attempts: how often the rate was measured; the last one counts.
+    communication_seconds and ps_ingress_bytes (all parameter servers together, from their interfaces) are of one
+    all-reduce of the largest model; model_seconds has the seconds for each model. largest_error: of the result against
+    the exact sum; error_bound: the largest allowed. identical: whether all workers have the same bits. attempts: how
+    often the rate was measured; the last one counts.
     """
 
     name: str
@@ -52,8 +53,11 @@ class StrategyResult:
 
 @dataclass
 class Checked:
-    """What came of it. buckets: all-reduces checked, unchecked: for which there was no room. wrong: in words, the
-    first few; wrong_buckets: how many. largest: the largest error as a share of its bound."""
+    """The outcome of checking a training's sums.
+
+    buckets: all-reduces checked; unchecked: those for which there was no memory. wrong: the first few errors, in words;
+    wrong_buckets: how many. largest: the largest error as a fraction of its bound.
+    """
 
     buckets: int = 0
     unchecked: int = 0
@@ -71,10 +75,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class Training:
-    """Loss of every step, mean over the workers; seconds: of all steps.
+    """Results of a training: the loss of every step, mean over the workers; seconds of all steps.
 
-    strategy: by whose plan the gradients went through the switches. ranks: of each worker. sums: of all its all-reduces
-    through the switches. loss_rounded: over gloo, with errors as fixed point makes them; empty: not needed.
+    strategy: the plan through whose trees the gradients went. ranks: per worker. sums: the check of all its all-reduces
+    through the switches. loss_rounded: over gloo, with errors like those of fixed point; empty: not needed.
     """
 
     loss_gloo: list[float]
@@ -98,7 +102,7 @@ class Training:
 
     @property
     def largest_by_rounding(self) -> float:
-        """The same of what was trained over gloo with rounding errors; 0: that was not needed."""
+        """Largest such difference of the training over gloo with rounding errors; 0: it was not needed."""
         return max(self._differences(self.loss_rounded), default=0.0) if self.loss_rounded else 0.0
 
     def _differences(self, losses: list[float]) -> list[float]:
@@ -106,19 +110,23 @@ class Training:
 
     @property
     def losses_agree(self) -> bool:
-        """No step's losses differ by more than LOSS_TOLERANCE, or than AMPLIFIED times the most that rounding alone has
-        done to one."""
+        """Whether no step's losses differ by more than LOSS_TOLERANCE, or than AMPLIFIED times the effect of rounding
+        alone.
+        """
         return self.largest_difference <= max(LOSS_TOLERANCE, AMPLIFIED * self.largest_by_rounding)
 
     @property
     def agrees(self) -> bool:
-        """Every sum was right, and the losses differ by no more than rounding explains."""
+        """Whether every sum was right, and the losses differ by no more than rounding explains."""
         return self.sums.right and self.losses_agree
 
 
 @dataclass(frozen=True)
 class Report:
-    """All of a run. gloo_seconds: the same all-reduces over gloo (empty: not run). tcp_mbps: one flow, far apart."""
+    """The report of a run.
+
+    gloo_seconds: seconds of the same all-reduces over gloo (empty: not run). tcp_mbps: one flow between distant hosts.
+    """
 
     switch: str
     topology: str
@@ -130,7 +138,7 @@ class Report:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """summary.json."""
+        """Return the content of summary.json."""
         return {
             "switch": self.switch,
             "topology": self.topology,
@@ -162,7 +170,7 @@ class Report:
         }
 
     def table(self) -> str:
-        """What the command prints at its end."""
+        """Return the table that the command prints at its end."""
         models = list(self.strategies[0].model_seconds) if self.strategies else []
         header = ["strategy", "planned", "measured", "ratio", *models, "PS ingress", "CPU idle", "bottleneck"]
         units = ["", "Mbit/s", "Mbit/s", "", *["s" for _ in models], "MB", "", ""]
@@ -190,7 +198,7 @@ class Report:
         return "\n".join([*lines, "", *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """What a reader must know, good or bad, one sentence each."""
+        """Return what a reader must know, good or bad, one sentence each."""
         lines = [f"Switches: {self.switch}, {self.topology}."]
         for s in self.strategies:
             if not s.load.network_was_the_limit:
@@ -219,8 +227,7 @@ class Report:
 
     @property
     def carried(self) -> bool:
-        """Whether every rate was at least half of the planned one: below that something keeps the network from it, and
-        a table alone would hide it."""
+        """Whether every rate was at least half of the planned one: a lower one would be hidden by a table alone."""
         return all(s.ratio >= LEAST_RATIO for s in self.strategies)
 
     @property
@@ -229,7 +236,7 @@ class Report:
         return all(s.identical and s.largest_error <= s.error_bound for s in self.strategies)
 
     def write(self, directory: Path) -> list[Path]:
-        """summary.json, strategies.csv and (with training) losses.csv; returns their paths."""
+        """Write summary.json, strategies.csv and (with training) losses.csv; returns their paths."""
         directory.mkdir(parents=True, exist_ok=True)
         summary = directory / "summary.json"
         summary.write_text(json.dumps(self.to_json(), indent=2) + "\n")
@@ -331,7 +338,7 @@ def _loss_lines(training: Training) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as text, the first column to the left and the others to the right."""
+    """Return rows as lines, the first column aligned to the left and the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What the stages of a run share."""
+"""The objects that the stages of a run share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Setting:
-    """What the stages share: the running network, its switches, and the processes' mother."""
+    """The objects that the stages share: the running network, its switches, and the zygote."""
 
     settings: Settings
     topology: Topology

@@ -1,4 +1,4 @@
-"""What one run of the experiment does; the command line."""
+"""The settings of one run of the experiment, and its command line."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from topologies.scale import fitting, switched_packets
 # The three gradients that the InArt paper (section 5.3.1) replays, a thousandth of the models' sizes.
 MODEL_BYTES = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}
 DEFAULT_STRATEGIES = ("lbmm", "atp", "equal", "inart")
-# Relative to the bandwidth of a link, as in the paper: 9 and 20 of 20 Mbit/s.
+# These are relative to the bandwidth of a link, as in the paper: 9 and 20 of 20 Mbit/s.
 AGGREGATION_SHARE = 0.45
 INGRESS_SHARE = 1.0
 HETEROGENEOUS_SPREAD = 0.5
-# More processes than this with a torch each are more than two cores can train with in reasonable time.
+# Two cores cannot train with more processes with a torch each in reasonable time.
 MOST_TRAINING_WORKERS = 16
 
 USUAL_MBPS, FAST_MBPS = 20.0, 100.0  # two cores carry the latter through softswitch, with time to spare
@@ -27,8 +27,11 @@ USUAL_MBPS, FAST_MBPS = 20.0, 100.0  # two cores carry the latter through softsw
 
 @dataclass(frozen=True)
 class Settings:
-    """bandwidth: Mbit/s of each link before `scale`. ranks: of each worker, in training. steps: of training; 0: none.
-    scale: of all rates and gradients (at most 1, see `scaled`)."""
+    """Settings of a run.
+
+    bandwidth: Mbit/s of each link before `scale`. ranks: per worker, in training. steps: of training; 0: none. scale:
+    factor on all rates and gradients (at most 1, see `scaled`).
+    """
 
     k: int = 4
     workers: int = 8
@@ -45,7 +48,7 @@ class Settings:
     scale: float = 1.0
 
     def scaled(self) -> "Settings":
-        """These settings, with the scale at which the busiest plan does not ask too much of the machine."""
+        """Return these settings with a scale at which the busiest plan does not ask too much of the machine."""
         topology = replace(self, scale=1.0).topology()
         job = self.job(topology)
         plans = [get_strategy(name)(topology, job, seed=self.seed) for name in self.strategies]
@@ -53,7 +56,7 @@ class Settings:
         return replace(self, scale=fitting(self.switch, [busiest]))
 
     def job(self, topology: Topology) -> Job:
-        """Workers and parameter servers, placed by the seed."""
+        """Return the job, whose workers and parameter servers the seed places."""
         size = max(self.model_bytes.values())
         return place_job(topology, self.workers, self.parameter_servers, seed=self.seed, model_bytes=size)
 
@@ -63,7 +66,7 @@ class Settings:
         return {name: int(size * self.scale) // 4 * 4 for name, size in MODEL_BYTES.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """For summary.json."""
+        """Return the settings for summary.json."""
         return {
             "k": self.k,
             "workers": self.workers,
@@ -82,7 +85,7 @@ class Settings:
         return self.steps > 0 and self.workers * self.ranks <= MOST_TRAINING_WORKERS
 
     def topology(self) -> Topology:
-        """The fat-tree with every rate scaled."""
+        """Return the fat-tree with every rate scaled."""
         bandwidth = self.bandwidth * self.scale
         spread = (bandwidth * (1 - HETEROGENEOUS_SPREAD), bandwidth * (1 + HETEROGENEOUS_SPREAD))
         return fattree(
@@ -96,7 +99,7 @@ class Settings:
 
 
 def parse(argv: Sequence[str] | None, switch: str) -> Settings:
-    """Settings from the command line; `switch`: what runs when it names none. Exits with a message when it is wrong."""
+    """Parse the command line; exits with a message on errors. switch: the kind of switch if no option names one."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.bmv2_fattree",
         description="Train through P4 switches in an emulated fat-tree, beside gloo on the same network.",
@@ -104,7 +107,7 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches (4)")
     parser.add_argument("--workers", type=int, default=8, help="(%(default)s)")
     parser.add_argument("--ps", type=int, default=2, help="parameter servers (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=1, help="of each worker in training; they share its agent (1)")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks per worker in training, which share its agent (1)")
     parser.add_argument(
         "--bandwidth",
         type=float,
@@ -113,7 +116,7 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     )
     parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of everything that is drawn at random (%(default)s)"
+        "--seed", type=int, default=0, help="random seed (%(default)s)"
     )
     parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)} (default: lbmm atp equal inart)")
     parser.add_argument("--steps", type=int, default=60, help="training steps, 0: no training (%(default)s)")

@@ -1,12 +1,12 @@
-"""Whether the sums that a training got through the switches are right; and what rounding alone does to a training.
+"""Checks the sums that a training got through the switches; and the effect of rounding alone on a training.
 
-Losses cannot tell: each step builds on the last one, and training makes a difference in the last bit larger with every
-step. So every all-reduce of the training is checked by itself. Each worker keeps what it gave and what it got; when the
-training is over (its times are measured) they compute the exact sums over gloo, and compare value by value with the
-bound of `worker_agent.fixedpoint`, and the bits with each other's.
+Losses cannot show whether sums are right: each step builds on the last one, and training amplifies a difference in the
+last bit with every step. So every all-reduce of the training is checked by itself. Each worker keeps its gradients and
+the results; when the training is over (its times are measured) the workers compute the exact sums over gloo, compare
+value by value with the bound of `worker_agent.fixedpoint`, and compare the bits with each other's.
 """
 
-# No "from __future__ import annotations" here: torch looks at the annotations of a communication hook.
+# Without "from __future__ import annotations", because torch reads the annotations of a communication hook.
 
 import hashlib
 from collections.abc import Callable
@@ -26,16 +26,18 @@ Floats = npt.NDArray[np.float64]
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 MOST_BYTES = 256 << 20
-"""What a worker keeps at most; steps beyond that are not checked, and the report says how many."""
+"""Most bytes that a worker keeps; later steps are not checked, and the report says how many."""
 SHOWN = 8
 NEIGHBOURS = 2 * PROTOCOL.targets["v1model"].values_per_packet - 1
-"""A value shares its exponent with those in its packet: all of them are among so many around it."""
+"""Number of values around a value, among which are all those in its packet, with which it shares its exponent."""
 
 
 def steps_of(biggest: npt.NDArray[np.float32], nodes: int, mixed: bool = False) -> Floats:
-    """By value, the largest step that fixed point may have rounded it to: 2^(e - F) of its packet. biggest: the largest
-    magnitude of a finite value in the `nodes` contributions there. mixed: some values are not finite, and those in the
-    same chunks have fewer bits."""
+    """Return, by value, the largest step to which fixed point may have rounded it: 2^(e - F) of its packet.
+
+    biggest: the largest magnitude of a finite value in the `nodes` contributions there. mixed: some values are not
+    finite, and those in the same chunks have fewer bits.
+    """
     bits = mixed_bits(nodes) if mixed else fraction_bits(nodes)
     around = maximum_filter1d(biggest.astype(np.float64), size=NEIGHBOURS, mode="constant", cval=0.0)
     result: Floats = np.where(around > 0, np.ldexp(1.0, np.frexp(around)[1] - bits), 0.0)
@@ -45,9 +47,11 @@ def steps_of(biggest: npt.NDArray[np.float32], nodes: int, mixed: bool = False) 
 def bounds(
     biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int, mixed: bool = False
 ) -> Floats:
-    """How far each value of a mean over nodes x ranks may be from the exact one: fixed point's W/2 steps, and float32's
-    rounding of the sum, of the mean, and of what a node's ranks added up before. magnitudes: sums of the absolute
-    values of all finite ones; biggest, mixed: as in `steps_of`."""
+    """Return the allowed error of each value of a mean over nodes x ranks.
+
+    It is fixed point's W/2 steps, and float32's rounding of the sum, of the mean, and of what a node's ranks added up
+    before. magnitudes: sums of the absolute values of all finite ones. biggest, mixed: as in `steps_of`.
+    """
     quantisation = nodes / 2 * steps_of(biggest * np.float32(ranks), nodes, mixed)
     rounding = (magnitudes + quantisation) * 2.0**-FLOAT32_BITS + 2.0**-149
     result: Floats = (quantisation + (2 + ranks - 1) * rounding) / (nodes * ranks) + 2.0**-149
@@ -55,8 +59,10 @@ def bounds(
 
 
 def errors(result: npt.NDArray[np.float32], exact: Floats, allowed: Floats) -> Floats:
-    """By value, the error as a share of what is allowed: above 1 it is wrong. Where the exact one is not finite, the
-    result must not be either."""
+    """Return, by value, the error as a fraction of the allowed one: above 1 it is wrong.
+
+    Where the exact value is not finite, the result must not be finite either.
+    """
     finite = np.isfinite(exact)
     with np.errstate(invalid="ignore"):
         share: Floats = np.abs(result.astype(np.float64) - exact) / allowed
@@ -66,7 +72,7 @@ def errors(result: npt.NDArray[np.float32], exact: Floats, allowed: Floats) -> F
 
 
 class Recorder:
-    """Stands before a communication hook and keeps what each bucket gave and got."""
+    """A wrapper of a communication hook that keeps each bucket's gradients and result."""
 
     def __init__(self, hook: Hook, most_bytes: int = MOST_BYTES) -> None:
         self._inner, self._room = hook, most_bytes
@@ -81,7 +87,7 @@ class Recorder:
             return self._inner(state, bucket)
         self._room -= needed
         kept = [given.detach().cpu().clone()]
-        self._kept.append(kept)  # in the order of the calls, which is the same on all ranks
+        self._kept.append(kept)  # The order of the calls is the same on all ranks.
 
         def keep(done: torch.futures.Future[Any]) -> torch.Tensor:
             value = done.value()
@@ -92,7 +98,7 @@ class Recorder:
         return self._inner(state, bucket).then(keep)
 
     def check(self, nodes: int, ranks: int) -> Checked:
-        """By all ranks together, over the default process group, when the training is over."""
+        """Check all buckets when the training is over; all ranks must call it, over the default process group."""
         found = Checked(unchecked=self._unchecked)
         for number, (given, got) in enumerate(self._kept):
             share = self._shares(given, got, nodes, ranks)
@@ -130,14 +136,17 @@ class Recorder:
 
 
 def rounded_hook(seed: int, nodes: int) -> Hook:
-    """A bucket's mean, over gloo, with errors as fixed point makes them: for each of `nodes` contributions one that
-    is uniform within half a step. The same on all ranks; `seed` draws them. Without gloo's own: float32's rounding in
-    its ring is part of what sets a training over gloo apart from one through the switches."""
+    """Return a hook that averages a bucket over gloo, with errors like those of fixed point.
+
+    Each of `nodes` contributions has one that is uniform within half a step; they are the same on all ranks, drawn with
+    `seed`. gloo's own errors are not in it: float32's rounding in its ring is part of the difference between a training
+    over gloo and one through the switches.
+    """
     drawn = np.random.default_rng(seed)
 
     def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
-        # Drawn here, not below: buckets are called in the same order on all ranks, and done in any.
+        # It is drawn here, not below: buckets are called in the same order on all ranks, and completed in any order.
         noise = np.clip(drawn.standard_normal(buffer.numel()) * np.sqrt(nodes / 12), -nodes / 2, nodes / 2)
         exact, biggest = buffer.double(), buffer.detach().abs()
         both = [dist.all_reduce(exact, async_op=True), dist.all_reduce(biggest, dist.ReduceOp.MAX, async_op=True)]

@@ -1,8 +1,7 @@
 """Trains the example, unchanged, in the emulated hosts: over gloo, and with its gradients through the switches.
 
-Every sum of the latter is checked (see `sums`). Where the losses of the two differ by more than LOSS_TOLERANCE, it is
-trained a third time, over gloo with fixed point's rounding errors: what those do to the losses is what the switches may
-do, too.
+Every sum of the latter is checked (see `sums`). If the losses of the two differ by more than LOSS_TOLERANCE, it is
+trained a third time, over gloo with fixed point's rounding errors: the switches may differ by as much as that.
 """
 
 import os
@@ -19,20 +18,20 @@ from topologies.zygote import Channel, HostFailure
 
 HERE = "evaluation.bmv2_fattree.training"
 MASTER_PORT = 29510
-# Time for a whole training run: the first message of a worker is its result.
+# Time for a whole training: the first message of a worker is its result.
 TRAINING_SECONDS = 900.0
 # Width of the example's model: 50,000 parameters, and 12,000 where rates are a tenth.
 WIDTH = {"softswitch": 16, "bmv2": 4}
 LEARNING_RATE = 0.1
 ROUNDED = "gloo-rounded"
 RUNS = ("gloo", "inart", ROUNDED)
-"""What is trained, one after the other; each has a port of its own."""
+"""The trainings, one after the other; each has a port of its own."""
 HOOK, PARALLEL = "inart_hook", "DistributedDataParallel"
-"""What the example imports, from worker_agent and from torch."""
+"""Names that the example imports, from worker_agent and from torch."""
 
 
 def train_both(everything: Setting, service: Service, plan: Plan) -> Training:
-    """The same training over gloo and through the switches, on the same network. Raises HostFailure."""
+    """Train over gloo and through the switches, on the same network. Raises HostFailure."""
     gloo, gloo_seconds = _run(everything, "gloo", "")
     everything.say(f"trained over gloo: {gloo_seconds:.1f} s, loss {gloo['losses'][-1]:.4f}")
     inart, inart_seconds = _run(everything, "inart", service.address)
@@ -69,7 +68,7 @@ def _compared(
 
 
 def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any], float]:
-    """One training on all workers; the report of rank 0 and the time that it took altogether."""
+    """Run one training on all workers; returns the report of rank 0 and the total seconds."""
     settings, job, emulation, zygote = everything.settings, everything.job, everything.emulation, everything.zygote
     started = time.monotonic()
     roots = []
@@ -83,7 +82,7 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
             node,
             f"{HERE}:train",
             {
-                # As torchrun would set it.
+                # These are the variables that torchrun would set.
                 "environment": {
                     "RANK": str(number * settings.ranks + local),
                     "WORLD_SIZE": str(len(job.workers) * settings.ranks),
@@ -120,8 +119,10 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
 def train(
     _: Channel, *, environment: dict[str, str], options: list[str], rounded: bool = False
 ) -> dict[str, Any]:
-    """One rank, as torchrun would start it; returns its report, with `sums` where those of the switches were checked.
-    rounded: gloo's sums get fixed point's errors."""
+    """Run one rank, as torchrun would start it; returns its report, with `sums` if sums through switches were checked.
+
+    rounded: add fixed point's errors to gloo's sums.
+    """
     import torch
     from torch import distributed
 
@@ -154,7 +155,7 @@ def train(
 
 
 def _hooked(parallel: Callable[..., Any], hook: Any) -> Any:
-    """DistributedDataParallel with this communication hook."""
+    """Return DistributedDataParallel with this communication hook."""
 
     def make(*arguments: Any, **options: Any) -> Any:
         model = parallel(*arguments, **options)

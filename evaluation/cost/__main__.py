@@ -1,12 +1,13 @@
-"""Seconds of all-reduces as the cost model has them beside those in the emulation.
+"""Compares seconds of all-reduces in the cost model with those in the emulation.
 
     python -m evaluation.cost --json >run.json
     python -m evaluation.cost --read run.json --plot cost.png
 
-Real agents, real switches, as root. The hosts' part of a round trip is measured first, with the smallest all-reduce.
-All workers begin at one moment, after a pause that fills all token buckets; a time is from the last worker's first
-packet to the last answer, the median of some. Small all-reduces are measured on slow links, where they take tens of
-milliseconds: what takes less says how a shared machine schedules. Takes about four minutes on a calm machine.
+It runs real agents and real switches, as root. The hosts' part of a round trip is measured first, with the smallest
+all-reduce. All workers begin at one moment, after a pause that fills all token buckets; a time is from the last
+worker's first packet to the last answer, the median of several. Small all-reduces are measured on slow links, where
+they take tens of milliseconds: shorter ones would measure how a shared machine schedules. Takes about four minutes on a
+calm machine.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ SIZES = (
 SMALLEST = 4
 HOSTS_EXACT_MS = 1e-3
 SLOW, FAST = 4.0, 20.0  # Mbit/s of a link
-LEAST_SECONDS = 0.04  # what takes less is measured on slower links
-MOST_SECONDS = 5.0  # what takes longer is measured on faster ones, where there are any
-REPEAT_SECONDS = 5.0  # of all-reduces of one size, as far as the model knows
+LEAST_SECONDS = 0.04  # shorter all-reduces are measured on slower links
+MOST_SECONDS = 5.0  # longer all-reduces are measured on faster links, if there are any
+REPEAT_SECONDS = 5.0  # seconds of all-reduces of one size, as far as the model predicts
 MOST, LEAST = 25, 1
-ORDER_SECONDS = 0.02  # until all workers have the order
+ORDER_SECONDS = 0.02  # seconds until all workers have the order
 WANTED = 0.05
 COLOURS = ("#2f5d9b", "#d0782a", "#4a8f52", "#8a4f9e")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One size: seconds of the model, measured (median), of how many; packets sent again."""
+    """Results for one size: the model's seconds, the measured median of how many, and packets sent again."""
 
     size: int
     model_s: float
@@ -72,8 +73,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """On one network. link_mbps: of its links. host_ms: of a worker and its root together, as measured. idle: share of
-    the cores' time that was left."""
+    """Results on one network.
+
+    link_mbps: rate of its links. host_ms: time of a worker and its parameter server together, as measured. idle:
+    fraction of the cores' time that was idle.
+    """
 
     link_mbps: float
     rate_mbps: float
@@ -86,15 +90,17 @@ class Measured:
 def measure(
     topology: Topology, job: Job, strategy: str, sizes: Sequence[int], *, link_mbps: float, most_s: float = math.inf
 ) -> Measured:
-    """Builds the network, measures, takes it down. Sizes that take less than LEAST_SECONDS or more than most_s are left
-    out. Raises EmulationError, FabricError, HostFailure."""
+    """Build the network, measure, remove it. Raises EmulationError, FabricError, HostFailure.
+
+    Sizes that take less than LEAST_SECONDS or more than most_s are left out.
+    """
     plan = get_strategy(strategy)(limited(topology, Limits.of_target()), job)
 
     def model(host_ms: float) -> Cost:
         known = limited(with_host_ms(topology, host_ms / 2), Limits.of_target())
         found = cost_of(plan, known, plan.rate_mbps, pace=1 - HEADROOM)
         assert found is not None
-        # softswitch hands a frame on when its line begins with it
+        # softswitch passes a frame on when its line begins with it
         return replace(found, stored=False, credit=link_credit_ms)
 
     with ExitStack() as stack:
@@ -126,9 +132,12 @@ def measure(
 
 
 def hosts_part(measured: float, modelled: Callable[[float], float]) -> float:
-    """The hosts' part of a round trip (ms) with which an all-reduce takes as long as measured (s); 0 where it takes
-    less than without. modelled: its seconds, which rise with it: once for the exponents, where they do not come back
-    before there is a token for data, and once for the data."""
+    """Return the hosts' part of a round trip (ms) with which the model gives the measured time; 0 if the time is
+    shorter.
+
+    modelled: returns the model's seconds, which rise with that part: once for the exponents, if they do not come back
+    before there is a token for data, and once for the data.
+    """
     low, high = 0.0, max(0.0, measured) * 1e3
     while high - low > HOSTS_EXACT_MS:
         middle = (low + high) / 2
@@ -137,7 +146,7 @@ def hosts_part(measured: float, modelled: Callable[[float], float]) -> float:
 
 
 def repeated(agents: JobAgents, size: int, times: int, pause: float) -> tuple[float, int]:
-    """(median seconds since all have begun, packets sent again) of so many all-reduces, each after a pause."""
+    """Return (median seconds since all have begun, packets sent again) of `times` all-reduces, each after a pause."""
     seconds, resent = [], 0
     for _ in range(times):
         agents.submit(size, at=time.monotonic() + max(pause, ORDER_SECONDS))
@@ -167,7 +176,7 @@ def table(found: Sequence[Measured]) -> str:
 
 
 def from_json(one: dict[str, Any]) -> Measured:
-    """What `asdict` made of it. Raises TypeError."""
+    """Return the object that `asdict` converted. Raises TypeError."""
     return Measured(**{**one, "rows": [Row(**row) for row in one["rows"]]})
 
 
@@ -176,7 +185,7 @@ def worst_of(found: Sequence[Measured]) -> float:
 
 
 def draw(found: Sequence[Measured], path: Path) -> None:
-    """Seconds above, measured over modelled below."""
+    """Draw seconds above, and measured over modelled time below."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -185,7 +194,7 @@ def draw(found: Sequence[Measured], path: Path) -> None:
     figure, (above, below) = plt.subplots(2, 1, figsize=(5.5, 5.2), sharex=True, height_ratios=(3, 1.4))
     colours: dict[float, str] = {}
     for one in found:
-        seen = one.link_mbps in colours  # in another run
+        seen = one.link_mbps in colours  # a network of this rate was in another run
         colour = colours.setdefault(one.link_mbps, COLOURS[len(colours) % len(COLOURS)])
         sizes = [row.size for row in one.rows]
         label, dots = (None, None) if seen else (f"model, {one.link_mbps:g} Mbit/s", "emulation")
@@ -207,19 +216,21 @@ def draw(found: Sequence[Measured], path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 within 5 %, 3 not, 1 it failed."""
+    """Run the command. Exit status: 0 within 5 %, 3 not within, 1 failed."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--mbps", type=float, nargs="+", default=[SLOW, FAST], help=f"of each link (default: {SLOW:g} {FAST:g})"
+        "--mbps", type=float, nargs="+", default=[SLOW, FAST], help=f"rate of each link (default: {SLOW:g} {FAST:g})"
     )
     parser.add_argument(
         "--topology", help="default: the paper's testbed, results counted, at {} Mbit/s; {} stands for each of --mbps"
     )
     parser.add_argument("--job", default="workers=6,ps=2", help="default: %(default)s")
     parser.add_argument("--strategy", default="inart", help="default: %(default)s")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES", help="of the all-reduces")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES", help="sizes of the all-reduces"
+    )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw")
     parser.add_argument(
         "--read", type=Path, nargs="+", metavar="JSON", help="measure nothing: show what earlier runs printed (--json)"

@@ -1,4 +1,4 @@
-"""`python -m evaluation.crew run | fig3 | fig4 .. fig11 | speed | complexity | sensitivity | headline`."""
+"""The command `python -m evaluation.crew run | fig3 | fig4 .. fig11 | speed | complexity | sensitivity | headline`."""
 
 import sys
 
@@ -28,7 +28,7 @@ FIGURES = {
                           ("delay_s",), 5, panels("p", metrics=("over A2A", "over OPR"))),
 }  # fmt: skip
 
-if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the figures do not
+if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.
     from evaluation.wan.train import main as run
 
     sys.exit(run("crew", sys.argv[2:]))

@@ -1,11 +1,11 @@
-"""One run of CREW's Fig. 3 for real: 8 workers train with partial reduces of x seconds until all have an accuracy.
+"""One run of CREW's Fig. 3 with real training: 8 workers use partial reduces of x seconds until all reach an accuracy.
 
 PyTorch trains in 8 threads with their agents on this machine; tasks go over TCP, and their members wait until x seconds
-(0.8 to 1.2 of it, drawn for each task) are over. The paper: MobileNet on MNIST; ours: a convolution net on the
-handwritten digits that ship with scikit-learn. Accuracy to reach, x and the number of workers are the paper's. A
-round's computing takes 0.3 s in the mean, spread like LSTM training (T1): where all of it takes the same time, those
-who were in a group are ready at the same time and soon form the same one for ever, which the paper's random groups rule
-out.
+(0.8 to 1.2 of it, drawn for each task) are over. The paper trains MobileNet on MNIST; we train a convolutional network
+on the handwritten digits that ship with scikit-learn. The target accuracy, x and the number of workers are the paper's.
+A round's computing takes 0.3 s in the mean, spread like LSTM training (T1). If it always took the same time, workers
+that were in a group would be ready at the same time and soon form the same group for ever, which the paper's random
+groups rule out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ COMPUTE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Run:
-    """alike: images are dealt at random (IID), else sorted by label, two parts of 16 each. x: mean seconds of a partial
-    reduce of p workers. compute_s: of a round's computing. seconds: at most so long."""
+    """The settings of a run.
+
+    alike: images are dealt at random (IID); otherwise they are sorted by label, and each worker gets two parts of 16.
+    x: mean seconds of a partial reduce of p workers. compute_s: mean seconds of a round's computing. seconds: time
+    limit.
+    """
 
     alike: bool
     p: int
@@ -39,9 +43,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Trained:
-    """accuracies: of each worker's model after each of its rounds; at_s: when that was. groups: of each task, in their
-    order. seconds: that it took. cpu_idle: share of all cores meanwhile. alone: rounds without a group, as the
-    controller did not answer (a machine that is too busy)."""
+    """The results of a run.
+
+    accuracies: of each worker's model after each of its rounds; at_s: the times of these. groups: of each task, in
+    order. seconds: duration of the run. cpu_idle: fraction of all cores' time. alone: rounds without a group because
+    the controller did not answer (the machine was too busy).
+    """
 
     run: Run
     accuracies: tuple[tuple[float, ...], ...]
@@ -53,13 +60,16 @@ class Trained:
 
     @property
     def rounds(self) -> list[int | None]:
-        """Until each worker's model had the accuracy; None: it had not."""
+        """Rounds until each worker's model reached the accuracy; None: it did not."""
         target = self.run.target
         return [next((k for k, found in enumerate(own, 1) if found >= target), None) for own in self.accuracies]
 
 
 def trained(run: Run) -> Trained:
-    """Raises OverlayError where a worker ends by itself: without it the others' groups are others."""
+    """Train, and return the results.
+
+    Raises OverlayError if a worker ends early, since the others' groups then change.
+    """
     import torch
 
     from evaluation.wan.learning import Lesson, Point, learn, warm

@@ -1,4 +1,4 @@
-"""Fig. 3's training in one thread and without a network: what the groups alone make of it."""
+"""Fig. 3's training in one thread and without a network, which shows the effect of the groups alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ROUNDS = 300
 
 
 class Workers:
-    """As sites of evaluation/wan/learning.py. accuracies: of each after each of its rounds."""
+    """The workers, like the sites of evaluation/wan/learning.py. accuracies: of each after each of its rounds."""
 
     def __init__(self, run: Run) -> None:
         self.lesson = Lesson(alike=run.alike, seed=run.seed)
@@ -32,7 +32,7 @@ class Workers:
         self.accuracies: list[list[float]] = [[] for _ in range(WORKERS)]
 
     def meet(self, group: Group) -> None:
-        """A round of each of them, and the mean of their models."""
+        """Run a round on each worker of the group, and average their models."""
         data = images()
         for k in group:
             for _ in range(self.lesson.steps):
@@ -53,7 +53,7 @@ class Workers:
 
 
 def at_random(run: Run) -> Iterator[Group]:
-    """All workers, dealt into groups anew every round; p must divide their number."""
+    """Yield groups: all workers, dealt into groups anew every round; p must divide their number."""
     rng = np.random.default_rng(run.seed)
     while True:
         for group in rng.permutation(WORKERS).reshape(-1, run.p).tolist():
@@ -61,7 +61,9 @@ def at_random(run: Run) -> Iterator[Group]:
 
 
 def by_queue(run: Run) -> Iterator[Group]:
-    """Whoever is ready queues, the first p are a group; times of computing and of tasks are those of `trained`."""
+    """Yield groups of a queue: the first p ready workers are a group; times of computing and of tasks as in
+    `trained`.
+    """
     times = [np.random.default_rng([run.seed, k]) for k in range(WORKERS)]
     ready: list[tuple[float, int]] = []
     queue: list[int] = []
@@ -88,7 +90,9 @@ GROUPS = {"random": at_random, "queue": by_queue}
 
 
 def rounds_to(run: Run, groups: Iterable[Group]) -> list[int | None]:
-    """Of each worker until its model has the accuracy; None: not within MOST_ROUNDS of the first who did so many."""
+    """Return each worker's rounds until its model has the accuracy; None: not within MOST_ROUNDS of the fastest
+    worker.
+    """
     torch.set_num_threads(1)
     workers, reached = Workers(run), dict[int, int]()
     for group in groups:

@@ -1,4 +1,6 @@
-"""How fast the simulator runs CREW's training, how CREW's algorithms grow with n, and what its gain rests on."""
+"""Benchmarks: the simulator's speed on CREW's training, the growth of CREW's algorithms with n, and CREW's
+sensitivity.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from evaluation.wan.workloads import bandwidths
 
 
 def speed(trials: int) -> list[Row]:
-    """CPU seconds of one core for 60 workers, 50 simulated seconds, p = 5 (the default setting), seed by seed."""
+    """Return CPU seconds of one core for 60 workers, 50 simulated seconds, p = 5 (the default setting), seed by
+    seed.
+    """
     rows = []
     for network, times in WORKLOADS:
         for schedule in ("FL", "FS"):
@@ -38,7 +42,7 @@ def speed(trials: int) -> list[Row]:
 
 
 def _least_ms(work: Callable[[], object], repeat: int = 7) -> float:
-    """The fastest of several runs: what else runs on the machine only adds."""
+    """Return the milliseconds of the fastest of several runs, since other load only adds to the time."""
     best = float("inf")
     for _ in range(repeat):
         begin = time.process_time()
@@ -48,10 +52,10 @@ def _least_ms(work: Callable[[], object], repeat: int = 7) -> float:
 
 
 def complexity(trials: int) -> list[Row]:
-    """CPU milliseconds over n at p = n / 12, and the growth since the last n as an exponent of n.
+    """Return CPU milliseconds over n at p = n / 12, and the growth since the last n as an exponent of n.
 
-    LP (2) with the check of its n x n matrix; Algorithm 1; Algorithm 2 from the default splitting (P = N) to a group's.
-    For k = 10^4 and 10^6 chunks: neither may depend on k.
+    It has LP (2) with the check of its n x n matrix; Algorithm 1; Algorithm 2 from the default splitting (P = N) to a
+    group's. They run for k = 10^4 and 10^6 chunks: neither may depend on k.
     """
     rows: list[Row] = []
     before: dict[str, tuple[int, float]] = {}
@@ -79,10 +83,11 @@ def complexity(trials: int) -> list[Row]:
 
 
 def sensitivity(trials: int) -> list[Row]:
-    """What CREW's gain on N2 rests on: rounds of every variant, and CREW's over A2A's and OPR's.
+    """Return the rounds of every variant on N2, and the ratios of CREW's to A2A's and OPR's, by compute times and
+    delays.
 
-    compute: the distribution of compute times (`uniform`: on 0.05 .. 0.2 s; `own pace`: every worker has one,
-    drawn like that). delay_s: added to every step, as control messages and latency would.
+    compute: the distribution of compute times (`uniform`: on 0.05 .. 0.2 s; `own pace`: every worker has one, drawn
+    like that). delay_s: added to every step, as control messages and latency would.
     """
     cases = [("T1", 0.0), ("T2", 0.0), ("uniform", 0.0), ("own pace", 0.0), ("T1", 0.1), ("T2", 0.1), ("T2", 0.3)]
     settings = list(product((5, 10), cases))

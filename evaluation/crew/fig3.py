@@ -1,7 +1,7 @@
-"""CREW's Fig. 3 for real: `python -m evaluation.crew fig3`. Accuracy over rounds, and rounds to it over x.
+"""CREW's Fig. 3 with real training: `python -m evaluation.crew fig3`. Accuracy over rounds, and rounds to it over x.
 
-A process a run (evaluation/crew/accuracy.py), several at a time as they mostly wait; each result is a file as soon as
-it is there. The same command again runs what is missing, so it may be stopped, or given to the machine in parts.
+Each run is a process (evaluation/crew/accuracy.py); several run at a time since they mostly wait; each writes its
+result to a file as soon as it ends. The same command again runs what is missing, so it may be stopped, or run in parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evaluation.wan.runs import spread
 
 PAPERS_X = (0.5, 1.0, 2.0, 4.0)
 IMAGES = {"iid": True, "non-iid": False}
-EVERY = 30.0  # seconds between lines that say how far it is
+EVERY = 30.0  # seconds between progress lines
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,20 +37,24 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path("results/crew-fig3"), help="of the results, a JSON file a run"
+        "--folder", type=Path, default=Path("results/crew-fig3"), help="folder of the results, one JSON file per run"
     )
     parser.add_argument("--x", type=float, nargs="+", default=list(PAPERS_X), help="mean seconds of a partial reduce")
-    parser.add_argument("--p", type=int, nargs="+", default=[2, 4], help="workers of a group")
-    parser.add_argument("--images", choices=tuple(IMAGES), nargs="+", default=list(IMAGES), help="how they are dealt")
+    parser.add_argument("--p", type=int, nargs="+", default=[2, 4], help="workers per group")
+    parser.add_argument(
+        "--images", choices=tuple(IMAGES), nargs="+", default=list(IMAGES), help="how images are dealt to workers"
+    )
     parser.add_argument("--compute", type=float, nargs="+", default=[COMPUTE_SECONDS], help="mean seconds of computing")
     parser.add_argument("--trials", type=int, default=3, help="seeds per setting")
     parser.add_argument("--target", type=float, default=0.95, help="accuracy of all workers that ends a run")
-    parser.add_argument("--seconds", type=float, default=900.0, help="after which a run ends without it")
+    parser.add_argument(
+        "--seconds", type=float, default=900.0, help="seconds after which a run ends without reaching it"
+    )
     parser.add_argument("--at-once", type=int, default=4, help="runs at the same time (half a core each at x = 1)")
-    parser.add_argument("--read", action="store_true", help="run nothing: what is in the folder")
+    parser.add_argument("--read", action="store_true", help="run nothing, show the results in the folder")
     parser.add_argument(
         "--alone", choices=("random", "queue"),
-        help="no run: the same training in one thread without a network, of groups drawn at random or of CREW's queue",
+        help="train in one thread without a network, with groups drawn at random or by CREW's queue",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the table's rows as JSON")
     parser.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
@@ -71,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
             arguments.images, arguments.p, arguments.compute, arguments.x, range(arguments.trials)
         )
     ]
-    runs.sort(key=lambda run: (run.alike, run.p, -run.x))  # what takes longest begins first
+    runs.sort(key=lambda run: (run.alike, run.p, -run.x))  # The longest runs begin first.
     if arguments.alone:
         rows = spread(partial(_alone, arguments.alone), runs)
         print(json.dumps(rows, indent=1) if arguments.json else table(rows))
@@ -122,7 +126,7 @@ def _load(path: Path) -> Trained:
 
 
 def carry_out(runs: Sequence[Run], folder: Path, at_once: int) -> int:
-    """Writes the results; how many failed. Progress goes to stderr."""
+    """Write the results of the runs; returns how many failed. Progress goes to stderr."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "sklearn.datasets", "evaluation.wan.learning"])
     begin, failed = time.monotonic(), 0
@@ -153,7 +157,7 @@ def _say(line: str) -> None:
 
 
 def _settings(found: Iterable[Trained]) -> dict[tuple[bool, int, float, float], list[Trained]]:
-    """By images, p, seconds of computing and x, in order."""
+    """Group the results by images, p, seconds of computing and x, in order."""
     out: dict[tuple[bool, int, float, float], list[Trained]] = {}
     for each in sorted(found, key=lambda t: (not t.run.alike, t.run.p, t.run.compute_s, t.run.x, t.run.seed)):
         out.setdefault((each.run.alike, each.run.p, each.run.compute_s, each.run.x), []).append(each)
@@ -161,10 +165,13 @@ def _settings(found: Iterable[Trained]) -> dict[tuple[bool, int, float, float], 
 
 
 def summary(found: Iterable[Trained]) -> list[Row]:
-    """rounds: of a worker to the accuracy, mean over workers and seeds; low, high: of all of them. of_seeds: each
-    seed's mean. not_reached: workers who have not got there. seconds: until all have, over the seeds. again: share of
-    groups that were the last ones of all their members, too; random groups: 1/7 with p = 2, 1/35 with 4. alone: rounds
-    without a group, as the machine was too busy. cpu_idle: the least of the seeds."""
+    """Return the rows of the table.
+
+    rounds: of a worker to the accuracy, mean over workers and seeds; low, high: their extremes. of_seeds: each seed's
+    mean. not_reached: workers that did not reach it. seconds: until all did, over the seeds. again: fraction of groups
+    that were also the last group of all their members; random groups: 1/7 with p = 2, 1/35 with 4. alone: rounds
+    without a group, because the machine was too busy. cpu_idle: the least of the seeds.
+    """
     rows: list[Row] = []
     for (alike, p, compute, x), trials in _settings(found).items():
         rounds = [each for one in trials for each in one.rounds]
@@ -184,13 +191,15 @@ def summary(found: Iterable[Trained]) -> list[Row]:
 
 
 def _mean(rounds: Iterable[int | None]) -> float:
-    """Of those that are; NaN without any."""
+    """Return the mean of the known rounds; NaN without any."""
     known = [each for each in rounds if each is not None]
     return float(np.mean(known)) if known else float("nan")
 
 
 def again(groups: Iterable[tuple[int, ...]]) -> float:
-    """Share of the groups that were the last ones of all their members, too (of those whose members all had one)."""
+    """Return the fraction of groups that were also the last group of all their members, of those whose members had
+    one.
+    """
     last: dict[int, tuple[int, ...]] = {}
     found = []
     for group in groups:
@@ -201,8 +210,11 @@ def again(groups: Iterable[tuple[int, ...]]) -> float:
 
 
 def draw(found: Iterable[Trained], path: str) -> None:
-    """Above: mean accuracy of the workers over rounds, as far as all workers and seeds went. Below: rounds to the
-    target over x, mean of workers and seeds, bars from the fastest to the slowest worker of all."""
+    """Draw the workers' mean accuracy over rounds above, and rounds to the target over x below.
+
+    Above it goes as far as all workers and seeds went. Below there is the mean over workers and seeds, with bars from
+    the fastest to the slowest worker.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -251,6 +263,6 @@ def draw(found: Iterable[Trained], path: str) -> None:
 
 
 def accuracy_by_round(trials: Iterable[Trained]) -> list[float]:
-    """Mean over workers and seeds after each round that all of them have done."""
+    """Return the mean over workers and seeds after each round that all of them have done."""
     every = [own for one in trials for own in one.accuracies]
     return [float(np.mean(each)) for each in zip(*every, strict=False)]

@@ -1,4 +1,4 @@
-"""CREW's figures 4 to 11 and its headline (section V). Figure 3 trains a network and is not about time: not here."""
+"""CREW's figures 4 to 11 and its headline (section V). Figure 3, which trains a network, is in fig3.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMES = {"T1": "lstm", "T2": "transformer"}
 
 
 def compute_times(times: str, n: int, rng: np.random.Generator, factor: float = 1.0) -> Callable[[int], float]:
-    """Draws a worker's next step: T1 or T2 scaled to 0.05 .. 0.2 s, times `factor`."""
+    """Return a function that draws a worker's next step: T1 or T2 scaled to 0.05 .. 0.2 s, times `factor`."""
     pools: list[Iterator[float]] = [iter(()) for _ in range(n)]
     streams = rng.spawn(n)
 
@@ -60,7 +60,7 @@ def _mean(values: Iterable[float]) -> dict[str, float]:
     return {"mean": float(array.mean()), "low": float(array.min()), "high": float(array.max())}
 
 
-Run = tuple[Callable[..., Any], int]  # what to call with a seed
+Run = tuple[Callable[..., Any], int]  # what to call, and with which seed
 
 
 def _one(run: Run) -> Any:
@@ -68,14 +68,14 @@ def _one(run: Run) -> Any:
 
 
 def every_seed(trials: int, calls: Iterable[Callable[..., Any]]) -> list[list[Any]]:
-    """What each call returns for each seed, on all cores."""
+    """Return what each call returns for each seed, computed on all cores."""
     runs = [(call, seed) for call in calls for seed in range(trials)]
     results = spread(_one, runs)
     return [results[k : k + trials] for k in range(0, len(results), trials)]
 
 
 def _sweep(trials: int, settings: Iterable[tuple[Row, Callable[[int], float]]]) -> list[Row]:
-    """A row per setting: its labels, and the mean, least and greatest over the seeds."""
+    """Return a row per setting: its labels, and the mean, least and greatest over the seeds."""
     labels, calls = zip(*settings, strict=True)
     return [{**row, **_mean(values)} for row, values in zip(labels, every_seed(trials, calls), strict=True)]
 
@@ -86,10 +86,10 @@ def _sweep(trials: int, settings: Iterable[tuple[Row, Callable[[int], float]]]) 
 def tree_seconds(
     trees: list[tuple[allreduce.SpanningTree, float]], matrix: NDArray[np.float64], model_mbit: float, pipelined: bool
 ) -> float:
-    """Seconds to reduce up and broadcast down the trees.
+    """Return the seconds to reduce up and broadcast down the trees.
 
-    Pipelined: the fullest link's; else a tree's block goes on only when it is complete at a node (as the paper's
-    simulator delivers blocks), links shared first come, first served.
+    If pipelined, they are the fullest link's; otherwise a tree's block goes on only when it is complete at a node (as
+    the paper's simulator delivers blocks), and links serve first come, first served.
     """
     if pipelined:
         return allreduce.fullest_link(trees, matrix) * model_mbit
@@ -120,7 +120,7 @@ def tree_seconds(
 
 
 def reduce_seconds(scheme: str, matrix: NDArray[np.float64], members: list[int], seed: int) -> float:
-    """Seconds of one partial reduce of the default model."""
+    """Return the seconds of one partial reduce of the default model."""
     if scheme in ("CREW", "OPR", "A2A"):
         return one_reduce(Setup(scheme, len(members)), matrix, members)
     if scheme == "PS":
@@ -139,7 +139,7 @@ FIG4 = ("PS", "Ring", "ToA", "BLINK", "ToA-pipelined", "BLINK-pipelined", "A2A",
 
 
 def random_reduce(scheme: str, network: str, p: int, seed: int) -> float:
-    """Seconds of a partial reduce of p random workers."""
+    """Return the seconds of a partial reduce of p random workers."""
     rng = np.random.default_rng([seed, WORKERS])
     matrix = bandwidths(network, WORKERS, rng)
     members = sorted(rng.choice(WORKERS, p, replace=False).tolist())
@@ -147,7 +147,7 @@ def random_reduce(scheme: str, network: str, p: int, seed: int) -> float:
 
 
 def fig4(trials: int) -> list[Row]:
-    """Compute times do not matter for one reduce, so each network stands for two workloads."""
+    """Return rows per network: compute times do not matter for one reduce, so each network stands for two workloads."""
     return _sweep(
         trials,
         (
@@ -173,7 +173,9 @@ VARIANTS = [
 
 
 def fig5(trials: int) -> list[Row]:
-    """`mean`: synchronised rounds per worker; `trained`: local steps that each has finished, the other way to count."""
+    """Return rows with two counts: `mean` synchronised rounds per worker, and `trained` local steps that each has
+    finished.
+    """
     rows = []
     settings = list(product((5, 10), WORKLOADS, VARIANTS))
     calls = [partial(simulate, replace(setup, p=p), workload) for p, workload, (_, setup) in settings]
@@ -185,8 +187,11 @@ def fig5(trials: int) -> list[Row]:
 
 
 def fig6(trials: int) -> list[Row]:
-    """`reduce_s`: seconds from the forming of a group to its end; `wait_s`: from a worker's being ready to the forming
-    of its group, which is all that scatter can gain by not blocking. `idle`: only on bandwidth that no group wants."""
+    """Return rows with the times of a reduce.
+
+    `reduce_s`: seconds from the forming of a group to its end. `wait_s`: from a worker's being ready to the forming of
+    its group, the most that scatter can gain by not blocking. `idle`: scatter only on bandwidth that no group wants.
+    """
     scatter = {"blocking": Setup(), "non-blocking": Setup(blocking=False)}
     scatter["non-blocking, idle"] = Setup(blocking=False, idle_only=True)
     rows = []
@@ -213,7 +218,7 @@ def fig7(trials: int) -> list[Row]:
 
 
 def faulty(count: int, seed: int, n: int = WORKERS) -> tuple[Fault, ...]:
-    """`count` random connections that are down from the start."""
+    """Return `count` random connections that are down from the start."""
     rng = np.random.default_rng([seed, count, 8])
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
     return tuple(Fault(*pairs[k]) for k in rng.choice(len(pairs), count, replace=False))
@@ -224,7 +229,9 @@ def rounds_with_faults(p: int, count: int, avoid: bool, workload: tuple[str, str
 
 
 def fig8(trials: int) -> list[Row]:
-    """`Eq. (3)`: a broken connection's block goes to one replacement; `avoid`: splittings leave it out."""
+    """Return rows: with `Eq. (3)` a broken connection's block goes to one replacement; with `avoid` splittings omit
+    it.
+    """
     return _sweep(
         trials,
         (
@@ -271,7 +278,7 @@ def fig10(trials: int) -> list[Row]:
 
 
 def noisy_seconds(noise: float, aware: bool, workload: tuple[str, str], p: int, seed: int) -> float:
-    """Mean seconds of a partial reduce when the controller believes b (1 + x), x uniform on [-noise, noise]."""
+    """Return the mean seconds of a partial reduce if the controller assumes b (1 + x), x uniform on [-noise, noise]."""
     network, times = workload
     rng = np.random.default_rng([seed, WORKERS])
     matrix = bandwidths(network, WORKERS, rng)
@@ -305,7 +312,10 @@ def _spread(workload: tuple[str, str], values: list[float]) -> str:
 
 
 def headline(trials: int) -> list[Claim]:
-    """The paper says "up to": the workload with the largest mean counts, the note has all four."""
+    """Return the claims.
+
+    The paper says "up to": the workload with the largest mean counts, and the note has all four.
+    """
     ratios: dict[tuple[str, str, int], list[list[float]]] = {}
     against = {"A2A": Setup("A2A", schedule="FS"), "OPR": Setup("OPR", schedule="FS", network_aware=False)}
     settings = list(product((5, 10), WORKLOADS))

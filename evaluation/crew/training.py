@@ -1,8 +1,8 @@
 """Iterative training with partial reduce on the flow-level simulator (CREW paper, sections III, IV, V).
 
-Workers compute and report that they are ready; who is in a group, who adds which block, and who takes a lost one over
-is decided by the policy that runs for real (`Crew`). Here is what becomes of that on the network: flows, their
-schedules, faults, and what workers do who are lost or alone.
+Workers compute and report that they are ready. The policy that also runs in the real system (`Crew`) decides which
+workers form a group, which adds which block, and which replaces a lost one. This module simulates the effect on the
+network: flows, their schedules, faults, and the behaviour of workers that are lost or alone.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from controlplane.planner.strategies.wan.policy import (
 
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
-LAST = 2  # after all classes of C1 and C2
+LAST = 2  # priority after all classes of C1 and C2
 CONTROLLER = -1
 CHUNK = 10**8
-"""Parts of a chunk that the policy counts in, for values of the model: blocks that do not end with chunks are exact."""
+"""Parts into which the policy counts the model's values, so that blocks that do not end with chunks are exact."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The connection between two workers (both ways) is down from start to end (s), or with other == None the worker
-    itself, or its connection with the CONTROLLER; whoever uses it learns of it `detection` seconds after it starts.
+    """The connection between two workers (both ways) is down from start to end (s).
 
-    worker == CONTROLLER, other == None: the controller itself, until its backup has asked all workers for their states.
+    other None: the worker itself is down; other CONTROLLER: its connection with the controller. Those that use it learn
+    of it `detection` seconds after it starts. worker CONTROLLER, other None: the controller itself is down, until its
+    backup has asked all workers for their states.
     """
 
     worker: int
@@ -59,16 +60,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Setup:
-    """scheme: CREW, OPR (only initiators add), A2A (everyone sends everything). network_aware: N-A, else E-D.
+    """The settings of a simulation.
 
-    schedule: FS (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter), C2 (scatter first).
-    blocking: scatter starts only when the group is known. idle_only: scatter that does not block takes no bandwidth
-    from flows of formed groups until its own is formed (ours; as printed it queues like all others).
-    avoid: groups are split without the connections that are known to be broken (section III: "recomputes the execution
-    scheme"), so that only what breaks later needs a replacement.
-    estimate: the bandwidths that the controller believes in.
-    budget: seconds after which a group that is not done discards its task, whatever the reason.
-    chunks: k of Algorithms 1 and 2, for scatter that does not block.
+    scheme: CREW, OPR (only initiators add), A2A (everyone sends everything). network_aware: N-A, else E-D. schedule: FS
+    (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter), C2 (scatter first). blocking: scatter
+    starts only when the group is known. idle_only: scatter that does not block takes no bandwidth from flows of formed
+    groups until its own is formed (our variant; in the paper it queues like all others). avoid: groups are split
+    without the connections that are known to be broken (section III: "recomputes the execution scheme"), so that only
+    later failures need a replacement. estimate: the bandwidths that the controller assumes. budget: seconds after which
+    an unfinished group discards its task, whatever the reason. chunks: k of Algorithms 1 and 2, for scatter that does
+    not block.
     """
 
     scheme: str = "CREW"
@@ -106,9 +107,12 @@ class Setup:
 
 @dataclass
 class Result:
-    """rounds: synchronised rounds per worker; trained: local steps that each has finished. durations: seconds from the
+    """The results of a simulation.
+
+    rounds: synchronised rounds per worker. trained: local steps that each has finished. durations: seconds from the
     forming of a group to its last worker's result, of finished tasks. waits: seconds from a worker's being ready to the
-    forming of its group. abandoned: tasks that no replacement could save, or not in time."""
+    forming of its group. abandoned: tasks that no replacement could save, or not in time.
+    """
 
     rounds: NDArray[np.int64]
     trained: NDArray[np.int64]
@@ -124,8 +128,11 @@ class Result:
 
 @dataclass
 class _Task:
-    """blocks: by their first value, who adds it and how large it is, Mbit. workers: member -> group of everything that
-    it is to receive. scatter, multicast: of each block, the latter in the order of the members."""
+    """The state of a group's task.
+
+    blocks: by their first value, the worker that adds it and its size in Mbit. workers: member -> group of all flows
+    that it is to receive. scatter, multicast: flows of each block, the latter in the order of the members.
+    """
 
     number: int
     start: float
@@ -144,7 +151,7 @@ class _Task:
 
 
 class Training:
-    """One run. bandwidth: (n, n) Mbit/s. compute(worker) -> seconds of its next local step."""
+    """A simulation run. bandwidth: (n, n) Mbit/s. compute(worker): returns the seconds of its next local step."""
 
     def __init__(self, setup: Setup, bandwidth: NDArray[np.float64], compute: Callable[[int], float]) -> None:
         self.setup = setup
@@ -166,18 +173,18 @@ class Training:
             scheme=setup.scheme, network_aware=setup.network_aware, chunk_values=CHUNK, blocking=setup.blocking,
             avoid=setup.avoid, lacks=self._lacks,
         )  # fmt: skip
-        self.queue: list[int] = []  # ready, in no group
-        self.untold: list[int] = []  # of them, whom no controller has heard
-        self.unseen: list[Event] = []  # what has happened while there was no controller
-        self.since = np.zeros(self.n)  # when each became ready
+        self.queue: list[int] = []  # workers that are ready and in no group
+        self.untold: list[int] = []  # those of them of which no controller knows
+        self.unseen: list[Event] = []  # events while there was no controller
+        self.since = np.zeros(self.n)  # times at which workers became ready
         self.result = Result(np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64))
         self.tasks: dict[int, _Task] = {}
         self.gone = np.zeros(self.n, dtype=int)  # faults per worker that the controller knows
-        self.alone = np.zeros(self.n, dtype=int)  # per worker: that it cannot talk to the controller
+        self.alone = np.zeros(self.n, dtype=int)  # per worker: faults of its connection with the controller
         self.cut = np.zeros((self.n, self.n), dtype=int)  # faults per connection
-        self.noticed = np.zeros((self.n, self.n), dtype=int)  # of connections alone, that the controller knows
+        self.noticed = np.zeros((self.n, self.n), dtype=int)  # faults of single connections that the controller knows
         self.away = 0  # faults of the controller itself
-        self.lost: set[int] = set()  # down workers that go on when they are back
+        self.lost: set[int] = set()  # workers that are down, and go on when they are back
         self.early: dict[int, tuple[range, list[int]]] = {}  # worker -> flows and blocks of its default scatter
         self.dummy = self.sim.groups(1, None)[0]
         self.default = np.zeros(self.n)  # Mbit of each worker's block in scatter that does not block
@@ -187,14 +194,14 @@ class Training:
 
     @property
     def down(self) -> NDArray[np.bool_]:
-        """Connections that are not to be used, as the controller is told; the diagonal: workers."""
+        """Connections that must not be used, as the controller is told; the diagonal stands for workers."""
         gone = self.gone > 0
         return (self.noticed > 0) | gone[:, None] | gone
 
     # --- the controller ---
 
     def _tell(self, event: Event) -> None:
-        """Now, or when there is a controller again."""
+        """Tell the controller of an event, now or when there is a controller again."""
         if self.away:
             self.unseen.append(event)
         else:
@@ -224,7 +231,7 @@ class Training:
 
     def _lacks(self, number: int, tree: int, member: str) -> bool:
         task = self.tasks.get(number)
-        if task is None:  # of this very event
+        if task is None:  # the task of this very event
             return True
         flow = task.multicast[task.task.trees[tree].first][task.members.index(int(member))]
         return bool(self.sim.remaining_many([flow])[0] > 0)
@@ -264,7 +271,7 @@ class Training:
             self.lost.add(worker)
             return
         if self.alone[worker]:
-            self._train(worker)  # on its own, until it can ask for a group again
+            self._train(worker)  # It trains on its own until it can ask for a group again.
             return
         if not self.setup.blocking:
             blocks = np.flatnonzero(self.default > 0)
@@ -282,7 +289,7 @@ class Training:
             self._tell(Ready(str(worker), self.values))
 
     def _leaves(self, worker: int) -> bool:
-        """Its being ready counts for nothing any more; whether it was."""
+        """Remove a worker from those that are ready; returns whether it was ready."""
         if worker in self.untold:
             self.untold.remove(worker)
         if worker in self.queue:
@@ -304,7 +311,7 @@ class Training:
         firsts: dict[int, int] = {}
         for tree in task.trees:
             owner, first = int(tree.root), tree.first
-            if not self.setup.blocking:  # one flow for all that is somebody's
+            if not self.setup.blocking:  # one flow for all blocks of one owner
                 first = firsts.setdefault(owner, first)
             blocks[first] = owner, blocks.get(first, (owner, 0.0))[1] + self._mbit(tree.count)
         begun = _Task(task.number, self.sim.now, members, task, blocks, dict(zip(members, groups, strict=True)))
@@ -319,8 +326,10 @@ class Training:
             self._adjust(begun)
 
     def _promise(self, task: _Task, blocks: Sequence[int], reduced: Sequence[int], members: Sequence[int]) -> range:
-        """Multicasts of these blocks to these members (member by member), each block's from the instant when its group
-        (`reduced`) of scatter flows is done."""
+        """Order multicasts of these blocks to these members (member by member).
+
+        Each block's begins when its group (`reduced`) of scatter flows is done.
+        """
         owners, sizes = np.array([task.blocks[block] for block in blocks]).T
         return self.sim.send_many(
             np.repeat(sizes, len(members)),
@@ -350,10 +359,10 @@ class Training:
             task.scatter[block] = flows[k :: len(task.blocks)]
 
     def _adjust(self, task: _Task) -> None:
-        """Algorithm 2: what each initiator has under way becomes what the group's own splitting wants."""
+        """Run Algorithm 2: change what each initiator is sending to what the group's own splitting wants."""
         now = np.zeros(self.n)
         now[task.owners()] = task.sizes()
-        kept = np.minimum(self.default, now)  # a block loses its largest indexes, and keeps the rest of its old ones
+        kept = np.minimum(self.default, now)  # A block loses its largest indexes, and keeps its remaining old ones.
         blocks = task.owners()
         groups = np.full(self.n, -1)
         groups[blocks] = self.sim.groups(len(blocks), None)
@@ -482,7 +491,7 @@ class Training:
             self.sim.at(fault.end, back)
 
     def _returns(self, worker: int) -> None:
-        """One of its faults is over; the controller hears of those that are left."""
+        """End one of a worker's faults, and tell the controller of those that are left."""
         self._tell(Back(str(worker)))
         for other in np.flatnonzero(self.noticed[worker]).tolist():
             self._tell(Lost(str(worker), str(other)))
@@ -495,7 +504,9 @@ class Training:
             self._train(worker)
 
     def _plan_handover(self, fault: Fault) -> None:
-        """Groups that have begun go on, none are formed and nothing is repaired before the backup is there."""
+        """Plan the controller's failure: groups that have begun go on; none is formed or repaired before the backup is
+        there.
+        """
 
         def leaves() -> None:
             self.away += 1
@@ -525,9 +536,9 @@ class Training:
                 self._reassign(task, tree.first, int(tree.root))
 
     def _reassign(self, task: _Task, block: int, chosen: int) -> None:
-        """Another worker adds this block; what was sent to the lost one is sent again, after all that waits already.
+        """Let another worker add this block; what was sent to the lost one is sent again, behind what already waits.
 
-        Whoever has the block's sum keeps it; the replacement multicasts to those who lack it.
+        Members that have the block's sum keep it; the replacement multicasts to those that lack it.
         """
         size = task.blocks[block][1]
         task.blocks[block] = chosen, size
@@ -536,7 +547,7 @@ class Training:
         lacking = np.flatnonzero(self.sim.remaining_many(flows) > 0)
         group = self.sim.groups(1, None)[0]
         fresh = self._promise(task, [block], [group], [task.members[k] for k in lacking])
-        self._cancel([flows[k] for k in lacking])  # before what they wait for
+        self._cancel([flows[k] for k in lacking])  # They are cancelled before the flows that they wait for.
         self._cancel(task.scatter.get(block, ()))
         for k, flow in zip(lacking.tolist(), fresh, strict=True):
             flows[k] = flow
@@ -565,7 +576,7 @@ class Training:
 
 
 def one_reduce(setup: Setup, bandwidth: NDArray[np.float64], members: Sequence[int]) -> float:
-    """Seconds of a single partial reduce of these workers, with nothing else on the network."""
+    """Return the seconds of a single partial reduce of these workers, with nothing else on the network."""
     never = float("inf")
     order = {worker: k for k, worker in enumerate(members)}
     started: set[int] = set()
