@@ -1,1 +1,1 @@
-"""Benchmarks of the hosts' data path, and the small network that they (and its tests) run on."""
+"""Benchmarks of the hosts' data path, and the small network on which they and its tests run."""

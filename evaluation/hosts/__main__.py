@@ -1,4 +1,4 @@
-"""How fast the hosts are, in one run side by side with what they replace.
+"""Measures how fast the hosts are, beside numpy and gloo in the same run.
 
     python -m evaluation.hosts [--bytes 25M] [--workers 4] [--mbps 200] [--values 256] [--repeat 3] [--no-gloo] [--json]
     python -m evaluation.hosts --workers 2,4,8 --mbps 200,400,1000,2000,4000 --bytes 100M --duration 0.5 --limit 330 \\
@@ -40,14 +40,14 @@ def _list(text: str) -> list[float]:
 
 
 def print_speeds() -> None:
-    """Part 1."""
+    """Print part 1, the conversions."""
     print(f"{'per core, GB/s of float32':32}{'numpy':>8}{'engine':>9}{'to beat':>9}")
     for name, numpy_speed, native_speed in speeds():
         print(f"{name:32}{numpy_speed:8.2f}{native_speed:9.2f}{BEAT.get(name, ''):>9}")
 
 
 def line(result: Result, what: str) -> str:
-    """One result as text."""
+    """Return one result as text."""
     own = result.network_seconds
     text = (
         f"{result.workers:3} {result.mbps:6g} {what:22}{own:8.3f} s (x{own / result.bound_seconds:4.2f})"
@@ -61,18 +61,21 @@ def line(result: Result, what: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.hosts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bytes", type=value(parse_bytes), default=25_000_000, help="size of the tensor (25M)")
     parser.add_argument("--workers", type=_list, default=[4.0], help="how many; a list for a sweep (4)")
     parser.add_argument("--mbps", type=_list, default=[200.0], help="rate of every link; a list for a sweep (200)")
-    parser.add_argument("--values", type=int, default=256, help="values a packet: 64 or 256 (256)")
+    parser.add_argument("--values", type=int, default=256, help="values per packet: 64 or 256 (256)")
     parser.add_argument(
-        "--duration", type=float, metavar="SECONDS", help="less bytes where size / bandwidth would be longer than this"
+        "--duration",
+        type=float,
+        metavar="SECONDS",
+        help="use fewer bytes if size / bandwidth would be longer than this",
     )
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="a sweep begins nothing more after that")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="a sweep starts no measurement after this time")
     parser.add_argument("--trees", type=int, default=1, help="trees of equal shares, for threads to share out (1)")
     parser.add_argument(
         "--repeat", type=int, default=3, help="runs of each, of which the median counts (default: %(default)s)"

@@ -1,9 +1,9 @@
-"""What a packet costs by each way that Linux has to carry it: through one veth pair, both ends' CPU.
+"""Measures the cost of a packet by each way that Linux has to carry it: through one veth pair, both ends' CPU.
 
     python -m evaluation.hosts.carriers [--packets 600000] [--payload 1048] [--json]
 
-Needs root (network namespaces), a C compiler, and for AF_XDP libxdp (Debian: libxdp-dev). On veth AF_XDP copies. Some
-of the receiver's work is done where the sender's call delivers the packet, so the two columns belong together.
+Needs root (network namespaces), a C compiler, and libxdp for AF_XDP (Debian: libxdp-dev). On veth AF_XDP copies. Part
+of the receiver's work is done in the sender's call that delivers the packet, so the two columns belong together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS = 60
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds of CPU a packet; lost: share of the packets that did not arrive (nothing paces the sender)."""
+    """Microseconds of CPU per packet. lost: fraction of packets that did not arrive (nothing paces the sender)."""
 
     way: str
     send_us: float
@@ -36,7 +36,7 @@ class Cost:
 
 
 def build(folder: Path) -> Path:
-    """The program. Raises OSError that says what is missing."""
+    """Compile the program and return its path. Raises OSError that says what is missing."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise OSError("no C compiler: apt-get install gcc libc6-dev")
@@ -50,7 +50,7 @@ def build(folder: Path) -> Path:
 
 
 def measure(program: Path, way: str, packets: int, payload: int) -> Cost:
-    """One way. Raises OSError with what the program says when the kernel does not do it."""
+    """Measure one way. Raises OSError with the program's message if the kernel does not support it."""
     with StarNetwork("inart-c", ["sink"], ["10.9.0.2"]) as network:
         run("ip", "-n", network.middle, "address", "add", "10.9.0.1/16", "dev", "p-sink")
         ends = {}
@@ -64,7 +64,7 @@ def measure(program: Path, way: str, packets: int, payload: int) -> Cost:
             if role == "receive":
                 told = ends[role].stdout
                 assert told is not None
-                told.readline()  # "ready", or nothing and an error below
+                told.readline()  # "ready", or nothing and then an error below
         figures = {}
         for role, process in ends.items():
             try:
@@ -81,7 +81,7 @@ def measure(program: Path, way: str, packets: int, payload: int) -> Cost:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m evaluation.hosts.carriers", description=__doc__.partition("\n")[0])
     parser.add_argument("--packets", type=int, default=600_000, help="of each run (default: %(default)s)")
     parser.add_argument("--payload", type=int, default=1048, help="bytes in UDP (1048: 256 values)")

@@ -1,4 +1,4 @@
-"""Python face of native/check.c: the engines' check word (worker_agent/native/check.h), for tests; and what it costs.
+"""The engines' check word (worker_agent/native/check.h) for Python tests, and its cost.
 
 python -m evaluation.hosts.checks
 """
@@ -32,7 +32,7 @@ def _library() -> ctypes.CDLL:
 
 
 class NativeCheck:
-    """As checkword.Check, by the C engine; words are a packet's, the check word included."""
+    """The same interface as checkword.Check, by the C engine; words are a packet's, the check word included."""
 
     def __init__(self, key: bytes, workers: int, values: int) -> None:
         self.values = values
@@ -66,7 +66,7 @@ class NativeCheck:
         return int(_library().checks_result(*given, tree, int(kind), ctypes.c_uint64(sequence), complete))
 
     def question(self, words: Sequence[int] | Wire, **header: int) -> int:
-        """header: as checkword.Check.question."""
+        """Return the check word of a question; header: as for checkword.Check.question."""
         wire, _ = self._given([*words, 0], ())
         names = ("flags", "attempt", "count", "tree", "sequence", "complete")
         given = [ctypes.c_uint32(header[name]) for name in names]
@@ -84,16 +84,16 @@ class NativeCheck:
         return bool(_library().checks_maximum_right(self._made, pointer, tree, ctypes.c_uint64(sequence)))
 
     def one_pass(self, values: NDArray[np.float32], biased: int, divisor: float) -> bool:
-        """Whether the engine's pass over a chunk's numbers and their check word at once gives what two passes give."""
+        """Return whether one pass over a chunk's numbers and their check word gives the same as two passes."""
         pointer = ctypes.c_void_p(values.ctypes.data)
         return bool(_library().checks_one_pass(self._made, pointer, biased, ctypes.c_float(divisor)))
 
 
 def nanoseconds(values: int = 256, chunks: int = 20_000, workers: int = 4, repeat: int = 40) -> tuple[float, float]:
-    """What a worker's own code costs a packet, without check words and with them: CPU time, in turns, the best of each.
+    """Return the nanoseconds of a worker's own code per packet, without check words and with them.
 
-    Arrays are larger than the caches. Exponents, conversions, copies and the array's memory are in it, system calls
-    are not.
+    It is CPU time, measured in turns, the best of each. Arrays are larger than the caches. Exponents, conversions,
+    copies and the array's memory are included, system calls are not.
     """
     check = NativeCheck(bytes(range(16)), workers, values)
     x = np.random.default_rng(1).standard_normal((chunks + 16) * values, dtype=np.float32)
@@ -108,7 +108,7 @@ def nanoseconds(values: int = 256, chunks: int = 20_000, workers: int = 4, repea
 
 
 def main() -> None:
-    """Prints it for packets of both sizes."""
+    """Print the cost for packets of both sizes."""
     for size in (64, 256):
         without, checked = nanoseconds(size)
         print(f"{size} values: {without:.0f} ns a packet without check words, {checked:.0f} ns with them")

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 
 def main(rank: int, world: int, address: str, size: int, repeat: int) -> None:
-    """All-reduces `size` bytes of float32 `repeat` times."""
+    """All-reduce `size` bytes of float32 `repeat` times."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""One setting: an all-reduce through softswitch, what it cost everybody, and gloo on the same links."""
+"""Measures one setting: an all-reduce through softswitch, its CPU costs, and gloo on the same links."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ps_server.server import Server
 from worker_agent.engine import Engine
 from worker_agent.io_options import IoOptions
 
-WINDOW_SECONDS = 0.004  # of packets that may be under way, as rules.build allows for
+WINDOW_SECONDS = 0.004  # seconds of packets that may be under way, as rules.build allows for
 LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
-BUSY = 0.85  # share of a thread's or of all cores' time from which on it is what gave out, ...
-MET = 1.1  # ... unless the time was within this of size / bandwidth
+BUSY = 0.85  # share of a thread's or of all cores' time from which on it counts as the bottleneck,
+MET = 1.1  # unless the time was within this factor of size / bandwidth
 KEYS = (
     "workers",
     "mbps",
@@ -43,13 +43,16 @@ KEYS = (
     "io",
     "cpu_idle",
 )
-"""Of a result as JSON."""
+"""Fields of a result as JSON."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What to measure. size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: of equal
-    shares, each with a port of its own; threads share them out."""
+    """What to measure.
+
+    size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: number of trees of equal
+    shares, each with a port of its own; the threads share them.
+    """
 
     workers: int
     mbps: float
@@ -63,11 +66,11 @@ class Setting:
 
     @property
     def bound_seconds(self) -> float:
-        """size / bandwidth, of wire bytes."""
+        """Seconds of size / bandwidth, in wire bytes."""
         return 8 * frame_bytes(self.values) * -(-self.size // (4 * data_values(self.values))) / (self.mbps * 1e6)
 
     def job(self) -> Star:
-        """As much under way, in all trees together, as a round trip at this rate may need."""
+        """Return a job with as much under way, in all trees together, as a round trip at this rate may need."""
         window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
         slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
         slots = max(64, slots >> math.ceil(math.log2(self.trees)))
@@ -82,11 +85,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds are medians; *_cpu_us_per_packet: of the cheapest repetition, by packets sent and answered (workers),
-    received (root) and handled (switch): what else runs on the machine only adds to it. cpu_idle: share of the
-    machine's CPU time that was idle meanwhile. packets_per_message: super-frames of workers. gave_out: where the bound
-    was not met, what was busy nearly all of the time: "cores" (all of them), "switch", "root", "worker" (their
-    threads); empty: nothing was."""
+    """The result of a measurement; seconds are medians.
+
+    *_cpu_us_per_packet: of the cheapest repetition, since other load only adds to it, by packets sent and answered
+    (workers), received (root: the parameter server) and handled (switch). cpu_idle: idle fraction of the machine's CPU
+    time. packets_per_message: in workers' super-frames. gave_out: if the bound was not met, what was busy nearly all of
+    the time: "cores" (all of them), "switch", "root", "worker" (their threads); empty: nothing was.
+    """
 
     workers: int
     mbps: float
@@ -107,12 +112,12 @@ class Result:
     gave_out: str
 
     def to_json(self) -> dict[str, Any]:
-        """KEYS of it."""
+        """Return the fields in KEYS."""
         return {key: getattr(self, key) for key in KEYS}
 
 
 class _Meter:
-    """CPU time and packets of everybody since it was made."""
+    """CPU time and packets of all participants since it was made."""
 
     def __init__(self, engines: list[Engine], server: Server, switch: Switch) -> None:
         self.engines, self.server, self.switch = engines, server, switch
@@ -133,7 +138,9 @@ class _Meter:
         )
 
     def read(self) -> tuple[float, float, float, float, dict[str, float]]:
-        """Microseconds a packet of worker, root and switch; idle share; who was busy for which share of the time."""
+        """Return microseconds per packet of worker, root and switch; the idle fraction; and busy fractions by
+        participant.
+        """
         now, seconds = self._read(), time.monotonic() - self.began
         cpu, sent, root, switch, machine = (
             [after - before for after, before in zip(a, b, strict=True)] for a, b in zip(now, self.started, strict=True)
@@ -153,7 +160,7 @@ class _Meter:
 
 
 def measure(setting: Setting) -> Result:
-    """Runs it, in namespaces that are made and removed. Raises AssertionError when results differ among workers."""
+    """Run the measurement in namespaces that are made and removed. Raises AssertionError if workers' results differ."""
     job = setting.job()
     agents = job.workers + job.servers
     names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]
@@ -204,7 +211,7 @@ def _gave_out(setting: Setting, seconds: list[float], busy: list[dict[str, float
 
 
 def _tensors(workers: int, size: int, repetition: int) -> list[NDArray[np.float32]]:
-    """One a worker, of `size` bytes."""
+    """Return one tensor of `size` bytes per worker."""
     return [
         np.random.default_rng([repetition, worker]).standard_normal(size // 4, dtype=np.float32)
         for worker in range(workers)
@@ -212,7 +219,7 @@ def _tensors(workers: int, size: int, repetition: int) -> list[NDArray[np.float3
 
 
 def _allreduce(engines: list[Engine], tensors: list[NDArray[np.float32]]) -> float:
-    """Seconds from the first submission to the last completion."""
+    """Return the seconds from the first submission to the last completion."""
     start = time.monotonic()
     works = [engine.allreduce_async(tensor) for engine, tensor in zip(engines, tensors, strict=True)]
     for work in works:
@@ -221,18 +228,22 @@ def _allreduce(engines: list[Engine], tensors: list[NDArray[np.float32]]) -> flo
 
 
 def _check(tensors: list[NDArray[np.float32]]) -> None:
-    """After the measurement: comparing takes one core for as long as the all-reduce does, and would count as idle time
-    of the other."""
+    """Compare the results after the measurement.
+
+    Comparing takes one core for as long as the all-reduce does, and would distort the idle time of the other.
+    """
     if any(tensor.tobytes() != tensors[0].tobytes() for tensor in tensors):
         raise AssertionError("the workers' results differ")
 
 
 def gloo_seconds(network: StarNetwork, job: Star, size: int, repeat: int) -> list[float]:
-    """The same tensor by torch.distributed's gloo backend; the middle is a bridge in the kernel."""
+    """Return the seconds of the same all-reduces by torch.distributed's gloo backend, through a bridge in the
+    kernel.
+    """
     first, world = job.workers[0].address, len(job.workers)
     with network.bridged(), ExitStack() as stack:
         processes = []
-        quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # it warns that the hosts have no names
+        quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # gloo warns that the hosts have no names
         for config in job.workers:
             command = [sys.executable, "-m", "evaluation.hosts.gloo"]
             command += [str(part) for part in (config.index, world, first, size, repeat)]

@@ -1,4 +1,4 @@
-"""A star of network namespaces: one a host, each with a veth to a namespace in the middle. Needs root."""
+"""A star of network namespaces: one per host, each with a veth pair to a namespace in the middle. Needs root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(*command: str) -> str:
-    """The output of a command. Raises OSError with what it wrote when it fails."""
+    """Run a command and return its output. Raises OSError with what it wrote if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
@@ -23,7 +23,7 @@ def run(*command: str) -> str:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """The calling thread is in `namespace`: sockets made here stay there."""
+    """Put the calling thread into `namespace`: sockets made inside stay there."""
     with open("/proc/thread-self/ns/net") as here, open(f"/run/netns/{namespace}") as there:
         if _libc.setns(there.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
@@ -56,7 +56,7 @@ class StarNetwork:
             raise
 
     def _link(self, name: str) -> None:
-        """The veth between a host and the middle, with the host's address, up and shaped."""
+        """Make the veth pair between a host and the middle, with the host's address, up and shaped."""
         namespace, port = self.hosts[name], f"p-{name}"
         middle = ("ip", "-n", self.middle, "link")
         run(*middle, "add", "dev", port, "type", "veth", "peer", "name", "data0", "netns", namespace)
@@ -68,13 +68,16 @@ class StarNetwork:
                 run("tc", "-n", where, "qdisc", "add", "dev", interface, *shape)
 
     def remake(self, name: str) -> None:
-        """Deletes a host's link and makes it again: both ends have their old names, the host its address, but they are
-        other interfaces to the kernel. (A container's network is restarted; a card's driver is loaded again.)"""
+        """Delete a host's link and make it again, as when a container's network restarts or a card's driver is
+        reloaded.
+
+        Both ends get their old names and the host its address, but they are other interfaces to the kernel.
+        """
         self.unlink(name)
         self._link(name)
 
     def unlink(self, name: str) -> None:
-        """Deletes a host's link, if it is there; `remake` makes it again."""
+        """Delete a host's link if it exists; `remake` makes it again."""
         with suppress(OSError):
             run("ip", "-n", self.middle, "link", "delete", "dev", f"p-{name}")
 
@@ -94,12 +97,12 @@ class StarNetwork:
         )
 
     def ports(self) -> list[str]:
-        """The middle's interfaces."""
+        """Return the middle's interfaces."""
         return [f"p-{name}" for name in self.hosts]
 
     @contextmanager
     def bridged(self) -> Iterator[None]:
-        """The middle is an Ethernet bridge (for IP between the hosts), instead of whatever else uses its ports."""
+        """Make the middle an Ethernet bridge (for IP between the hosts), instead of what else uses its ports."""
         run("ip", "-n", self.middle, "link", "add", "dev", "br0", "type", "bridge")
         try:
             run("ip", "-n", self.middle, "link", "set", "dev", "br0", "up")
@@ -110,7 +113,7 @@ class StarNetwork:
             run("ip", "-n", self.middle, "link", "delete", "dev", "br0")
 
     def close(self) -> None:
-        """Removes all of it. Again: nothing happens."""
+        """Remove everything; may be called again."""
         while self._made:
             with suppress(OSError):
                 run("ip", "netns", "delete", self._made.pop())

@@ -1,4 +1,4 @@
-"""Python face of native/numbers.c: the engine's conversions one chunk at a time, for tests; and their speed."""
+"""The engine's conversions one chunk at a time, for Python tests (native/numbers.c), and their speed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def _pointer(array: Array) -> ctypes.c_void_p:
 
 
 def exponent(chunk: Array, dtype: str = "float32") -> int:
-    """As fixedpoint.exponent, by the C engine; `chunk` has the dtype's bits (bfloat16: uint16)."""
+    """Return a chunk's exponent by the C engine, as fixedpoint.exponent does; `chunk` has the dtype's bits (bfloat16:
+    uint16).
+    """
     return int(_library().numbers_exponent(_pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
 
 
 def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") -> NDArray[np.int32]:
-    """As fixedpoint.quantise, by the C engine."""
+    """Quantise a chunk by the C engine, as fixedpoint.quantise does."""
     wire = np.empty(chunk.size, ">i4")
     size = ctypes.c_size_t(chunk.size)
     _library().numbers_quantise(_pointer(chunk), size, DTYPES[dtype], biased, workers, _pointer(wire))
@@ -44,7 +46,9 @@ def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") ->
 
 
 def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = False, dtype: str = "float32") -> Array:
-    """As fixedpoint.dequantise, by the C engine; the result has the dtype's bits (bfloat16: uint16)."""
+    """Dequantise sums by the C engine, as fixedpoint.dequantise does; the result has the dtype's bits (bfloat16:
+    uint16).
+    """
     wire = sums.astype(">i4")
     result: Array = np.empty(sums.size, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
     size = ctypes.c_size_t(sums.size)
@@ -53,7 +57,7 @@ def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = 
 
 
 class _Fields(ctypes.Structure):
-    """struct inart_fields of native/fields.h."""
+    """The structure struct inart_fields of native/fields.h."""
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("count", "width", "workers")),
@@ -77,7 +81,9 @@ def _fields(fields: Fields) -> _Fields:
 def quantise_fields(
     fields: Fields, chunk: Array, biased: int, position: int = 0, dtype: str = "float32"
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """As Fields.quantise and Fields.residual, by the C engine."""
+    """Return the quantised fields and the residual of a chunk by the C engine, as Fields.quantise and Fields.residual
+    do.
+    """
     wire = np.empty(fields.words, ">i4")
     residual = np.empty(chunk.size, np.float32)
     _library().numbers_fields_quantise(
@@ -97,7 +103,9 @@ def quantise_fields(
 def dequantise_fields(
     fields: Fields, sums: NDArray[np.int32], count: int, biased: int, *, mean: bool = False, dtype: str = "float32"
 ) -> Array:
-    """As Fields.dequantise, by the C engine; the result has the dtype's bits (bfloat16: uint16)."""
+    """Dequantise fields by the C engine, as Fields.dequantise does; the result has the dtype's bits (bfloat16:
+    uint16).
+    """
     wire = sums.astype(">i4")
     result: Array = np.empty(count, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
     _library().numbers_fields_dequantise(
@@ -114,7 +122,7 @@ def dequantise_fields(
 
 
 def best_seconds(function: Callable[[], object], repeat: int = 7) -> float:
-    """CPU seconds of the quickest of a few calls, in this thread."""
+    """Return the CPU seconds of the fastest of a few calls, in this thread."""
     best = float("inf")
     for _ in range(repeat):
         start = time.thread_time()
@@ -124,7 +132,9 @@ def best_seconds(function: Callable[[], object], repeat: int = 7) -> float:
 
 
 def speeds(megabytes: int = 25, values: int = 256, workers: int = 4) -> list[tuple[str, float, float]]:
-    """(what, GB/s of numpy, GB/s of the C engine), per core, over a float32 tensor that is larger than the caches."""
+    """Return (name, GB/s of numpy, GB/s of the C engine), per core, over a float32 tensor that is larger than the
+    caches.
+    """
     chunks = megabytes * 1_000_000 // (4 * values)
     x = np.random.default_rng(1).standard_normal(chunks * values, dtype=np.float32)
     gigabytes = x.nbytes / 1e9

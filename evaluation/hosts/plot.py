@@ -1,4 +1,4 @@
-"""The sweep as a picture: time over the bound, against the links' rate, a panel per number of workers."""
+"""Draws a sweep: time over the bound, against the links' rate, a panel per number of workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evaluation.hosts.measure import Result
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Writes `path`. A hollow marker names what gave out: the cores, or the thread of the switch, root or a worker."""
+    """Write the picture to `path`. A hollow marker names the bottleneck: the cores, or the thread of a participant."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -40,7 +40,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.set_title(f"{workers} workers")
         axes.set_xlabel("Mbit/s a link")
     slowest = max(max(r.network_seconds, r.gloo_seconds or 0.0) / r.bound_seconds for r in results)
-    panels[0][0].set_ylim(0, 1.1 * slowest)  # of all panels: they share the axis
+    panels[0][0].set_ylim(0, 1.1 * slowest)  # This holds for all panels, which share the axis.
     panels[0][0].set_ylabel("time, size / bandwidth = 1")
     panels[0][0].legend(fontsize="small", loc="upper left")
     sizes = sorted({round(result.bytes / 1e6) for result in results})

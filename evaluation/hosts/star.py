@@ -1,4 +1,4 @@
-"""A job around one switch, as the control plane sees it: topology, plan, and what `rules.build` makes of them."""
+"""A job around one switch, as the control plane sees it: topology, plan, and the rules and configurations for it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ UNLIMITED_MBPS = 1e6
 
 @dataclass(frozen=True)
 class TreeShape:
-    """One tree of a star: which PS is its root, its share, and if the switch aggregates it (else its flows are
-    direct)."""
+    """One tree of a star: its parameter server, its share, and whether the switch aggregates it (else flows are
+    direct).
+    """
 
     root: int = 0
     share: float = 1.0
@@ -30,8 +31,11 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class Star:
-    """A job around one switch: configurations of its workers (ports 1 .. W) and PSs (the ports after them), and what
-    the switch has to hold."""
+    """A job around one switch: configurations of its workers (ports 1 .. W) and parameter servers (the ports after
+    them).
+
+    rules: what the switch has to hold.
+    """
 
     workers: tuple[AgentConfig, ...]
     servers: tuple[AgentConfig, ...]
@@ -52,9 +56,12 @@ def star(
     hosts: Sequence[str] = (),
     gathers: bool = False,
 ) -> Star:
-    """A star; rate_mbps: wire bits a worker sends in all (0: not paced). slots: the window of each tree, whatever its
-    rate. hosts: whose links the switch's ports 1, 2, .. are, also of hosts that the job does not use (default: the
-    job's). gathers: what a worker gathers does not come back to it."""
+    """Return a star.
+
+    rate_mbps: wire rate of a worker in all (0: not paced). slots: window of each tree, whatever its rate. hosts: the
+    hosts at the switch's ports 1, 2, .., including some that the job does not use (default: the job's). gathers: what a
+    worker gathers does not come back to it.
+    """
     names = tuple(f"w{index}" for index in range(workers)), tuple(f"s{index}" for index in range(servers))
     topology = _topology(*names, hosts)
     job = Job("star", *names, model_bytes=4)
@@ -95,7 +102,7 @@ def _tree(shape: TreeShape, workers: Sequence[str], servers: Sequence[str]) -> T
 
 
 def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
-    """With windows of `slots` chunks."""
+    """Return the agent's configuration with windows of `slots` chunks."""
     return replace(
         agent,
         worker_trees=tuple(
@@ -106,7 +113,7 @@ def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
 
 
 def _moved(labels: Sequence[LabelEntry], slots: int) -> list[LabelEntry]:
-    """The aggregation points with `slots` slots each, one after another."""
+    """Return the entries with `slots` slots for each aggregation point, one after another."""
     bases = sorted({entry.action.slot_base for entry in labels if isinstance(entry.action, Aggregate)})
     return [
         replace(

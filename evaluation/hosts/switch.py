@@ -1,4 +1,4 @@
-"""softswitch in the middle of a star: a process of its own, programmed over P4Runtime as any switch."""
+"""softswitch in the middle of a star: a process of its own, programmed over P4Runtime like any switch."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Faults:
-    """What every port does to what it sends: probabilities, delay of all packets and how much longer a reordered one is
-    held back, in seconds. corrupt: a bit flips, of the frame's bytes from corrupt_from up to corrupt_until (0: its
-    end), and no kernel notices."""
+    """The faults that every port injects into what it sends.
+
+    They are probabilities, the delay of all packets, and how much longer a reordered one is held back, in seconds.
+    corrupt: probability that a bit flips, in bytes corrupt_from up to corrupt_until of the frame (0: its end), without
+    any kernel noticing.
+    """
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -41,7 +44,7 @@ class Faults:
 
 
 class Switch:
-    """Port i + 1 is interfaces[i], in the network namespace `namespace`. Fill its tables with install() or renew()."""
+    """A switch whose port i + 1 is interfaces[i] in a network namespace. Fill its tables with install() or renew()."""
 
     def __init__(self, namespace: str, interfaces: Sequence[str], values_per_packet: int, seed: int = 1) -> None:
         self.ports = len(interfaces)
@@ -69,7 +72,8 @@ class Switch:
             os.close(writer)
         try:
             with os.fdopen(reader) as ready:
-                if not ready.readline().startswith("READY"):  # empty when the process ends before it is ready
+                # The line is empty if the process ends before it is ready.
+                if not ready.readline().startswith("READY"):
                     raise OSError(f"softswitch did not start: {self._log.read_text().strip()[-2000:]}")
             self._target = P4RuntimeTarget(
                 "switch", f"unix:{folder}/p4runtime", DEVICE, P4RuntimeKind(artifact).program
@@ -80,18 +84,18 @@ class Switch:
             raise
 
     def install(self, rules: RuleSet) -> None:
-        """Exactly these entries, by difference; slots keep what they hold."""
+        """Install exactly these entries, by difference; slots keep their content."""
         fabric.install([self._target], {"switch": rules})
 
     def renew(self, rules: RuleSet, values_per_packet: int) -> None:
-        """As if it had been started anew with these entries, and no faults: empty slots, counters at 0."""
+        """Reset the switch to these entries without faults, as after a start: empty slots, counters at 0."""
         self._target.program = P4RuntimeKind(find("v1model", values_per_packet)).program
         self._target.session.set_pipeline(self._target.program.pipeline_config())
         self.faults(Faults())
         self.install(rules)
 
     def faults(self, faults: Faults, ports: Iterable[int] | None = None) -> None:
-        """Of what leaves by these ports (every one), one after the other, from now on."""
+        """Inject faults into what leaves by these ports (None: all), one after the other, from now on."""
         shape = {
             "loss": faults.loss,
             "duplicate": faults.duplicate,
@@ -105,20 +109,21 @@ class Switch:
             "corrupt_hidden": 1,
         }
         for port in range(1, self.ports + 1) if ports is None else ports:
-            self._ask(command="shape", device=DEVICE, port=port, shape=shape)  # all: what is not given stays
+            # all of them, since settings that are not given stay
+            self._ask(command="shape", device=DEVICE, port=port, shape=shape)
 
     def forget(self) -> None:
-        """All slots, as if it had been started anew: the program and its entries are put on it again."""
+        """Clear all slots, as after a start, by loading the program and its entries again."""
         rules = self._target.read()
         self._target.session.set_pipeline(self._target.program.pipeline_config())
         self.install(rules)
 
     def verdicts(self) -> dict[str, int]:
-        """Packets by what happened to them."""
+        """Return the number of packets by verdict."""
         return self._target.read_verdicts()
 
     def cpu_seconds(self) -> float:
-        """CPU time of the process so far."""
+        """Return the process's CPU time so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -134,7 +139,7 @@ class Switch:
         return answer.get("result")
 
     def close(self) -> None:
-        """Ends the process. Again: nothing happens."""
+        """End the process; may be called again."""
         self._target.close()
         self._end()
 

@@ -1,1 +1,1 @@
-"""The InArt paper's figures, from plans: one command per figure, python -m evaluation.inart."""
+"""The InArt paper's figures, computed from plans: python -m evaluation.inart."""

@@ -1,4 +1,4 @@
-"""The InArt paper's figures, and how good and how fast our planner is.
+"""Computes the InArt paper's figures, and measures how good and how fast our planner is.
 
 figure NUMBER, all: the table and the plot of a figure of the paper. headline: the paper's claims with ours beside them.
 times: seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs. bounds: `inart` against its bounds, links
@@ -35,7 +35,7 @@ from evaluation.inart.times import (
 
 
 def point_text(mean: float, spread: float) -> str:
-    """A column of the table; what is only rounding is no spread."""
+    """Return a column of the table; a spread that is only rounding is shown as 0."""
     return f"{mean:>10.4g} ± {spread if spread > 1e-9 * mean else 0:<5.2g}"
 
 

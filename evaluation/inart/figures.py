@@ -1,4 +1,4 @@
-"""The figures: what is on the axes, our numbers, the paper's printed ones, and why they differ."""
+"""The figures of the InArt paper: their axes, our numbers, the paper's printed ones, and why they differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUND_TRIP = (
 
 @dataclass
 class Panel:
-    """One plot: strategy -> list of (mean, standard deviation) along x."""
+    """One plot. series: strategy -> list of (mean, standard deviation) along x."""
 
     title: str
     x_label: str
@@ -41,7 +41,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """paper: what the paper prints in its text. why: where and why ours differ."""
+    """A figure. paper: what the paper prints in its text. why: where and why ours differ."""
 
     number: int
     title: str
@@ -53,7 +53,7 @@ class Figure:
 def _series(
     sweep: Sweep, scenario: str, xs: list[tuple[int, int]], seeds: int, value: Callable[[Result, int], float]
 ) -> dict[str, list[tuple[float, float]]]:
-    """value(result, bytes) over xs = (workers, model bytes)."""
+    """Return value(result, bytes) over xs = (workers, model bytes), by strategy."""
     cases = [
         Case(scenario, workers, seed, strategy) for strategy in STRATEGIES for workers, _ in xs for seed in range(seeds)
     ]
@@ -68,7 +68,7 @@ def _series(
 
 
 def over_workers(y_label: str, size: int, value: Callable[[Result, int], float]) -> Callable[[Sweep, int], list[Panel]]:
-    """Fat-tree, both scenarios, 10 to 50 workers."""
+    """Return a function that computes panels of both fat-tree scenarios over 10 to 50 workers."""
 
     def panels(sweep: Sweep, seeds: int) -> list[Panel]:
         xs = [(workers, size) for workers in WORKERS]
@@ -82,7 +82,7 @@ def over_workers(y_label: str, size: int, value: Callable[[Result, int], float])
 
 
 def network_throughput(sweep: Sweep, seeds: int) -> list[Panel]:
-    """On all links, and as the workers send it."""
+    """Return panels with the throughput on all links, and as the workers send it."""
     panels = over_workers("Mbit/s", 0, lambda r, _: r.throughput_mbps)(sweep, seeds)
     for scenario in SCENARIOS:
         xs = [(workers, workers) for workers in WORKERS]
@@ -93,7 +93,7 @@ def network_throughput(sweep: Sweep, seeds: int) -> list[Panel]:
 
 
 def over_models(y_label: str, value: Callable[[Result, int], float]) -> Callable[[Sweep, int], list[Panel]]:
-    """Fat-tree, both scenarios, the three gradient sizes."""
+    """Return a function that computes panels of both fat-tree scenarios over the three gradient sizes."""
 
     def panels(sweep: Sweep, seeds: int) -> list[Panel]:
         xs = [(MODEL_WORKERS, size) for size in MODELS.values()]
@@ -108,7 +108,10 @@ def over_models(y_label: str, value: Callable[[Result, int], float]) -> Callable
 def on_testbed(
     y_label: str, models: list[str], value: Callable[[Result, int], float]
 ) -> Callable[[Sweep, int], list[Panel]]:
-    """The paper's testbed, 2 to 6 workers; its instance has nothing random but the rounding of R-InArt."""
+    """Return a function that computes panels of the paper's testbed over 2 to 6 workers.
+
+    Its instance has nothing random but the rounding of R-InArt.
+    """
 
     def panels(sweep: Sweep, seeds: int) -> list[Panel]:
         names = [str(workers) for workers in TESTBED_WORKERS]

@@ -1,4 +1,4 @@
-"""The paper's claims with ours beside them."""
+"""The paper's claims beside our numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ EXAMPLE = (
 
 
 def compared(values: dict[str, float], others: tuple[str, ...], name: str, sign: int) -> dict[str, float]:
-    """How much inart is above (sign 1) or below (-1) others, as a part of theirs."""
+    """Return how much inart is above (sign 1) or below (-1) the others, as a fraction of theirs."""
     return {f"{name}_{other}": sign * (values["inart"] / values[other] - 1) for other in others}
 
 
 def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
-    """Rates in Mbit/s (Fig. 1: units of its example; testbed: Gbit/s), times in s, traffic in MB; means over seeds."""
+    """Return the claims: rates in Mbit/s (Fig. 1: units of its example; testbed: Gbit/s), times in s, traffic in MB.
+
+    They are means over the seeds.
+    """
     topology = testbed()
     job = parse_job("", topology)
     example = {name: get_strategy(name)(topology, job).rate_mbps for name in (*STRATEGIES, "exact")}

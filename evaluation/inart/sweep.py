@@ -1,4 +1,4 @@
-"""Plans over many instances, each computed once and kept in a file, and their means with spread."""
+"""Plans for many instances, each computed once and kept in a file, and their means with spread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCENARIOS = ("homogeneous", "heterogeneous")
 MODELS = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}  # bytes, section 5.3.1
 TESTBED_MODELS = {"VGG19": 548_000_000, "ResNet-50": 97_000_000}  # bytes, section 5.2.1
 # The testbed's capacities are not printed. Fig. 1's, scaled so that LBMM sends the 15.4 Gbit/s that the paper measured
-# with 6 workers, are the one reading that fits the example it says the testbed has.
+# with 6 workers, are the only reading that fits the example that the testbed is said to follow.
 TESTBED_UNIT_MBPS = 15_400 / (4 / 3)
 
 PLANNER_MODULES = ("evaluate", "generators", "job", "plan/model", "routing", "topology")
@@ -44,7 +44,7 @@ STRATEGY_MODULES = (
 
 @dataclass(frozen=True)
 class Case:
-    """scenario: homogeneous, heterogeneous (fat-tree k=6, 4 PSs) or testbed."""
+    """An instance. scenario: homogeneous, heterogeneous (fat-tree k=6, 4 parameter servers) or testbed."""
 
     scenario: str
     workers: int
@@ -58,8 +58,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """Of one plan: sending rate and bound in Mbit/s; gradient traffic on all links in Mbit/s; streams per unit of the
-    model that enter the parameter servers (times the model's bytes: their ingress traffic per iteration)."""
+    """The numbers of one plan.
+
+    rate_mbps, bound_mbps: sending rate and bound. throughput_mbps: gradient traffic on all links. ps_streams: streams
+    per unit of the model that enter the parameter servers (times the model's bytes: their ingress traffic per
+    iteration).
+    """
 
     rate_mbps: float
     bound_mbps: float
@@ -102,7 +106,7 @@ def compute(case: Case) -> tuple[Case, Result]:
 
 
 def planner_digest() -> str:
-    """Of the source that plans come from: what other source has planned is not taken up."""
+    """Return a digest of the planner's source: results of other source are not reused."""
     package = Path(planner.__file__).parent
     files = [package / f"{name}.py" for name in PLANNER_MODULES] + [Path(__file__)]
     files += [package / "strategies" / f"{name}.py" for name in STRATEGY_MODULES]
@@ -110,8 +114,10 @@ def planner_digest() -> str:
 
 
 class Sweep:
-    """Results by case, kept in results/inart/plans-DIGEST.jsonl so that figures share them and a run can be taken up
-    again, as long as the planner's source stays the same."""
+    """Results by case, kept in results/inart/plans-DIGEST.jsonl.
+
+    Figures share them, and an interrupted run can continue, as long as the planner's source stays the same.
+    """
 
     def __init__(self, directory: Path, jobs: int = 1) -> None:
         self.file = directory / f"plans-{planner_digest()}.jsonl"
@@ -123,7 +129,7 @@ class Sweep:
                 self.results[entry["key"]] = Result(**entry["result"])
 
     def ensure(self, cases: Iterable[Case]) -> None:
-        """Computes what is missing."""
+        """Compute the missing results."""
         missing = [case for case in dict.fromkeys(cases) if case.key not in self.results]
         if not missing:
             return
@@ -149,10 +155,10 @@ class Sweep:
 
 
 def mean_and_spread(values: list[float]) -> tuple[float, float]:
-    """Mean and standard deviation (0 for one value)."""
+    """Return mean and standard deviation (0 for one value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def seconds(model_bytes: int, rate_mbps: float) -> float:
-    """Time to send a gradient at the rate."""
+    """Return the time to send a gradient at the rate."""
     return model_bytes * 8 / (rate_mbps * 1e6) if rate_mbps > 0 else math.inf

@@ -1,4 +1,4 @@
-"""How long plans take and how large their programs are."""
+"""Measures how long plans take and how large their linear programs are."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from controlplane.planner.strategies.fabric.master import to_trees
 
 # k, workers, parameter servers, seconds that the whole plan may take
 TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))
-WORKERS_AND_SERVERS = {4: (12, 2), 6: (50, 4), 8: (120, 8)}  # of the fat-tree of k pods
+WORKERS_AND_SERVERS = {4: (12, 2), 6: (50, 4), 8: (120, 8)}  # workers and parameter servers of the fat-tree of k pods
 
 
 @dataclass(frozen=True)
 class Timing:
-    """seconds: loaded inputs to the integer, routed plan, the least of the repetitions; cpu_seconds: of that one.
+    """The times of one instance.
 
+    seconds: from loaded inputs to the integer, routed plan, the least of the repetitions; cpu_seconds: of that one.
     rows, columns, nonzeros: of the program without links. bound_mbps: section 7's.
     """
 
@@ -48,7 +49,7 @@ class Timing:
 
 
 def measure_times(repetitions: int, progress: Any = None) -> list[Timing]:
-    """Homogeneous and heterogeneous (10 to 30 Mbit/s) fat-trees of TARGETS."""
+    """Measure homogeneous and heterogeneous (10 to 30 Mbit/s) fat-trees of TARGETS."""
     results = []
     for k, workers, servers, target in TARGETS:
         for scenario, spread in (("homogeneous", None), ("heterogeneous", (10.0, 30.0))):
@@ -86,10 +87,10 @@ def times_json(timings: list[Timing]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Binding:
-    """inart on one instance, beside the bounds. rate of the evaluator, from the integer plan.
+    """inart on one instance, beside the bounds; rates are the evaluator's, for the integer plan.
 
-    limit_mbps: the best cheap bound, which what names; bound_mbps: of switches, parameter servers and workers' links
-    alone; gap: 1 - rate / limit. binding: links between switches hold the rate back. seconds: CPU time.
+    limit_mbps: the best cheap bound, which `what` names. bound_mbps: of switches, parameter servers and workers' links
+    alone. gap: 1 - rate / limit. binding: whether links between switches limit the rate. seconds: CPU time.
     """
 
     k: int
@@ -108,7 +109,7 @@ class Binding:
 
 
 def measure_binding(k: int, divisor: float, scenario: str, seed: int) -> Binding:
-    """One plan and its bounds."""
+    """Compute one plan and its bounds."""
     spread = (10.0, 30.0) if scenario == "heterogeneous" else None
     topology = fattree(k, heterogeneous=spread, seed=seed, oversubscription=divisor)
     workers, servers = WORKERS_AND_SERVERS[k]
@@ -133,7 +134,7 @@ def binding_line(found: Binding) -> str:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """What trees of several levels are worth. levels: share of the model by number of additions on the longest way."""
+    """The value of multi-level trees. levels: share of the model by number of additions on the longest route."""
 
     k: int
     workers: int
@@ -148,7 +149,7 @@ class Hierarchy:
 
 
 def measure_hierarchy(k: int, divisor: float, aggregation_mbps: float, seed: int) -> Hierarchy:
-    """`inart` beside column generation over single-level trees and the best baseline."""
+    """Compare `inart` with column generation over single-level trees and the best baseline."""
     topology = fattree(k, oversubscription=divisor, aggregation_mbps=aggregation_mbps)
     workers, servers = WORKERS_AND_SERVERS[k]
     job = place_job(topology, workers, servers, seed=seed)
@@ -170,7 +171,7 @@ def measure_hierarchy(k: int, divisor: float, aggregation_mbps: float, seed: int
 
 
 def tree_levels(tree: Tree) -> int:
-    """Switches that add on the longest way to the root."""
+    """Return the number of switches that add on the longest route to the root."""
     onwards = {relay.node: relay.next for relay in tree.relays}
 
     def depth(node: str) -> int:

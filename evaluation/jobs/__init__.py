@@ -1,1 +1,1 @@
-"""Many jobs on one network: a soak in the emulation, and what sharing does to completion times."""
+"""Many jobs on one network: a soak test in the emulation, and the effect of sharing on completion times."""

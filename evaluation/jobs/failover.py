@@ -1,12 +1,12 @@
-"""A switch is killed in the middle of an all-reduce: how much later all workers have the right sum, and what takes it.
+"""Kills a switch in the middle of an all-reduce and measures how much later all workers have the right sum, and why.
 
     python -m evaluation.jobs failover                                   k = 4, links of 20 Mbit/s, a core switch
     python -m evaluation.jobs failover --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20 --switch s1
 
-The same all-reduce twice on an emulated network, first undisturbed. The switch is off for good, its controller has no
-answer any more. *noticed*: until the controller takes it for lost. *led around*: until what runs goes other ways. *the
-rest*: what was lost is sent again, and what the ways that are left carry more slowly; of that, *at these rates* is what
-cannot be less: what was left, at the rate that is left. Exit status 3: a sum was wrong.
+The same all-reduce runs twice on an emulated network, first undisturbed. The switch stays off, and its controller
+cannot reach it any more. *noticed*: until the controller takes the switch for lost. *led around*: until the running job
+is rerouted. *the rest*: sending lost packets again, and the lower rate of the remaining routes; of that, *at these
+rates* is what cannot be less: the rest of the data at the rate that is left. Exit status 3: a sum was wrong.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ from topologies.deployment import Fabric
 from topologies.zygote import Zygote
 
 IN_THE_MIDDLE = 0.4
-"""Of the time that it takes undisturbed."""
+"""The switch is killed after this fraction of the undisturbed time."""
 SLACK_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds: of the all-reduce undisturbed and with the failure; after the failure until the controller knew, and
-    until the job was led around it; more at the rates of the ways that are left. what: of that, in the controller's
-    words."""
+    """The times of one run, in seconds.
+
+    undisturbed, failed: of the all-reduce without and with the failure. noticed, led: from the failure until the
+    controller knew, and until the job was rerouted. slower: the additional time at the remaining routes' rates. what:
+    the controller's words for it.
+    """
 
     undisturbed: float
     failed: float
@@ -65,7 +68,7 @@ class Run:
 
 
 def spine(plan: Plan, topology: Topology) -> str:
-    """Of the switches that are farthest from servers, the one that most trees of a plan go over."""
+    """Return, of the switches that are farthest from servers, the one that most trees of a plan use."""
     ring, seen = set(topology.servers), set(topology.servers)
     while further := {v for node in ring for v in topology.neighbours(node)} - seen:
         ring, seen = further, seen | further
@@ -74,7 +77,7 @@ def spine(plan: Plan, topology: Topology) -> str:
 
 
 def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, say: Say) -> Run:
-    """One network, the all-reduce twice. switch: "": `spine`. Raises EmulationError."""
+    """Run the all-reduce twice on one network. switch: "" for `spine`. Raises EmulationError."""
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, "softswitch", seed=seed))
         zygote = stack.enter_context(Zygote(emulation, MODULES))
@@ -105,7 +108,9 @@ def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, 
 
 
 def slower(left: float, what: str) -> float:
-    """Seconds that what was left takes longer at the rate that is left, by the controller's words."""
+    """Return how many seconds longer the remaining data takes at the remaining rate, read from the controller's
+    words.
+    """
     rates = re.search(r"at ([0-9.e+-]+) of ([0-9.e+-]+) Mbit/s", what)
     return left * (float(rates[2]) / float(rates[1]) - 1) if rates else 0.0
 
@@ -118,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--topology", default="fattree:k=4,bandwidth=20", metavar="T", help="default: %(default)s")
     parser.add_argument("--job", default="workers=8,ps=2", metavar="J", help="default: %(default)s")
-    parser.add_argument("--switch", default="", metavar="NAME", help="default: of the spines, the most used")
+    parser.add_argument("--switch", default="", metavar="NAME", help="default: the most used spine")
     parser.add_argument("--allreduce", default="12M", metavar="BYTES", help="default: %(default)s")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="default: %(default)s")
     arguments = parser.parse_args(argv)

@@ -1,9 +1,9 @@
-"""Two jobs on one network, planned one after the other and together: what each gets, beside the fair bound.
+"""Plans two jobs on one network, one after the other and together, and compares their rates with the fair bound.
 
     python -m evaluation.jobs fair                     k = 6, two jobs of 22 workers and 2 parameter servers
 
-Of these two jobs the lower rate cannot be above 10.6 Mbit/s: their servers' links bound it (tests/controlplane/
-test_sharing.py). What is printed for `together` holds for both at once: each is evaluated beside the other's load.
+The lower rate of these two jobs cannot be above 10.6 Mbit/s: their servers' links bound it (tests/controlplane/
+test_sharing.py). The rates printed for `together` hold for both at once: each is evaluated beside the other's load.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from controlplane.service.residual import with_loads
 
 
 def two_jobs(topology: Topology, workers: int, servers: int, seed: int) -> list[Job]:
-    """On servers of their own, drawn by the seed."""
+    """Return two jobs on servers of their own, drawn by the seed."""
     first = place_job(topology, workers, servers, seed=seed, name="one")
     free = topology.replace(remove_nodes=[*first.workers, *first.parameter_servers])
     return [first, place_job(free, workers, servers, seed=seed + 1, name="two")]
 
 
 def rates(topology: Topology, jobs: Sequence[Job]) -> dict[str, list[float]]:
-    """Mbit/s of each job: alone, one after the other, together. What holds for all at once is what is said."""
+    """Return the rates of the jobs in Mbit/s: alone, one after the other, together; each holds for all jobs at once."""
     planner = get_strategy("inart")
     alone = [planner(topology, job, seed=0) for job in jobs]
     greedy = [alone[0]]

@@ -1,13 +1,13 @@
-"""A soak: jobs come and go at random on an emulated network whose links and switches fail, and every sum is checked.
+"""A soak test: jobs come and go at random on an emulated network whose links and switches fail; every sum is checked.
 
     python -m evaluation.jobs soak --seconds 600 --seed 1             k = 6, up to 20 jobs at a time
     python -m evaluation.jobs soak --k 4 --jobs 4 --arrivals 8        until so many jobs have come and gone
     python -m evaluation.jobs soak --servers 0.3                      parameter servers are killed, too
 
-Every job is added and removed as an operator does it, over gRPC; its agents are real ones, and add up made-up gradients
+Every job is added and removed as an operator does it, over gRPC; its agents are real ones, and sum made-up gradients
 all the time. A job ends in one of three ways: its workers leave, it is removed while it works, or its agents are
-killed. Said at the end, with exit status 3 where anything is wrong: sums that are wrong, all-reduces that failed,
-entries on a switch, slots, and processes that are left. What happens is drawn from the seed; when, the machine decides.
+killed. At the end it reports, with exit status 3 if anything is wrong: wrong sums, failed all-reduces, leftover entries
+on switches, leftover slots and processes. The seed decides what happens; the machine's speed decides when.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ SETTLE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """jobs: at most so many at a time. The soak ends after `seconds`, or when so many have come (None: no such end).
+    """Settings of a soak.
 
-    life, pause: mean seconds of a job, and between its all-reduces. faults: mean seconds between two failures.
-    length: the longest that one lasts. share: of the jobs that are planned together with the others. servers: of the
-    failures, those of a parameter server whose job has another one.
+    jobs: most jobs at a time. The soak ends after `seconds`, or when `arrivals` jobs have come (None: no such end).
+    life, pause: mean seconds of a job, and between its all-reduces. faults: mean seconds between two failures. length:
+    longest duration of one. share: fraction of jobs that are planned together with the others. servers: fraction of
+    failures that hit a parameter server whose job has another one.
     """
 
     k: int = 6
@@ -72,7 +73,7 @@ class Settings:
 
 @dataclass
 class Findings:
-    """What a soak found. Thread-safe enough: each is only added to."""
+    """The findings of a soak. Threads only ever add to each field."""
 
     sums: int = 0
     refused: int = 0
@@ -149,7 +150,7 @@ class Soak:
         )  # fmt: skip
 
     def _fail(self, draw: random.Random) -> None:
-        """Links and switches, one after another; some overlap."""
+        """Make links and switches fail, one after another; some failures overlap."""
         topology = self.emulation.topology
         switches = list(topology.switches)
         links = [(u, v) for u, v in topology.links if u < v and link_of(f"{u}-{v}", topology)]
@@ -183,7 +184,7 @@ class Soak:
             timer.start()
 
     def _kill_server(self, draw: random.Random, length: float) -> None:
-        """A job with another one goes on without it, and has it again later."""
+        """Kill a parameter server of a job that has another one; the job goes on, and gets it back later."""
         lives = [life for life in self._lives if life.works and len(life.job.parameter_servers) > 1]
         lives = [life for life in lives if not self._failed.intersection(life.job.parameter_servers)]
         if not lives:
@@ -217,7 +218,7 @@ class Soak:
                 self.emulation.mend(u, v)
         if len(network.jobs):
             self.wrong(f"jobs are left: {', '.join(job.name for job in network.jobs)}")
-        with suppress(EmulationError):  # said below, switch by switch
+        with suppress(EmulationError):  # This is reported below, switch by switch.
             self.emulation.wait(
                 lambda: not network.switches.off() and all(map(_clean, network.switches.targets)), "", SETTLE_SECONDS
             )
@@ -265,7 +266,7 @@ class _Drawn:
 
 
 class _Life(threading.Thread):
-    """One job from its coming to its going."""
+    """One job from its arrival to its end."""
 
     def __init__(self, soak: Soak, drawn: _Drawn) -> None:
         super().__init__(name=drawn.job.name, daemon=True)
@@ -296,7 +297,7 @@ class _Life(threading.Thread):
                 return True
             except ControllerError as error:
                 if any(job.name == self.job.name for job in self.soak.service.network.jobs):
-                    return True  # the answer was lost
+                    return True  # The answer was lost.
                 with self.soak.findings.lock:
                     self.soak.findings.refused += 1
                 self.soak.say(f"{self.job.name} refused: {error}")
@@ -320,7 +321,7 @@ class _Life(threading.Thread):
             self._check(self.agents.allreduce_next(SIZES[0], OPERATION_SECONDS))
             self.agents.leave()
         else:
-            self.agents.submit(SIZES[-1])  # it ends in the middle of something
+            self.agents.submit(SIZES[-1])  # The job ends in the middle of this all-reduce.
             if how == "killed":
                 for node in (*self.job.parameter_servers, *self.job.workers):
                     self.agents.kill(node)
@@ -341,7 +342,7 @@ class _Life(threading.Thread):
         while any(job.name == self.job.name for job in self.soak.service.network.jobs):
             try:
                 self._ask("remove_job", pb.RemoveJobRequest(name=self.job.name))
-            except ControllerError as error:  # on a busy machine a connection ends, as if the other side had vanished
+            except ControllerError as error:  # On a busy machine a connection can end by itself.
                 if time.monotonic() > until:
                     raise
                 self.soak.say(f"{self.job.name} is removed again: {error}")
@@ -352,7 +353,7 @@ class _Life(threading.Thread):
 
 
 def soak(settings: Settings, say: Say, topology: Topology | None = None) -> Findings:
-    """Raises EmulationError, TargetError."""
+    """Run a soak. Raises EmulationError, TargetError."""
     network = topology or fattree(settings.k, settings.bandwidth, aggregation_mbps=None, ingress_mbps=None)
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(network, "softswitch", seed=settings.seed))
@@ -365,25 +366,31 @@ def soak(settings: Settings, say: Say, topology: Topology | None = None) -> Find
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 nothing was wrong, 1 it could not run, 3 something was wrong, 130 interrupted."""
+    """Run the command. Exit status: 0 nothing was wrong, 1 it could not run, 3 something was wrong, 130 interrupted."""
     usual = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.jobs soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--k", type=int, default=usual.k, help="of the fat-tree (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=usual.jobs, help="at most so many at a time (%(default)s)")
+    parser.add_argument("--k", type=int, default=usual.k, help="ports of a switch of the fat-tree (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=usual.jobs, help="most jobs at a time (%(default)s)")
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--seconds", type=float, metavar="S", help=f"how long jobs come ({usual.seconds:g})")
     end.add_argument("--arrivals", type=int, metavar="N", help="... or how many")
     parser.add_argument("--life", type=float, default=usual.life, help="mean seconds of a job (%(default)s)")
-    parser.add_argument("--faults", type=float, default=usual.faults, help="mean seconds between two (%(default)s)")
+    parser.add_argument(
+        "--faults", type=float, default=usual.faults, help="mean seconds between two failures (%(default)s)"
+    )
     parser.add_argument("--bandwidth", type=float, default=usual.bandwidth, help="Mbit/s of each link (%(default)s)")
-    parser.add_argument("--share", type=float, default=usual.share, help="of jobs: planned with others (%(default)s)")
-    parser.add_argument("--servers", type=float, default=usual.servers, help="of failures: of a server (%(default)s)")
+    parser.add_argument(
+        "--share", type=float, default=usual.share, help="fraction of jobs planned with others (%(default)s)"
+    )
+    parser.add_argument(
+        "--servers", type=float, default=usual.servers, help="fraction of failures that hit a server (%(default)s)"
+    )
     parser.add_argument(
         "--seed", type=int, default=usual.seed, help="of what happens; when, the machine decides (default: %(default)s)"
     )
-    parser.add_argument("--quiet", action="store_true", help="only what came of it")
+    parser.add_argument("--quiet", action="store_true", help="print only the findings")
     arguments = parser.parse_args(argv)
     seconds = arguments.seconds if arguments.seconds or arguments.arrivals else usual.seconds
     settings = Settings(

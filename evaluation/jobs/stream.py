@@ -1,12 +1,12 @@
-"""A stream of jobs on one network, planned and simulated: how long they take under different ways to share it.
+"""A stream of jobs on one network, planned and simulated: their durations under different ways to share it.
 
     python -m evaluation.jobs stream --k 8 --jobs 20 --seed 1
 
-Jobs arrive at random (Poisson) and have so much to all-reduce; rates hold between two events. The ways:
+Jobs arrive at random (Poisson), each with an amount to all-reduce; rates hold between two events. The ways to share:
   shared       weighted max-min over all jobs' trees, planned together at every event (job add --share)
   queue        one after the other, each alone on the network
-  static       all at once, each with the same fixed part of what it would have alone, for so many jobs as ever meet
-  atp          ATP's plans, each made as if it were alone; best effort: rates are max-min over what the plans load
+  static       all at once, each with the same fixed fraction of what it would have alone, for the most jobs at a time
+  atp          ATP's plans, each made as if it were alone; best effort: rates are max-min over the plans' loads
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Way = Callable[[Sequence["Arrival"]], Rates]
 
 @dataclass(frozen=True)
 class Arrival:
-    """at: seconds. megabits: what each worker has to send in all."""
+    """An arrival of a job. at: seconds. megabits: what each worker has to send in all."""
 
     job: Job
     at: float
@@ -41,7 +41,7 @@ class Arrival:
 
 
 def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]:
-    """Jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere; gap: mean seconds between two."""
+    """Draw jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere; gap: mean seconds between two."""
     chosen, now, arrivals = random.Random(seed), 0.0, []
     for number in range(count):
         workers, roots = chosen.randint(8, 24), chosen.choice([1, 2])
@@ -53,7 +53,7 @@ def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]
 
 
 def max_min(topology: Topology, plans: Sequence[Plan]) -> list[float]:
-    """Max-min rates of plans whose trees stay as they are: all rise alike until a resource is full."""
+    """Return max-min rates of plans whose trees stay as they are: all rise alike until a resource is full."""
     network = PlanNetwork(topology)
     simulator = Simulator(network.capacities)
     flows = []
@@ -67,7 +67,7 @@ def max_min(topology: Topology, plans: Sequence[Plan]) -> list[float]:
 
 
 def run(arrivals: Sequence[Arrival], way: Way) -> list[float]:
-    """Seconds from each job's arrival to its end."""
+    """Return the seconds from each job's arrival to its end."""
     left = {arrival.job.name: arrival.megabits for arrival in arrivals}
     took: dict[str, float] = {}
     waiting, now = list(arrivals), 0.0
@@ -91,7 +91,7 @@ def run(arrivals: Sequence[Arrival], way: Way) -> list[float]:
 
 
 def ways(topology: Topology, arrivals: Sequence[Arrival], together: int) -> dict[str, Way]:
-    """All ways, on one network. together: jobs that a static share is for."""
+    """Return all ways to share one network. together: number of jobs for which a static share is made."""
     inart, atp = get_strategy("inart"), get_strategy("atp")
     alone = {arrival.job.name: inart(topology, arrival.job, seed=0) for arrival in arrivals}
     fixed = {arrival.job.name: atp(topology, arrival.job, seed=0) for arrival in arrivals}
@@ -115,7 +115,7 @@ def ways(topology: Topology, arrivals: Sequence[Arrival], together: int) -> dict
 
 
 def most_together(arrivals: Sequence[Arrival], took: Sequence[float]) -> int:
-    """The most jobs that were there at once."""
+    """Return the largest number of jobs at a time."""
     spans = [(arrival.at, arrival.at + seconds) for arrival, seconds in zip(arrivals, took, strict=True)]
     return max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
 

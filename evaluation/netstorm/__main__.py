@@ -1,4 +1,4 @@
-"""`python -m evaluation.netstorm run | fig13 .. fig20 | headline`."""
+"""The command `python -m evaluation.netstorm run | fig13 .. fig20 | headline`."""
 
 import sys
 
@@ -29,7 +29,7 @@ FIGURES = {
     "fig20": Figure(figures.fig20, "hyperparameters", "value", "over_star", (), 1, panels("parameter", label=SPEED)),
 }  # fmt: skip
 
-if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the figures do not
+if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.
     from evaluation.wan.train import main as run
 
     sys.exit(run("netstorm", sys.argv[2:]))

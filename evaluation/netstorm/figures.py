@@ -1,9 +1,9 @@
 """NetStorm's figures 13 to 20 and its headline (section IX), as iterations per second over those of STAR (MXNET).
 
-STAR's root is not printed: figures take a random one per seed; the headline gives an average one and the worst. MXNET
-with one server sends a tensor whole; as that and in NetStorm's chunks, which is kinder to it, both are given. Directed
-links (each way drawn on its own, as the authors' scripts do), 20 to 155 Mbit/s, redrawn every 3 minutes when dynamic.
-`hops` says how a hop delivers: in chunks (pipelined), or a root's whole share at once (Theorem 1).
+The paper does not print STAR's root: figures take a random one per seed; the headline gives an average one and the
+worst. MXNET with one server sends a tensor whole; both that and NetStorm's chunks, which favour it, are given. Links
+are directed (each direction drawn on its own, as in the authors' scripts), 20 to 155 Mbit/s, redrawn every 3 minutes
+when dynamic. `hops`: whether a hop delivers in chunks (pipelined), or a root's whole share at once (Theorem 1).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _redraw(graph: nx.DiGraph, seed: int, now: float) -> nx.DiGraph:
 def speed(
     setup: Setup, dynamic: bool, seed: int, *, nodes: int = 9, root: int | None = None, seconds: float = SECONDS
 ) -> float:
-    """Iterations per second. The same seed gives all systems the same network and the same changes."""
+    """Return the iterations per second. The same seed gives all systems the same network and the same changes."""
     rng = np.random.default_rng([seed, nodes])
     graph = netstorm_draw(rng) if nodes == 9 else random_network(nodes, rng)
     place = int(rng.integers(nodes)) if root is None else root
@@ -54,7 +54,7 @@ def speed(
 
 
 def whole(setup: Setup) -> Setup:
-    """Tensors are not cut, as in systems with one server."""
+    """Return the setup with tensors that are not cut, as in systems with one server."""
     return replace(setup, tensors=ALEXNET_TENSORS, chunk=math.inf, probe_count=1)
 
 
@@ -73,7 +73,7 @@ def _speeds(runs: Iterable[Run]) -> dict[Run, float]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A row: its labels, what runs, and the STAR that it is held against."""
+    """A row: its labels, its setup, and the STAR that it is compared with."""
 
     labels: Row
     setup: Setup
@@ -85,7 +85,10 @@ NAMES = {False: "static", True: "dynamic"}
 
 
 def _rows(trials: int, settings: Sequence[Setting], *, networks: Sequence[bool] = (False, True)) -> list[Row]:
-    """seconds: of an iteration. over_star: iterations per second over STAR's, mean and 5th to 95th percentile."""
+    """Return rows.
+
+    seconds: of an iteration. over_star: iterations per second over STAR's, mean and 5th to 95th percentile.
+    """
     cases = [(dynamic, setting) for dynamic in networks for setting in settings]
     found = _speeds(
         (setup, dynamic, seed, setting.nodes, None)
@@ -107,14 +110,17 @@ def _rows(trials: int, settings: Sequence[Setting], *, networks: Sequence[bool] 
 
 
 def fig13(trials: int) -> list[Row]:
-    """Over MXNET in chunks; the others also with whole tensors."""
+    """Return the systems over MXNET in chunks; the others also with whole tensors."""
     settings = [Setting({"system": k}, SYSTEMS[k]) for k in ("MXNET", "MLNET", "TSEngine", "NetStorm")]
     settings += [Setting({"system": f"{k}, whole"}, whole(SYSTEMS[k])) for k in ("MXNET", "MLNET", "TSEngine")]
     return _rows(trials, settings)
 
 
 def fig14(trials: int) -> list[Row]:
-    """One root, no auxiliary paths; also as Theorem 1 has it, a root's model in one piece. Over a STAR of that kind."""
+    """Return trees with one root and no auxiliary paths, over a STAR of the same kind.
+
+    They are also given as in Theorem 1, with a root's model in one piece.
+    """
     settings = []
     for hops, chunk in (("chunks", 1.0), ("stored", ALEXNET_PARAMETERS)):
         setups = {
@@ -126,14 +132,14 @@ def fig14(trials: int) -> list[Row]:
 
 
 def fig15(trials: int) -> list[Row]:
-    """over_one: over the same with one root."""
+    """Return rows by number of roots; over_one: over the same with one root."""
     rows = _rows(trials, [Setting({"roots": k}, Setup(roots=k)) for k in range(1, 10)])
     one = {row["network"]: row["over_star"] for row in rows if row["roots"] == 1}
     return [{**row, "over_one": row["over_star"] / one[row["network"]]} for row in rows]
 
 
 def fig16(trials: int) -> list[Row]:
-    """From guesses, as the authors start, and from what is."""
+    """Return rows that start from guesses, as the authors do, and from the true rates."""
     settings = [
         Setting(
             {"start": "known" if known else "guessed", "paths": "auxiliary" if auxiliary else "primary",
@@ -148,7 +154,9 @@ def fig16(trials: int) -> list[Row]:
 
 
 def fig17(trials: int) -> list[Row]:
-    """Gain of auxiliary paths, both readings of when a chunk gets its path; low, high: of the seeds."""
+    """Return the gain of auxiliary paths, for both readings of when a chunk gets its path; low, high: over the
+    seeds.
+    """
     plain = SYSTEMS["NetStorm-std"]
     cases = [
         ({"network": NAMES[dynamic], "assigned": "lazily" if lazy else "at once", "bound": bound, "length": length},
@@ -178,7 +186,7 @@ def fig18(trials: int) -> list[Row]:
 
 
 def fig19a(trials: int) -> list[Row]:
-    """Seconds of an iteration over the model, million parameters."""
+    """Return the seconds of an iteration over the model's million parameters."""
     settings = []
     for model, size in MODELS.items():
         star, ours = (replace(SYSTEMS[k], parameters=size) for k in ("MXNET", "NetStorm"))
@@ -191,7 +199,10 @@ def fig19a(trials: int) -> list[Row]:
 
 
 def fig19b(trials: int) -> list[Row]:
-    """throughput: samples per second, as every node brings its own, over those of five nodes; efficiency: per node."""
+    """Return rows by cluster size.
+
+    throughput: samples per second, as every node brings its own, over those of five nodes. efficiency: per node.
+    """
     sizes = (5, 7, 9, 11, 13, 15)
     rows = _rows(trials, [Setting({"nodes": n}, Setup(roots=n), nodes=n) for n in sizes], networks=(True,))
     rate = {row["nodes"]: row["nodes"] / row["seconds"] for row in rows}
@@ -220,15 +231,20 @@ def fig20(trials: int) -> list[Row]:
 
 
 def delays(trials: int) -> list[Row]:
-    """Both readings of the paper's undirected links where each way has a bandwidth of its own: trees chosen by the
-    delays up and down, or up only."""
+    """Return rows for both readings of the paper's undirected links, if each direction has a bandwidth of its own.
+
+    Trees are chosen by the delays up and down, or up only.
+    """
     settings = [Setting({"counts": counts}, Setup(counts=counts)) for counts in ("both", "up")]  # type: ignore[arg-type]
     return _rows(trials, settings)
 
 
 def tcp(trials: int) -> list[Row]:
-    """The systems where links have the paper's round trip of 30 ms and lose 0.02 %, beside links that only have a rate:
-    there a connection reaches 34 Mbit/s over one link, 17 over two. connections: between two nodes."""
+    """Return the systems on links with the paper's round trip of 30 ms and loss of 0.02 %, and on links with only a
+    rate.
+
+    There a connection reaches 34 Mbit/s over one link, 17 over two. connections: between two nodes.
+    """
     rows = []
     lossy = {"rtt_ms": 30.0, "loss": 2e-4}
     for links, connections, limits in (("rates only", 1, {}), *(("30 ms, 0.02 %", k, lossy) for k in (1, 2, 4))):
@@ -246,7 +262,7 @@ def tcp(trials: int) -> list[Row]:
 
 
 def headline(trials: int) -> list[Claim]:
-    """The aim is held against MXNET as it is: tensors whole, the worst place for its server ("up to")."""
+    """Return the claims, against MXNET as it is: tensors whole, the worst place for its server ("up to")."""
     stars = {"tensors whole": whole(STAR), "in chunks": STAR}
     ours, std, lite = (SYSTEMS[k] for k in ("NetStorm", "NetStorm-std", "NetStorm-lite"))
     cases = [(dynamic, seed) for dynamic in (True, False) for seed in range(trials)]

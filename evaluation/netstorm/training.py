@@ -1,6 +1,7 @@
 """Synchronous training over a changing WAN on the flow-level simulator (NetStorm paper, IV to VI, IX).
 
-What is believed of links, when that is decided upon, roots and trees are those of the policy that runs for real.
+The policy that also runs in the real system keeps the estimates of links, decides when to replan, and chooses roots and
+trees.
 
 Chunks climb their root's tree (a node passes a chunk on when its children's have come), and come back down. Hops store
 and forward whole chunks: small ones pipeline, one chunk per root is Theorem 1's model.
@@ -26,23 +27,23 @@ from overlay.core.tcp import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
 MBIT = 32.0  # per million float32 parameters
-# Its layers' tensors, in the order in which their gradients are ready; biases are with their weights.
+# The tensors of its layers, in the order in which their gradients are ready; biases are with their weights.
 ALEXNET_TENSORS = (4.1, 16.78, 37.65, 0.59, 0.885, 0.664, 0.307, 0.024)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Tables I and II, and more. Sizes in million parameters.
+    """The settings of a simulation: Tables I and II, and more. Sizes are in million parameters.
 
-    topology: STAR, BKT, MST, FAPT. awareness: none (the trees of the start stay), passive (links that carried probes),
-    full. known: at the start all throughputs are; else they are guesses (20 to 155 Mbit/s), as in the authors' code.
-    tensors: what is cut into chunks, one after the other; none: all `parameters` at once. probe_size: 2 as in Table II
-    would leave out every chunk of its CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when a path has
-    room; else at once, as the text says. update_rate: the policy is made anew every `update` s when some link's known
-    throughput has changed by more than this part since the last one (0: by anything, the paper's value). counts: whose
-    delays trees are chosen by, up and down (both) or up only: the paper's links have one weight. rtt_ms, loss:
-    of each link; above 0, two nodes talk over TCP connections (`connections`; one in the authors' PS-LITE), each no
-    faster than Mathis's law allows over their route, and what a chunk's stamps tell (Eq. (17)) is no more than that.
+    topology: STAR, BKT, MST, FAPT. awareness: none (the first trees stay), passive (links that carried probes), full.
+    known: whether all throughputs are known at the start; otherwise they are guesses (20 to 155 Mbit/s), as in the
+    authors' code. tensors: what is cut into chunks, one after the other; empty: all `parameters` at once. probe_size: 2
+    as in Table II would leave out every chunk of its CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when
+    a path has room; else at once, as the text says. update_rate: the policy replans every `update` s if some link's
+    known throughput has changed by more than this fraction since the last time (0: by anything, the paper's value).
+    counts: the delays by which trees are chosen, up and down (both) or up only: the paper's links have one weight.
+    rtt_ms, loss: of each link; above 0, two nodes use TCP connections (`connections`; one in the authors' PS-LITE),
+    each no faster than Mathis's law allows over their route, and a chunk's stamps (Eq. (17)) show no more than that.
     """
 
     topology: str = "FAPT"
@@ -76,12 +77,12 @@ class Setup:
 
 
 def tcp_mbps(hops: int, rtt_ms: float, loss: float) -> float:
-    """What a connection over so many links reaches, with an MSS of 1460 bytes."""
+    """Return the rate of a connection over so many links, with an MSS of 1460 bytes."""
     return mathis_mbps(rtt_ms * hops / 1000, 1 - (1 - loss) ** hops, 1460)
 
 
 class _Sender:
-    """The queues of one node towards one other: the primary path and the auxiliary ones."""
+    """The queues of one node towards another: the primary path and the auxiliary ones."""
 
     def __init__(self) -> None:
         self.primary = 0
@@ -90,9 +91,12 @@ class _Sender:
 
 
 class Training:
-    """One run on a network whose bandwidths `change` (called with the time, s) replaces every `interval` s (None:
-    never). root: of STAR, BKT, MST, and of FAPT with one root when given. guesses: the seed of what the scheduler takes
-    for the links' throughputs until it knows them."""
+    """A simulation run on a network whose bandwidths change.
+
+    change: called every `interval` s with the time in s, returns the new network (None: it never changes). root: of
+    STAR, BKT, MST, and of FAPT with one root if given. guesses: the seed of what the scheduler assumes for the links'
+    throughputs until it knows them.
+    """
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class Training:
         )  # fmt: skip
         self.links = {link: k for k, link in enumerate(graph.edges)}
         capacities = [data["mbps"] for _, _, data in graph.edges(data=True)]
-        # Overlay links that are no links of the network go along the fewest hops.
+        # Overlay links that are no links of the network use the routes with the fewest hops.
         self.routes = dict(nx.all_pairs_shortest_path(graph))
         self.connections: dict[tuple[Node, Node], int] = {}
         self.limits: dict[tuple[Node, Node], float] = {}  # Mbit/s
@@ -135,14 +139,14 @@ class Training:
         self.senders: dict[tuple[Node, Node], _Sender] = {}
         self.ends: list[float] = []
         self.begins: list[float] = []
-        self.stale = False  # the trees, when the policy has changed since
+        self.stale = False  # whether the trees are out of date because the policy has replanned since
         self.trees = self.policy.trees
         self.paths: dict[tuple[Node, Node], list[Path]] = {}
 
     # --- what the scheduler knows and decides ---
 
     def _measure(self, u: Node, v: Node, size: float) -> None:
-        """A chunk has come over u -> v; if it is large enough, it tells what a chunk has there now."""
+        """Record what a chunk over u -> v shows of the link's throughput, if the chunk is large enough."""
         if self.setup.awareness == "passive" and size >= self.setup.probe_size * MBIT:
             mbps = min(self.graph.edges[u, v]["mbps"], self.limits.get((u, v), math.inf))
             self.policy.measured((u, v), mbps)
@@ -207,7 +211,7 @@ class Training:
         self._assign(u, v, sender)
 
     def _hop(self, u: Node, v: Node, path: Path, k: int, size: float, arrived: Callable[[], None]) -> None:  # noqa: PLR0917
-        """Forward-only: the path's nodes pass the chunk on, the path being fixed by its first node."""
+        """Send a chunk along its path, which its first node fixed; the nodes only forward it."""
         if k:
             self._measure(path[k - 1], path[k], size)
         if k == len(path) - 1:
@@ -222,7 +226,7 @@ class Training:
     # --- iterations ---
 
     def _iteration(self) -> None:
-        """All nodes have computed: push and pull all chunks, with one policy for the whole iteration."""
+        """Push and pull all chunks when all nodes have computed, with one policy for the whole iteration."""
         self.begins.append(self.sim.now)
         if self.stale:
             self.trees = self.policy.trees
@@ -264,7 +268,7 @@ class Training:
                 up(tree, size, waits, node)
 
     def run(self, seconds: float) -> float:
-        """Iterations per second, computation included."""
+        """Return the iterations per second, computation included."""
         self.sim.after(self.setup.compute, self._iteration)
         self.sim.after(self.setup.update, self._update)
         if self.change is not None:

@@ -1,4 +1,4 @@
-"""`python -m evaluation.selmcast run | fig4 .. fig13 | unequal | complexity | headline`."""
+"""The command `python -m evaluation.selmcast run | fig4 .. fig13 | unequal | complexity | headline`."""
 
 import sys
 
@@ -30,7 +30,7 @@ FIGURES = {
                          panels(log=True)),
 }  # fmt: skip
 
-if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the figures do not
+if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.
     from evaluation.wan.train import main as run
 
     sys.exit(run("selmcast", sys.argv[2:]))

@@ -1,7 +1,7 @@
-"""SelMcast's figures 4 to 13 and its headline (section IV). Figures 1 to 3 explain and show no result.
+"""SelMcast's figures 4 to 13 and its headline (section IV). Figures 1 to 3 are explanations without results.
 
-Two readings of the bandwidths: `printed` is what section IV-A says, lambda = 0.5 and so [0.5, 1.5] of the mean; with
-`quarter`, [0.75, 1.25], the published completion times come out.
+There are two readings of the bandwidths: `printed` is that of section IV-A, lambda = 0.5 and so [0.5, 1.5] of the mean;
+`quarter`, [0.75, 1.25], gives the published completion times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread, watched
 
 READINGS = {"printed": 0.5, "quarter": 0.25}
-SIMULATED = 3  # seeds per setting that are also run in the simulator
+SIMULATED = 3  # seeds per setting that are also simulated
 SECONDS = 60.0  # the paper: 600; fig7 has both
 WORKLOADS = ("lstm", "transformer", "resnet50")
 
@@ -38,7 +38,7 @@ def draw(
 
 
 def simulated(x: NDArray[np.bool_], task: selmcast.Instance) -> float:
-    """Seconds under per-flow max-min fairness, all multicasts starting together."""
+    """Return the seconds under per-flow max-min fairness if all multicasts start together."""
     switch = BigSwitch(task.upload.tolist(), task.download.tolist())
     sim = Simulator(switch.capacities)
     for i in range(task.n):
@@ -62,8 +62,11 @@ def _choose(scheme: str, task: selmcast.Instance, seed: int) -> NDArray[np.bool_
 def bsp(
     labels: dict[str, Any], n: int, fraction: float, layer: selmcast.Layer, *, trials: int, ratio: float = 1.0
 ) -> list[Row]:
-    """A row per scheme and reading: planned completion over the ideal p v / b, the simulated one (max-min) over the
-    planned one, receivers / n, CPU ms."""
+    """Return a row per scheme and reading.
+
+    It has the planned completion over the ideal p v / b, the simulated one (max-min) over the planned one, receivers /
+    n, and CPU ms.
+    """
     rows = []
     for reading in READINGS:
         for scheme in ("Orpheus", "SelMcast", "Optimal"):
@@ -114,8 +117,10 @@ def fig6(trials: int) -> list[Row]:
 
 
 def complexity(trials: int) -> list[Row]:
-    """CPU milliseconds of one selection over n (median over seeds of the least of three), and the growth since the last
-    n as an exponent of n. Algorithm 2 with half of the workers' multicasts half done."""
+    """Return CPU milliseconds of one selection over n, and the growth since the last n as an exponent of n.
+
+    They are the median over seeds of the least of three. Algorithm 2 has half of the workers' multicasts half done.
+    """
     rows: list[Row] = []
     before: dict[str, tuple[int, float]] = {}
     for n in (50, 100, 200, 400, 800):
@@ -148,7 +153,9 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 def _under_way(task: selmcast.Instance, seed: int) -> selmcast.Ongoing:
-    """Half of the workers send to random receivers, with a random part left; worker 0 is newly ready."""
+    """Return a state where half of the workers send to random receivers, with a random part left, and worker 0 is
+    ready.
+    """
     rng = np.random.default_rng([seed, task.n, 3])
     x = selmcast.orpheus(task, rng, range(task.n // 2))
     x[0] = np.arange(task.n) > 0
@@ -158,8 +165,10 @@ def _under_way(task: selmcast.Instance, seed: int) -> selmcast.Ongoing:
 
 
 def _gap(case: tuple[selmcast.Layer, int, int]) -> tuple[float, float, float, float]:
-    """(completion, receivers over the optimum's, CPU s of the optimum, whether it is proven) of Algorithm 1, unequal
-    volumes."""
+    """Compare Algorithm 1 with the optimum for unequal volumes.
+
+    Returns (completion, receivers over the optimum's, CPU s of the optimum, whether it is proven).
+    """
     layer, n, seed = case
     task = draw(n, 0.3, layer, reading="printed", seed=seed)
     volumes = 1 + 0.5 * np.random.default_rng([seed, n, 4]).uniform(-1, 1, n)
@@ -175,9 +184,10 @@ def _gap(case: tuple[selmcast.Layer, int, int]) -> tuple[float, float, float, fl
 
 
 def unequal(trials: int) -> list[Row]:
-    """Algorithm 1 over the optimum of model (12) by lexicographic MILP, volumes uniform in [0.5, 1.5] of the mean.
+    """Return Algorithm 1 over the optimum of model (12) by lexicographic MILP, volumes uniform in [0.5, 1.5] of the
+    mean.
 
-    completion: the mean over the seeds; worst: the instance that is furthest off. proven: for how many seeds the
+    completion: the mean over the seeds. worst: the instance that is furthest off. proven: number of seeds for which the
     solver proved its optimum.
     """
     settings = list(product(("L3", "L7"), (4, 6, 8, 10)))
@@ -197,7 +207,7 @@ def unequal(trials: int) -> list[Row]:
 def ssp(
     trials: int, settings: Iterable[tuple[dict[str, Any], dict[str, Any]]], seconds: float = SECONDS
 ) -> list[Row]:
-    """A row per setting, workload and scheme: mean utilisation and mean receivers / n."""
+    """Return a row per setting, workload and scheme: mean utilisation and mean receivers / n."""
     rows = []
     cases = list(product(settings, WORKLOADS, ("Orpheus", "SelMcast")))
     runs = [
@@ -223,7 +233,7 @@ def _over(name: str, key: str, values: Iterable[Any]) -> Callable[[int], list[Ro
 
 
 def fig7(trials: int) -> list[Row]:
-    """For 60 and 600 s, the latter from at most three seeds."""
+    """Return rows for 60 and 600 s, the latter from at most three seeds."""
     short = ssp(trials, [({"seconds": SECONDS}, {})])
     return short + ssp(min(trials, 3), [({"seconds": 10 * SECONDS}, {})], 10 * SECONDS)
 

@@ -1,4 +1,4 @@
-"""SelMcast's bulk-synchronous rounds one after the other: Algorithm 1 each time, every pair within k + 1 of them."""
+"""SelMcast's bulk-synchronous rounds one after the other: Algorithm 1 each time, every pair within k + 1 rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MBPS = 100.0
 
 
 def star(up: np.ndarray, down: np.ndarray) -> Topology:
-    """A core that does not block, as in the paper: only uploads and downloads limit."""
+    """Return a topology with a core that does not block, as in the paper: only uploads and downloads limit."""
     nodes = {"core": {"kind": "switch"}} | {f"h{k}": {"kind": "server"} for k in range(len(up))}
     links = [(f"h{k}", "core", {"bandwidth_mbps": float(rate)}) for k, rate in enumerate(up)]
     links += [("core", f"h{k}", {"bandwidth_mbps": float(rate)}) for k, rate in enumerate(down)]
@@ -47,7 +47,7 @@ def one(item: tuple[str, int | None, int]) -> Row:
                 met[i, j], last[i, j] = True, len(seconds)
 
     Simulation(policy, star(up, down), VALUES, finished=finished).run(ROUNDS)
-    least = RECEIVERS * VALUES * 32e-6 / MBPS  # of all with MBPS
+    least = RECEIVERS * VALUES * 32e-6 / MBPS  # seconds if all links had MBPS
     return {
         "scheme": scheme, "k": "none" if k is None else k, "completion": float(np.mean(seconds)) / least,
         "slowest": float(np.max(seconds)) / least, "pairs_met_%": 100 * met.sum() / (NODES * (NODES - 1)),
@@ -56,7 +56,9 @@ def one(item: tuple[str, int | None, int]) -> Row:
 
 
 def rounds(trials: int) -> list[Row]:
-    """completion: of a round over p times volume / bandwidth, mean; oldest: rounds between two multicasts of a pair."""
+    """Return rows: completion is a round's mean over p times volume / bandwidth, oldest the rounds between a pair's
+    multicasts.
+    """
     kinds: list[tuple[str, int | None]] = [("SelMcast", 4), ("SelMcast", 8), ("SelMcast", None), ("Orpheus", 4)]
     rows = spread(one, [(scheme, k, seed) for scheme, k in kinds for seed in range(trials)])
     found: list[Row] = []

@@ -1,8 +1,8 @@
 """SSP training with selective multicast on the flow-level simulator (SelMcast paper, III-C and IV-C).
 
 A worker computes, multicasts its model, and goes on when its multicast is done and it is at most `threshold` rounds
-ahead of the slowest. The manager is the policy that the coordinator has for real; here it knows exactly what is left of
-each transfer, and how long workers still compute. A transfer is one flow, not chunks.
+ahead of the slowest. The manager is the policy that the coordinator also runs in the real system; here it knows exactly
+what is left of each transfer, and how long workers still compute. A transfer is one flow, not chunks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from evaluation.wan.workloads import RUNTIMES
 
 @dataclass(frozen=True)
 class Setup:
-    """variation: lambda. ratio: mu, upload over download. fraction: p / n. volume: Mbit. k: every pair at least once in
-    k + 1 rounds (None: never forced). threshold: of SSP. gamma, interval: bandwidths become b#(1 - gamma) + gamma b*
-    every interval (s). prioritised: transfers of workers that would wait anyway (tau > 0) go last."""
+    """The settings of a simulation.
+
+    variation: lambda. ratio: mu, upload over download. fraction: p / n. volume: Mbit. k: every pair at least once in k
+    + 1 rounds (None: never forced). threshold: of SSP. gamma, interval: bandwidths become b#(1 - gamma) + gamma b*
+    every interval (s). prioritised: transfers of workers that would wait anyway (tau > 0) go last.
+    """
 
     scheme: str = "SelMcast"
     workload: str = "lstm"
@@ -64,7 +67,10 @@ class _Multicast:
 
 
 class Training:
-    """One run. `run` returns (mean utilisation of the workers' processors, mean receivers per multicast / n)."""
+    """A simulation run.
+
+    `run` returns (mean utilisation of the workers' processors, mean receivers per multicast / n).
+    """
 
     def __init__(self, setup: Setup, seed: int) -> None:
         self.setup = setup
@@ -74,7 +80,7 @@ class Training:
         self.up, self.down = self.base_up.copy(), self.base_down.copy()
         self.switch = BigSwitch(self.up.tolist(), self.down.tolist())
         self.sim = Simulator(self.switch.capacities)
-        self.ends = np.full(n, np.inf)  # of the present computation
+        self.ends = np.full(n, np.inf)  # ends of the present computations
         self.computed = np.zeros(n)
         self.multicasts: dict[int, _Multicast] = {}
         self.taus = np.zeros(n)
@@ -111,7 +117,7 @@ class Training:
         up, down = self._draw()
         gamma = self.setup.gamma
         self.up, self.down = self.base_up * (1 - gamma) + gamma * up, self.base_down * (1 - gamma) + gamma * down
-        self.policy.upload, self.policy.download = self.up, self.down  # which its manager is told
+        self.policy.upload, self.policy.download = self.up, self.down  # its manager is told the new bandwidths
         for resource, mbps in enumerate(np.concatenate([self.up, self.down]).tolist()):
             self.sim.set_capacity(resource, mbps)
         self.sim.after(self.setup.interval, self._vary)
@@ -136,7 +142,9 @@ class Training:
     # --- what the manager knows (Exact) ---
 
     def waits(self, new: int) -> NDArray[np.float64]:
-        """0, but for workers that would be too far ahead the time until the slowest have computed."""
+        """Return the waiting times: 0, except for workers that would be too far ahead; those wait until the slowest
+        have computed.
+        """
         after = self.policy.round.copy()
         after[list(self.multicasts)] += 1
         least = int(after.min())
@@ -146,7 +154,7 @@ class Training:
         return self.taus
 
     def left(self, sender: int) -> NDArray[np.float64]:
-        """As a part of the whole."""
+        """Return what is left of a transfer, as a fraction of the whole."""
         task, parts = self.multicasts[sender], np.zeros(self.n)
         if self.setup.layer == "L3":
             parts[list(task.receivers)] = self.sim.remaining(task.flows[-1])

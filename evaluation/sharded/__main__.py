@@ -1,10 +1,10 @@
-"""How long fully sharded training takes through the switches and over gloo, on the same links, in one run.
+"""Measures how long fully sharded training takes through the switches and over gloo, on the same links, in one run.
 
     python -m evaluation.sharded [--workers 4] [--servers 2] [--mbps 25] [--bytes 4M] [--steps 6] [--width 128]
         [--layers 4] [--json]
 
-A fat-tree with k = 4 (softswitch), one rank a host; every link has the given rate. First each collective
-on an array of --bytes (of all ranks together), then FSDP2 of the example's GPT over all ranks. Needs root.
+The network is a fat-tree with k = 4 (softswitch), one rank per host; every link has the given rate. First come the
+collectives on an array of --bytes (of all ranks together), then FSDP2 of the example's GPT over all ranks. Needs root.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--servers", type=int, default=2, help="parameter servers")
-    parser.add_argument("--mbps", type=float, default=25.0, help="of every link")
+    parser.add_argument("--mbps", type=float, default=25.0, help="rate of every link")
     size = value(parse_bytes)
-    parser.add_argument("--bytes", type=size, default=parse_bytes("4M"), help="of a collective's whole array")
+    parser.add_argument("--bytes", type=size, default=parse_bytes("4M"), help="bytes of a collective's whole array")
     parser.add_argument("--repeat", type=int, default=3, help="times each collective (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=6, help="of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=6, help="training steps (default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="of the model (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="of the model (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
@@ -56,14 +56,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Runs:
-    """The same functions on all workers, over and over."""
+    """Runs functions on all workers."""
 
     def __init__(self, arguments: argparse.Namespace, say: Say) -> None:
         self.arguments, self.say = arguments, say
         self._runs = 0
 
     def all(self) -> dict[str, Any]:
-        """Both, through the switches and over gloo. Raises what the emulation and the planner raise; HostFailure."""
+        """Run both measurements, through the switches and over gloo.
+
+        Raises HostFailure, and emulation and planner errors.
+        """
         arguments = self.arguments
         self.topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
         self.job = place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed, gathers=True)
@@ -122,7 +125,7 @@ class Runs:
 
 
 def table(found: dict[str, Any]) -> str:
-    """In words."""
+    """Return the results as text."""
     bits = 8 * found["bytes"] / 1e6 / found["mbps"]
     lines = [
         f"{found['workers']} workers, {found['mbps']:g} Mbit/s, {found['bytes']} bytes: {bits:.2f} s at link rate",
@@ -138,7 +141,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 all well, 1 failed, 130 interrupted."""
+    """Run the command. Exit status: 0 all well, 1 failed, 130 interrupted."""
     arguments = make_parser().parse_args(argv)
     say = (lambda line: None) if arguments.json else stopwatch()
 

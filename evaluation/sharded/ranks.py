@@ -1,4 +1,4 @@
-"""What each rank does, in its emulated host."""
+"""The functions of each rank, in its emulated host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from topologies.zygote import Channel
 
 
 def collectives(_: Channel, *, environment: dict[str, str], backend: str, size: int, repeat: int) -> dict[str, float]:
-    """Median seconds of each collective on an array of `size` bytes in all, after one that gets all to the start."""
+    """Return median seconds of each collective on an array of `size` bytes in all, after one that synchronises all
+    ranks.
+    """
     import torch
     from torch import distributed as dist
 
@@ -32,7 +34,9 @@ def collectives(_: Channel, *, environment: dict[str, str], backend: str, size: 
     }
 
     def scatter_beside_gather() -> None:
-        """As a fully sharded backward pass could: one sends while the other receives."""
+        """Run a reduce-scatter beside an all-gather, as a fully sharded backward pass could: one sends while the other
+        receives.
+        """
         other, mine = torch.empty_like(whole), torch.ones_like(part)
         works = [
             dist.reduce_scatter_tensor(part, whole, async_op=True),
@@ -62,7 +66,7 @@ def collectives(_: Channel, *, environment: dict[str, str], backend: str, size: 
 
 
 def train(_: Channel, *, environment: dict[str, str], options: list[str]) -> dict[str, Any]:
-    """The example, as torchrun would start it; its report."""
+    """Run the example as torchrun would start it; returns its report."""
     from dataclasses import asdict
 
     import torch

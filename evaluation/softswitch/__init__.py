@@ -1,1 +1,1 @@
-"""How fast the softswitch is, beside bmv2 where that is installed: ``python -m evaluation.softswitch``."""
+"""Measures how fast softswitch is, beside bmv2 if it is installed: ``python -m evaluation.softswitch``."""

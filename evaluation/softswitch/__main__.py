@@ -1,6 +1,6 @@
-"""``python -m evaluation.softswitch``: softswitch, and bmv2 beside it in the same run where it is on PATH.
+"""``python -m evaluation.softswitch`` measures softswitch, and bmv2 beside it in the same run if it is on PATH.
 
-Writes report.md, figures.json and plots. A run of some sections replaces theirs and keeps the others that are there.
+It writes report.md, figures.json and plots. A run of some sections replaces theirs and keeps the others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse() -> argparse.Namespace:
 def traffic(
     section: str, workloads: Iterable[Callable[[], Workload]], switches: Sequence[str], bench: Bench, seconds: float
 ) -> Iterator[Row]:
-    """The highest rate that each switch keeps up with, and what a packet costs at that rate."""
+    """Yield the highest rate that each switch keeps up with, and the cost of a packet at that rate."""
     for make in workloads:
         workload = make()
         for name in switches:
@@ -69,7 +69,7 @@ def traffic(
                 switch = Softswitch(workload, bench.interfaces)
             else:
                 switch = Bmv2(workload, bench.interfaces)
-                workload = dataclasses.replace(workload, superframe=1)  # it takes frames as they are on a wire
+                workload = dataclasses.replace(workload, superframe=1)  # bmv2 needs frames as they are on a wire
             try:
                 trial, limited = bench.search(switch, workload, seconds)
             finally:
@@ -82,7 +82,7 @@ def traffic(
 def measure(
     wanted: Sequence[str], seconds: float, switches: tuple[str, ...], realtime: bool = False
 ) -> Iterator[Row]:
-    """All that was asked for."""
+    """Yield all rows that were asked for."""
     with Bench(realtime) as bench:
         for section, workloads in (("traffic", WORKLOADS), ("tables", TABLE_WORKLOADS)):
             makes = [make for name, make in workloads.items() if section in wanted or name in wanted]
@@ -113,7 +113,7 @@ def show(row: Row, rows: Sequence[Row]) -> None:
 
 
 def save(rows: Sequence[Row], machine: str, output: Path) -> None:
-    """Write the figures, those of sections that were not measured again included."""
+    """Write the figures, including those of sections that were not measured again."""
     from evaluation.softswitch.plots import plot  # slow to import
 
     path = output / "figures.json"

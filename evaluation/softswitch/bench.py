@@ -1,6 +1,6 @@
 """One measurement: a generator behind one veth pair, the switch, a sink behind another.
 
-A switch keeps up with a rate when at least 99 % of what should leave has left, in one of two trials. The highest such
+A switch keeps up with a rate if at least 99 % of the expected frames have left, in one of two trials. The highest such
 rate is searched for; CPU time is that of the switch's threads while it kept up with it. Generator and switch share the
 machine.
 """
@@ -31,11 +31,11 @@ SOURCE = Path(__file__).with_name("generator.c")
 
 @dataclass(frozen=True)
 class Trial:
-    """What one run of the generator led to."""
+    """The outcome of one run of the generator."""
 
     offered: int
     seconds: float
-    processed: float  # frames in, as far as their answers show
+    processed: float  # frames in, as counted by their answers
     cpu_seconds: float
 
     @property
@@ -44,7 +44,7 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Frames per second that were processed."""
+        """Frames processed per second."""
         return self.processed / self.seconds
 
     @property
@@ -56,7 +56,7 @@ class Trial:
 class Bench:
     """Two namespaces, each joined to this one by a veth pair whose near ends are ``interfaces``.
 
-    ``realtime``: generator and switch go before everything else on the machine while a trial lasts.
+    ``realtime``: generator and switch have priority over everything else on the machine while a trial lasts.
     """
 
     def __init__(self, realtime: bool = False) -> None:
@@ -95,7 +95,7 @@ class Bench:
 
     @contextmanager
     def pair(self) -> Iterator[tuple[str, str]]:
-        """A veth pair, both ends here."""
+        """Make a veth pair with both ends here."""
         tag = os.getpid() % 100000
         names = (f"ssb{tag}c", f"ssb{tag}d")
         _run("ip", "link", "add", names[0], "type", "veth", "peer", "name", names[1])
@@ -108,7 +108,7 @@ class Bench:
             subprocess.run(["ip", "link", "del", names[0]], capture_output=True, check=False, timeout=30)
 
     def _received(self) -> tuple[int, int]:
-        """Frames and bytes that have reached the sink."""
+        """Return the frames and bytes that have reached the sink."""
         counters = [f"/sys/class/net/eth0/statistics/rx_{what}" for what in ("packets", "bytes")]
         command = ["ip", "netns", "exec", self.namespaces[1], "cat", *counters]
         frames, size = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout.split()
@@ -130,13 +130,13 @@ class Bench:
         time.sleep(SETTLE)
         frames, size = (now - before for now, before in zip(self._received(), received, strict=True))
         answers = frames
-        if ring[0][12:15] == IPV4:  # a frame of the sink may hold many datagrams, whose headers are in it once
+        if ring[0][12:15] == IPV4:  # A frame of the sink may hold many datagrams, with headers only once.
             answers = (size - HEADERS * frames) // (len(ring[0]) - HEADERS)
         return Trial(int(done.stdout), seconds, answers * workload.per_output, switch.cpu_seconds() - cpu)
 
     @contextmanager
     def _first(self, switch: Switch) -> Iterator[None]:
-        """The generator inherits this process' scheduling."""
+        """Give the switch's threads and this process, whose scheduling the generator inherits, real-time priority."""
         if not self.realtime:
             yield
             return
@@ -150,14 +150,14 @@ class Bench:
                 os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
 
     def search(self, switch: Switch, workload: Workload, seconds: float) -> tuple[Trial, bool]:
-        """(the best trial that kept up, whether the generator was the limit)."""
+        """Return (the best trial that kept up, whether the generator was the limit)."""
         self.trial(switch, workload, 1000, 0.5)
         full = self.trial(switch, workload, 0, seconds)
         if full.kept_up:
             return full, True
         low, high = 0.0, max(full.rate * 1.5, 1000.0)
         best: Trial | None = None
-        while high < full.offered / full.seconds:  # offered too much, a switch may do less than it can
+        while high < full.offered / full.seconds:  # If offered too much, a switch may do less than it can.
             found = self.trial(switch, workload, high, seconds)
             if not found.kept_up:
                 break
@@ -175,7 +175,7 @@ class Bench:
 
 
 def records(ring: list[bytes], superframe: int) -> Iterator[bytes]:
-    """What the generator reads: each frame, or as many as go together, with its length and that of a segment."""
+    """Yield what the generator reads: each frame, or as many as go together, with its length and that of a segment."""
     for start in range(0, len(ring), superframe):
         packets = ring[start : start + superframe]
         size = len(packets[0]) - HEADERS if superframe > 1 else 0
@@ -184,7 +184,7 @@ def records(ring: list[bytes], superframe: int) -> Iterator[bytes]:
 
 
 def joined(packets: list[bytes]) -> bytes:
-    """Datagrams of one flow as one frame, with UDP's checksum left to whoever cuts it."""
+    """Return datagrams of one flow as one frame, whose UDP checksum is left to the segmentation."""
     payload = b"".join(packet[HEADERS:] for packet in packets)
     ip = packets[0][14:16] + struct.pack(">H", 28 + len(payload)) + packets[0][18:24] + b"\0\0" + packets[0][26:34]
     ip = ip[:10] + struct.pack(">H", 0xFFFF ^ _sum(ip)) + ip[12:]
@@ -194,7 +194,7 @@ def joined(packets: list[bytes]) -> bytes:
 
 
 def _sum(data: bytes) -> int:
-    """The ones' complement sum of 16-bit numbers."""
+    """Return the ones' complement sum of 16-bit numbers."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -202,7 +202,7 @@ def _sum(data: bytes) -> int:
 
 
 def compiled(source: Path, *flags: str) -> Path:
-    """The C file, compiled and kept."""
+    """Return the compiled C file from the cache."""
     path, _ = compiler()
     target = cache_dir() / f"{source.stem}-{source.stat().st_mtime_ns}"
     if not target.exists():

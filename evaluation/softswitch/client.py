@@ -47,7 +47,7 @@ class Client:
     def requests(
         self, rows: Sequence[Row], batch: int, *, delete: bool = False
     ) -> list[p4runtime_pb2.WriteRequest]:
-        """The Write requests that insert (or delete) the rows, so many in each."""
+        """Return the Write requests that insert (or delete) the rows, `batch` in each."""
         kind = p4runtime_pb2.Update.DELETE if delete else p4runtime_pb2.Update.INSERT
         tables = {t.preamble.name: t for t in self.info.tables}
         actions = {a.preamble.name: a.preamble.id for a in self.info.actions}
@@ -60,7 +60,7 @@ class Client:
                 entry.table_id, entry.priority = tables[row.table].preamble.id, row.priority
                 for key, match in zip(tables[row.table].match_fields, row.match, strict=True):
                     if match.kind == "ternary" and not match.mask:
-                        continue  # P4Runtime leaves out what may be anything
+                        continue  # P4Runtime leaves out fields that may be anything.
                     field = entry.match.add(field_id=key.id)
                     if match.kind == "lpm":
                         field.lpm.value, field.lpm.prefix_len = _bytes(match.value), match.prefix_len
@@ -77,7 +77,7 @@ class Client:
         return made
 
     def group_requests(self, groups: int, replicas: int, batch: int) -> list[p4runtime_pb2.WriteRequest]:
-        """The Write requests that insert multicast groups of so many ports, so many in each."""
+        """Return the Write requests that insert multicast groups of `replicas` ports, `batch` in each."""
         made: list[p4runtime_pb2.WriteRequest] = []
         for start in range(1, groups + 1, batch):
             request = p4runtime_pb2.WriteRequest(device_id=DEVICE_ID)
@@ -92,12 +92,12 @@ class Client:
         return made
 
     def send(self, requests: Sequence[p4runtime_pb2.WriteRequest]) -> None:
-        """One after the other."""
+        """Send the requests one after the other."""
         for request in requests:
             self._stub.Write(request, timeout=DEADLINE)
 
     def read_all(self, table: str, expected: int) -> None:
-        """Read a table, which has so many entries."""
+        """Read a table, which must have `expected` entries."""
         request = p4runtime_pb2.ReadRequest(device_id=DEVICE_ID)
         entry = request.entities.add().table_entry
         entry.table_id = next(t.preamble.id for t in self.info.tables if t.preamble.name == table)

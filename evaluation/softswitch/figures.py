@@ -12,9 +12,9 @@ def _load() -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. ``switch``: softswitch or bmv2; ``entries``: how many there were, where the section is about that.
+    """One figure. ``switch``: softswitch or bmv2. ``entries``: number of entries, in sections that vary it.
 
-    ``load`` is the machine's (of one minute) when the figure was taken.
+    ``load`` is the machine's (over one minute) when the figure was measured.
     """
 
     section: str

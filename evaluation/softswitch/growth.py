@@ -1,7 +1,7 @@
-"""What each kind of state costs as there comes to be more of it: writes, reads and look-ups of softswitch.
+"""Measures the cost of each kind of state as it grows: writes, reads and look-ups of softswitch.
 
-Microseconds of CPU through the Python library, in this process (P4Runtime's own cost comes on top, whatever
-is there); look-ups are of whole frames, parsed and deparsed.
+The unit is microseconds of CPU through the Python library, in this process (P4Runtime's own cost is added to that);
+look-ups are of whole frames, parsed and deparsed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softswitch.dataplane.profiles import Group, GroupMember
 
 SECTION = "growth"
 STEPS = (1_000, 10_000, 100_000)
-FEW = 2_000  # deleted and inserted again at each step
+FEW = 2_000  # entries deleted and inserted again at each step
 LOOKUP_SECONDS = 0.5
 TIMEOUT_S = 2
 DIGEST_STEPS = (1_000, 10_000, 60_000)  # 65,536 may be under way
@@ -69,7 +69,7 @@ TABLE_NAMES = ("I.exact_table", "I.lpm_table", "I.ternary_table", "I.range_table
 
 
 def _large() -> Program:
-    """The program with tables that have room for all."""
+    """Return the program with tables that have room for all entries."""
     text = TABLES.read_text()
     for size in (4096, 65536, 131072):
         text = text.replace(f'"max_size":{size}', '"max_size":1048576')
@@ -84,7 +84,7 @@ def _timed(do: Callable[[int], object], which: Sequence[int]) -> float:
 
 
 def table(what: str, number: int, make: Make, steps: Sequence[int]) -> Iterator[Row]:
-    """Insert, modify, get, delete and read entries, and look-ups."""
+    """Yield the costs of inserting, modifying, getting, deleting and reading entries, and of look-ups."""
     name, draw = TABLE_NAMES[number], random.Random(1)
     made: list[tuple[tuple[Match, ...], Key, int]] = []
     with Fabric() as fabric:
@@ -137,7 +137,7 @@ def _frame(which: int, source: int, target: int) -> bytes:
 
 
 def profiles(device: Device) -> Iterator[Row]:
-    """Members, groups of three, entries for them, and one group that becomes large."""
+    """Yield the costs of members, groups of three, entries for them, and one group that becomes large."""
     profile = device.profiles["I.selector"]
     yield from _steps("member", lambda i: profile.insert_member(i, "I.to", (i & 255,)))
     most = len(profile)
@@ -153,13 +153,13 @@ def profiles(device: Device) -> Iterator[Row]:
 
 
 def replication(device: Device) -> Iterator[Row]:
-    """Multicast groups of two copies."""
+    """Yield the cost of multicast groups of two copies."""
     copies = [(1, 1), (2, 1)]
     yield from _steps("multicast group", lambda i: device.multicast_set(i + 1, copies), (1_000, 10_000, 65_535))
 
 
 def timeouts(device: Device) -> Iterator[Row]:
-    """Idle timeouts: what setting them costs, and what it costs when all expire again and again."""
+    """Yield the cost of setting idle timeouts, and the cost when all expire again and again."""
     seen = [0]
 
     def count(_: str, entries: Sequence[object]) -> None:
@@ -179,14 +179,14 @@ def timeouts(device: Device) -> Iterator[Row]:
 
 
 def digests(device: Device) -> Iterator[Row]:
-    """Messages that are distinct and not acknowledged, so that each new one is compared with what is under way."""
+    """Yield the cost of distinct messages that are not acknowledged, so that each is compared with those under way."""
     device.digest_enable(0, True)
     yield from _steps("digest, with the frame", lambda i: device.process(1, _frame(2, i, 0)), DIGEST_STEPS)
     device.digest_enable(0, False)
 
 
 def growth() -> Iterator[Row]:
-    """All of it."""
+    """Yield all costs."""
     for kind in TABLE_KINDS:
         yield from table(*kind)
     for part in (profiles, replication, timeouts, digests):

@@ -1,4 +1,4 @@
-"""Frames through one device without ports, on one thread: what parser, table and deparser cost (``lookups.c``)."""
+"""Measures frames through one device without ports, on one thread: parser, table and deparser (``lookups.c``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("lookups.c")
 
 
 def frames_per_second(device: Device, frames: Sequence[bytes], seconds: float) -> tuple[float, int]:
-    """(frames of one length that the device processes per second of CPU, how many of them it did not answer)."""
+    """Return (frames of one length that the device processes per CPU second, how many of them it did not answer)."""
     library = ctypes.CDLL(str(compiled(SOURCE, "-shared", "-fPIC")))
     library.run.restype = ctypes.c_uint64
     process = ctypes.cast(native.library().ss_process, ctypes.c_void_p)

@@ -1,4 +1,4 @@
-"""The figures as pictures: softswitch beside bmv2, and what grows with the number of entries."""
+"""Draws the figures: softswitch beside bmv2, and the growth with the number of entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROWTH = (
 
 
 def plot(rows: Sequence[Row], directory: Path) -> list[Path]:
-    """Write the PNGs that there are figures for."""
+    """Write the PNGs for which there are figures; returns their paths."""
     made: list[Path] = []
     panels = [p for p in PANELS if any(r.section == p[0] for r in rows)]
     if panels:
@@ -46,7 +46,7 @@ def _label(row: Row) -> str:
 
 
 def _bars(rows: Sequence[Row], panels: Sequence[tuple[str, str, str]], path: Path) -> None:
-    """A panel per section, one below the other's neighbour; each pair of bars carries figures and ratio."""
+    """Draw a panel per section, two in a row; each pair of bars has figures and ratio."""
     height = max(sum(r.section == p[0] and r.unit == p[1] and r.switch == "softswitch" for r in rows) for p in panels)
     lines = (len(panels) + 1) // 2
     figure, axes = pyplot.subplots(lines, 2, figsize=(11, (0.55 * height + 0.9) * lines), squeeze=False)
@@ -65,7 +65,7 @@ def _bars(rows: Sequence[Row], panels: Sequence[tuple[str, str, str]], path: Pat
                 axis.text(other.value, at + 0.2, f" {number(other.value)}", va="center", fontsize=8)
         axis.set_xscale("log")
         low, high = min(r.value for r in shown) / 3, max(r.value for r in shown)
-        axis.set_xlim(low, high * (high / low) ** 0.8)  # room for the figures
+        axis.set_xlim(low, high * (high / low) ** 0.8)  # leaves room for the figures
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_yticks(range(len(ours)), [_label(r) for r in ours], fontsize=8)
         axis.invert_yaxis()
@@ -79,7 +79,7 @@ def _bars(rows: Sequence[Row], panels: Sequence[tuple[str, str, str]], path: Pat
 
 
 def _lines(rows: Sequence[Row], path: Path) -> None:
-    """Microseconds against entries, one line per kind of table."""
+    """Draw microseconds against entries, one line per kind of table."""
     figure, axes = pyplot.subplots(1, len(GROWTH), figsize=(11, 3.4), sharey=True)
     for axis, (action, title) in zip(axes, GROWTH, strict=True):
         kinds = dict.fromkeys(r.what.rpartition(": ")[0] for r in rows if r.what.endswith(f": {action}"))

@@ -1,4 +1,6 @@
-"""The figures as a page: one table per section, softswitch beside bmv2, and how many times better softswitch is."""
+"""Writes the figures as a page: one table per section, softswitch beside bmv2, and how many times better softswitch
+is.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ TITLES = {
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Return a number with three significant digits."""
     if value >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"
 
 
 def ratio(ours: Row, theirs: Row) -> str:
-    """How many times better softswitch is; a fraction if it is worse."""
+    """Return how many times better softswitch is; a fraction if it is worse."""
     if not ours.value or not theirs.value:
         return ""
     factor = theirs.value / ours.value if ours.unit in LESS_IS_BETTER else ours.value / theirs.value
@@ -35,7 +37,7 @@ def ratio(ours: Row, theirs: Row) -> str:
 
 
 def page(rows: Sequence[Row], machine: str) -> str:
-    """Markdown."""
+    """Return the page in Markdown."""
     lines = ["# softswitch beside bmv2", "", machine, ""]
     for section, title in TITLES.items():
         chosen = [row for row in rows if row.section == section]

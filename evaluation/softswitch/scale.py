@@ -1,4 +1,4 @@
-"""What traffic alone does not show: cost of a look-up, writes, start-up, memory, many devices in a process."""
+"""Measures what traffic alone does not show: cost of a look-up, writes, start-up, memory, many devices in a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY = 60.0  # seconds that a fabric may take to start
 
 
 def lookups() -> Iterator[Row]:
-    """Frames per second through one device without ports, on one thread."""
+    """Yield frames per second through one device without ports, on one thread."""
     for make in TABLE_WORKLOADS.values():
         workload = make()
         with Fabric() as fabric:
@@ -44,7 +44,7 @@ def _process(name: str, environment: dict[str, str] | None = None) -> Process:
 
 
 def writes(switches: tuple[str, ...]) -> Iterator[Row]:
-    """Entries over P4Runtime, per second and in CPU of the switch: into small tables and large ones, read, deleted."""
+    """Yield entries per second over P4Runtime and the switch's CPU: into small and large tables, read, deleted."""
     for name in switches:
         switch = _process(name)
         try:
@@ -82,7 +82,7 @@ def _writes(switch: Process) -> Iterator[Row]:
 
 
 def startup(switches: tuple[str, ...]) -> Iterator[Row]:
-    """From starting the process until a client has loaded a program."""
+    """Yield the seconds from starting the process until a client has loaded a program."""
     for workload, what in ((forwarding(64), "v1model-4"), (aggregation(256), "v1model-256")):
         for name in switches:
             with tempfile.TemporaryDirectory(prefix="softswitch-bench-") as cache:
@@ -100,7 +100,7 @@ def startup(switches: tuple[str, ...]) -> Iterator[Row]:
 
 
 def memory(switches: tuple[str, ...]) -> Iterator[Row]:
-    """Private memory per device that runs the program with 256 values."""
+    """Yield the private memory per device that runs the program with 256 values."""
     workload = aggregation(256)
     if "softswitch" in switches:
         used = {n: _fabric_bytes(workload, n) for n in (1, 45)}
@@ -193,7 +193,7 @@ class _TwoBmv2:
 
 
 def devices(bench: Bench, switches: tuple[str, ...], seconds: float) -> Iterator[Row]:
-    """Packets per second through devices in a row, forwarding 64-byte frames."""
+    """Yield packets per second through devices in a row, forwarding 64-byte frames."""
     workload = forwarding(64)
 
     def measured(what: str, switch: Switch) -> Iterator[Row]:

@@ -25,28 +25,28 @@ class Switch(Protocol):
     name: str
 
     def cpu_seconds(self) -> float:
-        """CPU time that its threads have used so far."""
+        """Return the CPU time that its threads have used so far."""
 
     def threads(self) -> list[int]:
-        """Thread ids of its data plane, at least."""
+        """Return the thread ids of its data plane, at least."""
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the switch."""
 
 
 def threads_of(pid: int | str) -> list[int]:
-    """Thread ids of a process."""
+    """Return the thread ids of a process."""
     return [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def process_seconds(pid: int | str) -> float:
-    """CPU time of a process, in seconds: of all its threads, those that have ended included."""
+    """Return the CPU seconds of a process: of all its threads, including those that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int | str) -> int:
-    """Memory of a process that is its own: what no other process shares."""
+    """Return the private memory of a process, which no other process shares."""
     fields = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if ":" in line
     )
@@ -142,7 +142,7 @@ class Process:
 
 
 class SoftswitchProcess(Process):
-    """``python -m softswitch``; ``environment`` is added to this process'."""
+    """A process with ``python -m softswitch``; ``environment`` is added to this process's."""
 
     def __init__(self, interfaces: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
         self.name = "softswitch"
@@ -150,7 +150,7 @@ class SoftswitchProcess(Process):
 
 
 class Bmv2(Process):
-    """``simple_switch_grpc`` from PATH."""
+    """A process with ``simple_switch_grpc`` from PATH."""
 
     def __init__(self, workload: Workload | None = None, interfaces: Sequence[str] = ()) -> None:
         self.name = "bmv2"
@@ -164,7 +164,7 @@ class Bmv2(Process):
 
     @staticmethod
     def missing() -> str | None:
-        """Why bmv2 cannot be measured; None when it can."""
+        """Return why bmv2 cannot be measured; None if it can."""
         return None if shutil.which(BMV2) else f"{BMV2} is not on PATH"
 
 

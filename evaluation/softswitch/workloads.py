@@ -1,4 +1,4 @@
-"""What the switches are given to do: a program, its table entries, and the frames that arrive on port 1."""
+"""Workloads of the switches: a program, its table entries, and the frames that arrive on port 1."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Workload:
-    """``frames(generation)`` is a ring of frames; one of ``per_output`` of them leaves, on port 2.
+    """A workload. ``frames(generation)`` returns a ring of frames; one of ``per_output`` of them leaves, on port 2.
 
-    ``offset`` is where a 32-bit number is increased each time the ring has been sent, -1 for nowhere. ``superframe``:
-    so many packets, which are of one UDP flow, are given to the switch as one frame of the kernel.
+    ``offset`` is the place of a 32-bit number that is increased each time the ring has been sent, -1 for none.
+    ``superframe``: so many packets of one UDP flow are given to the switch as one kernel frame.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Workload:
 
 
 def aggregation(values: int, superframe: int = 1) -> Workload:
-    """Sums of ``values`` 32-bit numbers over two flows: every second frame completes a slot and leaves.
+    """Return sums of ``values`` 32-bit numbers over two flows: every second frame completes a slot and leaves.
 
-    ``superframe``: each sender's kernel hands over so many packets at a time.
+    ``superframe``: the number of packets that each sender's kernel passes at a time.
     """
     directory = ARTIFACTS / f"v1model-{values}"
     everyone = (1 << CONTRIBUTORS) - 1
@@ -80,9 +80,9 @@ def aggregation(values: int, superframe: int = 1) -> Workload:
 
 
 def forwarding(size: int, superframe: int = 1) -> Workload:
-    """IPv4 forwarding by the same program: longest prefix, TTL, header checksum checked and updated.
+    """Return IPv4 forwarding by the same program: longest prefix, TTL, header checksum checked and updated.
 
-    ``superframe``: datagrams of one flow, of which the sender's kernel hands over so many at a time.
+    ``superframe``: datagrams of one flow of which the sender's kernel passes so many at a time.
     """
     directory = ARTIFACTS / "v1model-4"
     rows = (
@@ -105,17 +105,17 @@ def forwarding(size: int, superframe: int = 1) -> Workload:
 
 
 def lookup_frame(kind: int, key: tuple[int, int, int, int, int]) -> bytes:
-    """A frame that looks (protocol, source, target, source port, target port) up in the table of that number."""
+    """Return a frame that looks (protocol, source, target, source port, target port) up in the table of that number."""
     protocol, source, target, *ports = key
     addresses = bytes.fromhex("020000000001020000000002") + b"\x88\xb6"
     return addresses + struct.pack(">BBIIHH", kind, protocol, source, target, *ports) + bytes(32)
 
 
 def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
-    """Frames of which each hits one of ``entries`` entries, drawn at random: all leave on port 2.
+    """Return frames of which each hits one of ``entries`` entries, drawn at random; all leave on port 2.
 
-    exact: source and destination address. lpm: prefixes of 8 to 32 bits, lengths as in a routing table (most are 24).
-    ternary: access rules on five fields, with ``masks`` different combinations of masks.
+    exact: source and destination address. lpm: prefixes of 8 to 32 bits, with lengths as in a routing table (most are
+    24). ternary: access rules on five fields, with ``masks`` different combinations of masks.
     """
     draw = random.Random(seed)
     rows: list[Row] = []
@@ -154,7 +154,7 @@ def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
 
 
 def prefix(length: int) -> int:
-    """The mask of a 32-bit prefix."""
+    """Return the mask of a 32-bit prefix."""
     return 0xFFFFFFFF ^ (0xFFFFFFFF >> length)
 
 

@@ -1,4 +1,4 @@
-"""Programs with large tables, compiled; ``python -m evaluation.softswitch.programs`` compiles them again."""
+"""Compiled programs with large tables; ``python -m evaluation.softswitch.programs`` compiles them again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``python -m evaluation.softswitch.programs``: compile them again. Needs p4c-bm2-ss on PATH."""
+"""``python -m evaluation.softswitch.programs`` compiles the programs again. Needs p4c-bm2-ss on PATH."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPILER = "p4c-bm2-ss"
 
 
 def main() -> int:
-    """Exit status: 1 without the compiler."""
+    """Run the command. Exit status: 1 without the compiler."""
     argparse.ArgumentParser(prog="python -m evaluation.softswitch.programs", description=__doc__).parse_args()
     if shutil.which(COMPILER) is None:
         print(f"{COMPILER} is not on PATH")
