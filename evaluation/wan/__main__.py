@@ -1,4 +1,4 @@
-"""`python -m evaluation.wan run | train | measured | through | compare | scaling | headline`."""
+"""The command `python -m evaluation.wan run | train | measured | through | compare | scaling | headline`."""
 
 import sys
 from functools import partial
@@ -13,7 +13,7 @@ FIGURES = {
                        partial(plot, label="ms of CPU time", log=True)),
 }  # fmt: skip
 
-if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the figures do not
+if sys.argv[1:2] == ["run"]:  # `run` synchronises over an emulated network and needs root, unlike the figures.
     from evaluation.wan import emulated
 
     sys.exit(emulated.main(sys.argv[2:]))

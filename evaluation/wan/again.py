@@ -1,7 +1,7 @@
-"""The tasks that a run had, again in the simulator: each begun when it was begun, whatever became of those before it.
+"""Simulates the tasks of a real run again, each begun when it began in the run, whatever became of earlier tasks.
 
-Where groups form as their members become ready, a simulation by itself soon has other groups than what was measured,
-and compares the luck of both. This compares the network.
+Where groups form as their members become ready, a simulation by itself soon has other groups than the measurement, so
+that comparing the two would compare the luck of both. This module compares the network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEVER = 1e9
 
 
 class Recorded:
-    """A policy; what it has ordered so far, and when, is in `orders`."""
+    """A policy wrapped so that `orders` records what it ordered, and when."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.nodes = policy, policy.nodes
@@ -37,7 +37,7 @@ class Recorded:
 
 
 class _Told:
-    """Decides nothing."""
+    """A policy that decides nothing."""
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
         self.nodes = nodes
@@ -57,8 +57,11 @@ def seconds_again(
     until: float,
     weather: Callable[[Simulation], None] = lambda run: None,
 ) -> dict[int, float]:
-    """Simulated seconds of each task, by its number. orders: with seconds since the beginning. until: s at which tasks
-    that have not ended are left out. weather: sets the changes of links."""
+    """Return the simulated seconds of each task, by its number.
+
+    orders: with seconds since the beginning. until: tasks that have not ended at this second are left out. weather:
+    sets the changes of links.
+    """
     found: dict[int, float] = {}
 
     def finished(task: Task, seconds: float) -> None:

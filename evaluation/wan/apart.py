@@ -1,8 +1,8 @@
-"""Where the time of a synchronisation goes: what each link carried while it ran, from the switches' counters.
+"""Splits the time of a synchronisation by the bytes on each link while it ran, from the switches' counters.
 
-A plan's bound counts payload (float32 values) over the rate of links. What keeps a run from it, on the links that the
-plan fills: frames' headers and our own, acknowledgements of the other direction, the time until a link's first bytes
-(the pipeline fills) and after its last (it drains), and what was left idle in between.
+A plan's bound counts payload (float32 values) over the rate of links. A run takes longer, on the links that the plan
+fills, because of frames' headers and our own, acknowledgements of the other direction, the time until a link's first
+bytes (the pipeline fills) and after its last (it drains), and idle time in between.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from topologies.switches import InterfaceCounters
 
 EVERY_SECONDS = 0.1
 FILLED = 0.97
-"""Of what the plan gives the fullest link: links above are those that the bound hangs on."""
+"""Links with at least this fraction of the fullest link's planned load are those on which the bound depends."""
 
 BEGUN = 0.005
-"""The part of a link's bytes before which it has not begun, or after which it is done: greetings and stray frames."""
+"""A link has not begun before, or is done after, this fraction of its bytes, so that greetings and stray frames do not
+count.
+"""
 
 Link = tuple[str, str]
 Sample = tuple[float, dict[Link, InterfaceCounters]]
 
 
 class Sampler:
-    """Reads all links' counters again and again while it is open."""
+    """A thread that reads all links' counters repeatedly while the context is open."""
 
     def __init__(self, emulation: Emulation) -> None:
         self._emulation = emulation
@@ -58,21 +60,21 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Parts:
-    """Of one link's capacity over one task, parts of the whole: they sum to 1."""
+    """The parts of one link's capacity over one task; they sum to 1."""
 
     link: Link
     mbps: float
-    planned: float  # payload that the task gives the link over what the fullest gets
+    planned: float  # payload of the task on the link, over that on the fullest link
     payload: float
-    headers: float  # frames' and ours, of what carries payload
-    rest: float  # acknowledgements of the other direction, and what was sent again
-    fill: float  # before its first bytes
-    drain: float  # after its last
-    idle: float  # in between
+    headers: float  # headers of frames and messages that carry payload
+    rest: float  # acknowledgements of the other direction, and retransmissions
+    fill: float  # time before its first bytes
+    drain: float  # time after its last bytes
+    idle: float  # idle time in between
 
 
 def payload_bytes(task: Task) -> dict[Link, tuple[int, int]]:
-    """(bytes of values, messages) that the task sends over each hop between agents."""
+    """Return (bytes of values, messages) that the task sends over each hop between agents."""
     found: dict[Link, tuple[int, int]] = {}
     for index, tree in enumerate(task.trees):
         for edge in (*tree.up, *tree.down):
@@ -85,15 +87,18 @@ def payload_bytes(task: Task) -> dict[Link, tuple[int, int]]:
 def taken_apart(
     task: Task, span: tuple[float, float], samples: Sequence[Sample], mbps: dict[Link, float], segment: int
 ) -> list[Parts]:
-    """The links that the plan fills, the fullest first. span: when the task began and ended, on time.monotonic's clock;
-    mbps: of each link between sites (dcX, dcY); segment: payload bytes of a full frame."""
+    """Return the parts of the links that the plan fills, the fullest first.
+
+    span: when the task began and ended, in time.monotonic(). mbps: rate of each link between sites (dcX, dcY). segment:
+    payload bytes of a full frame.
+    """
     began, ended = span
     carried = payload_bytes(task)
     load = {link: carried.get((f"h{link[0][2:]}", f"h{link[1][2:]}"), (0, 0)) for link in mbps}
     most = max(values / mbps[link] for link, (values, _) in load.items())
     during = [sample for sample in samples if began - EVERY_SECONDS <= sample[0] <= ended + EVERY_SECONDS]
     found: list[Parts] = []
-    if len(during) < 2:  # too short a task, or too busy a machine, to have been looked at
+    if len(during) < 2:  # the task was too short, or the machine too busy, for two samples
         return found
     for link, (values, messages) in load.items():
         planned = values / mbps[link] / most

@@ -1,10 +1,9 @@
 """All WAN strategies on the same networks: seconds per synchronisation, and how far from the bound.
 
 Bound: no set of aggregation trees, with whatever roots, moves the model faster (column generation's dual bound,
-planner/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. Everything
-pipelined, up and down at once;
-`stored` is the same plan when each hop waits for all of a tree's share, `max_min` when its trees are not paced at the
-plan's rates but share the links max-min.
+planner/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. All times are
+pipelined, up and down at once, except: `stored`, the same plan when each hop waits for all of a tree's share;
+`max_min`, when its trees are not paced at the plan's rates but share the links max-min.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ STRATEGIES = (
     *APSP, "apsp-exact", "star", "balanced-tree", "tsengine", "netstorm",
     "ps", "ring", "all-to-all", "topo-adopt", "blink", "opr", "crew-even", "crew", "wan",
 )  # fmt: skip
-"""SelMcast's plans are not here: nothing is added in them, and not everybody gets everything."""
+"""SelMcast's plans are not among these: they add nothing, and not every site gets everything."""
 
 
 def _jitter(graph: nx.DiGraph, seed: int) -> nx.DiGraph:
-    """Each direction's bandwidth times exp(N(0, 0.2)); seed 0: as measured."""
+    """Return the network with each direction's bandwidth times exp(N(0, 0.2)); seed 0: as measured."""
     result = graph.copy()
     rng = np.random.default_rng(seed)
     for _, _, data in result.edges(data=True):
@@ -47,7 +46,10 @@ def _jitter(graph: nx.DiGraph, seed: int) -> nx.DiGraph:
 
 @dataclass(frozen=True)
 class Instance:
-    """members: the sites that work (and may be roots); the others may be passed through."""
+    """A network for the comparison.
+
+    members: the sites that work (and may be roots); the others only pass traffic on.
+    """
 
     name: str
     graph: nx.DiGraph
@@ -55,7 +57,7 @@ class Instance:
 
 
 def instances(seed: int) -> Iterator[Instance]:
-    """Seed 0: as published or measured; else varied. `half`: every second site has no worker."""
+    """Yield the networks. Seed 0: as published or measured; else varied. `half`: every second site has no worker."""
     for name, graph in (
         ("b4", by_distance("b4", seed=seed or None)),
         ("internet2", by_distance("internet2", seed=seed or None)),
@@ -68,7 +70,9 @@ def instances(seed: int) -> Iterator[Instance]:
 
 
 def _rates(instance: Instance, seed: int, simulated: bool, strategies: Sequence[str] = STRATEGIES) -> list[Row]:
-    """Per strategy: seconds per Mbit (paced, unpaced, stored; the last two are simulated), and the gap to the bound."""
+    """Return rows per strategy: seconds per Mbit (paced, unpaced, stored; the last two simulated), and the gap to the
+    bound.
+    """
     topology, job = overlay(instance.graph), whole_job(instance.graph, 125_000, instance.members)  # 1 Mbit
     bound = pack(instance.graph, instance.members, terminals=instance.members, gap=1e-4).bound
     rows = []
@@ -95,21 +99,23 @@ def _rates(instance: Instance, seed: int, simulated: bool, strategies: Sequence[
 def _one(item: tuple[int, int, bool]) -> tuple[str, list[Row]]:
     seed, k, simulated = item
     instance = list(instances(seed))[k]
-    # Where only rates count, apsp and its baselines are never ahead of apsp-exact.
+    # Where only rates count, apsp and its baselines are never faster than apsp-exact.
     strategies = STRATEGIES if simulated else tuple(name for name in STRATEGIES if name not in APSP)
     return instance.name, _rates(instance, seed, simulated, strategies)
 
 
 def _all(trials: int, simulated: bool) -> list[list[tuple[str, list[Row]]]]:
-    """Per seed, per instance: its name and the strategies' rows."""
+    """Return, per seed and instance, its name and the strategies' rows."""
     count = sum(1 for _ in instances(0))
     found = spread(_one, [(seed, k, simulated) for seed in range(trials) for k in range(count)])
     return [found[i : i + count] for i in range(0, len(found), count)]
 
 
 def compare(trials: int) -> list[Row]:
-    """Means over the seeds (bound_s, max_min_s and stored_s are ResNet152's); worst_gap_% and ahead (the best other's
-    time over this one's) are the worst of them."""
+    """Return means over the seeds; bound_s, max_min_s and stored_s are ResNet152's.
+
+    worst_gap_% and ahead (the best other's time over this one's) are the worst over the seeds.
+    """
     rows: list[Row] = []
     runs = _all(trials, True)
     for network in zip(*runs, strict=True):
@@ -136,7 +142,7 @@ def compare(trials: int) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
-    """A panel per network, a line per strategy: how many times the lower bound a synchronisation takes."""
+    """Draw a panel per network and a line per strategy: a synchronisation's time over its lower bound."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -166,7 +172,10 @@ def draw(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) 
 
 
 def promised(rows: Sequence[Row]) -> list[str]:
-    """wan is within 5 % of its bound and as fast as the best other (to 0.01 %, its solver's gap) on every instance."""
+    """Return the instances where wan is not within 5 % of its bound, or slower than the best other (by over 0.01 %).
+
+    0.01 % is its solver's gap.
+    """
     missed = []
     for row in rows:
         if row["strategy"] == "wan" and row["worst_gap_%"] > 5:
@@ -177,7 +186,7 @@ def promised(rows: Sequence[Row]) -> list[str]:
 
 
 def headline(trials: int) -> list[Claim]:
-    """Met: on every instance of every seed."""
+    """Return the claims, which are met if they hold on every instance of every seed."""
     gaps: dict[str, list[float]] = {}
     ahead: dict[str, list[float]] = {}
     for results in _all(trials, False):
@@ -201,9 +210,9 @@ def _auxiliary(graph: nx.DiGraph) -> None:
 
 
 def scaling(trials: int) -> list[Row]:
-    """CPU time over the number of sites, the least of the trials; exponent: of n, from n / 2; wan: with its gap.
+    """Return CPU time over the number of sites, the least of the trials; exponent: of n, from n / 2; wan: with its gap.
 
-    Full meshes; sparse: rings with n / 2 chords; half work: the other sites only pass traffic on.
+    The networks are full meshes; sparse: rings with n / 2 chords; half work: the other sites only pass traffic on.
     """
     rows: list[Row] = []
     for n in (10, 20, 40, 80):

@@ -1,7 +1,7 @@
 """Synchronisations across an emulated WAN, measured beside simulated: `python -m evaluation.wan run`.
 
-A namespace a site, links with the network's rates (scaled to the machine) and delays, IPv4 routed by P4 switches,
-agents over TCP in the hosts. The same policies run on sockets and in the simulator.
+Each site is a namespace; links have the network's rates (scaled to the machine) and delays; P4 switches route IPv4, and
+agents in the hosts use TCP. The same policies run on sockets and in the simulator.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled,
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
 ROUND_SECONDS = 300.0
 DRAWS = 5
-"""Simulations where packets are lost: each draws others."""
+"""Number of simulations where packets are lost; each draws other losses."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One system on one network; seconds of a synchronisation (median of the rounds), s."""
+    """The result of one system on one network; seconds are of a synchronisation (median of the rounds)."""
 
     network: str
     strategy: str
@@ -65,19 +65,21 @@ class Measured:
 
 
 def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> FollowPlan:
-    """Only `wan`'s rates are meant to be kept; the others send as fast as TCP lets them."""
+    """Return the policy of a plan. Only `wan` keeps its plan's rates; the others send as fast as TCP lets them."""
     paced = plan.strategy == "wan"
     return FollowPlan(plan, planned_on, paced=paced, chunk_values=chunk, window=window)
 
 
 class Site(Wan):
-    """Runs one policy after the other."""
+    """An emulated WAN that runs one policy after the other."""
 
     def run(
         self, policy: Policy, values: int, rounds: int, connections: Connections, *, apart: bool = False
     ) -> tuple[list[float], float, float]:
-        """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle). apart: says where
-        the time of each round went."""
+        """Return (seconds of each round, largest error of any agent's mean, idle fraction of the CPU).
+
+        apart: also report where the time of each round went.
+        """
         seconds: list[float] = []
         ended: list[tuple[Task, float]] = []
 
@@ -214,7 +216,7 @@ HEAD = (
 
 
 def draw(rows: Sequence[Measured], path: Path) -> None:
-    """Measured beside simulated seconds of each system, a panel a network, the bound as a line."""
+    """Draw measured beside simulated seconds of each system, a panel per network, with the bound as a line."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -241,16 +243,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chunk", type=amount, default=8192, help="values of a chunk (default 8192)")
     parser.add_argument("--window", type=int, default=64, help="chunks of a tree ahead of their results (default 64)")
-    parser.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour, to begin with")
+    parser.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour at the start")
     parser.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N",
-                        help="where packets are lost, up to so many (default: %(default)s)")  # fmt: skip
+                        help="most connections where packets are lost (default: %(default)s)")  # fmt: skip
     parser.add_argument("--as-if-lossless", action="store_true", help="wan's plan does not count the loss")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
-    parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
-    parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS, help="of all links: scales their rates")
+    parser.add_argument("--loss", type=float, default=0.0, help="fraction of packets that each link loses")
+    parser.add_argument(
+        "--total-mbps", type=float, default=TOTAL_MBPS, help="sum of all links' rates, which are scaled to it"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mtu", type=int, default=MTU, help=f"bytes of an IP packet on links (default {MTU})")
-    parser.add_argument("--apart", action="store_true", help="say where the time went on the links that bind")
+    parser.add_argument("--apart", action="store_true", help="report where the time went on the bottleneck links")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--plot", type=Path, metavar="PNG")
     arguments = parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """Real training at a site: PyTorch on its part of the handwritten digits, its parameters averaged over the overlay.
 
-Each round: a few steps of SGD on the site's own images, then one synchronisation of all parameters. Whoever gets copies
-of others' models beside its own (SelMcast) takes the mean of all that have come.
+A round is a few steps of SGD on the site's own images, then one synchronisation of all parameters. A site that gets
+copies of others' models beside its own (SelMcast) takes the mean of all that have come.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from overlay.net.hook import average
 
 @dataclass(frozen=True)
 class Lesson:
-    """width: of the model (8: 24 thousand parameters, 16: 49 thousand). steps: of SGD in a round, on `batch` images at
-    learning rate `rate` and momentum (of each site by itself). compute_s: mean time that a round's computing is made to
-    take (0: what it takes), spread like LSTM training (T1). alike: images are dealt to sites at random, else by label,
-    two parts each. copies: others' models come beside one's own."""
+    """The settings of the training.
+
+    width: of the model (8: 24 thousand parameters, 16: 49 thousand). steps: of SGD in a round, on `batch` images at
+    learning rate `rate` and momentum (of each site by itself). compute_s: mean time to which a round's computing is
+    stretched (0: not), spread like LSTM training (T1). alike: images are dealt to sites at random, else by label, two
+    parts each. copies: others' models come beside one's own.
+    """
 
     width: int = 16
     steps: int = 8
@@ -44,7 +47,9 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Point:
-    """After a round: seconds since the beginning, seconds of the synchronisation, accuracy on images not trained on."""
+    """A site's state after a round: seconds since the beginning and of the synchronisation, and accuracy on test
+    images.
+    """
 
     round: int
     at_s: float
@@ -54,17 +59,20 @@ class Point:
 
 @cache
 def images() -> Data:
-    """Read once: sites are ready when they say so."""
+    """Return the images, which are read once, before the site says that it is ready."""
     return digits()
 
 
 def parameters(lesson: Lesson) -> int:
-    """Float32 values that a round synchronises."""
+    """Return the number of float32 values that a round synchronises."""
     return sum(parameter.numel() for parameter in make_model(images(), lesson.width).parameters())
 
 
 def shares(labels: torch.Tensor, count: int, *, alike: bool, seed: int) -> list[torch.Tensor]:
-    """The images of each site. alike: at random; else sorted by label, cut into two parts a site, and dealt."""
+    """Return the images of each site.
+
+    alike: at random; else sorted by label, cut into two parts per site, and dealt.
+    """
     generator = torch.Generator().manual_seed(seed)
     if alike:
         return list(torch.randperm(len(labels), generator=generator).tensor_split(count))
@@ -82,8 +90,11 @@ _making = threading.Lock()
 
 
 def beginning(lesson: Lesson) -> nn.Module:
-    """The model that all sites begin with. PyTorch's generator is the process's: where sites are threads of one, others
-    would draw from it in between, and the mean of models that began apart has learned nothing."""
+    """Return the model with which all sites begin.
+
+    PyTorch's generator belongs to the process: where sites are threads of one process, others would draw from it in
+    between, and the mean of models that began differently has learned nothing.
+    """
     with _making:
         torch.manual_seed(lesson.seed)
         return make_model(images(), lesson.width)
@@ -99,7 +110,7 @@ def learn(
     told: Callable[[Point], None] = lambda point: None,
     slowed: Callable[[Done], None] = lambda done: None,
 ) -> list[Point]:
-    """Rounds until so many are done, or the agent is closed. slowed: waits until a synchronisation may be over."""
+    """Train for `rounds` rounds, or until the agent is closed. slowed: waits until a synchronisation may be over."""
     data = images()
     own = shares(data.train_labels, sites, alike=lesson.alike, seed=lesson.seed)[site]
     model = beginning(lesson)
@@ -124,7 +135,7 @@ def learn(
         except PeerLost:
             continue  # the model is as it was before
         except OverlayError:
-            break  # the end
+            break  # the agent was closed
         if lesson.copies:
             _mix(model, agent)
         now = time.monotonic()
@@ -135,7 +146,7 @@ def learn(
 
 @torch.no_grad()
 def _mix(model: nn.Module, agent: Agent) -> None:
-    """The mean of the own model and the newest of each other that came."""
+    """Average the own model and the newest of each other that came."""
     newest = {copy.sender: copy.values for copy in agent.copies()}
     if not newest:
         return
@@ -148,7 +159,7 @@ def _mix(model: nn.Module, agent: Agent) -> None:
 
 
 def warm(lesson: Lesson) -> None:
-    """A step that counts for nothing: the first one takes longest, and the first optimizer imports half of PyTorch."""
+    """Do a step without effect: the first one takes longest, and the first optimizer imports half of PyTorch."""
     data = images()
     model = make_model(data, lesson.width)
     optimizer = torch.optim.SGD(model.parameters(), lr=lesson.rate, momentum=lesson.momentum)
@@ -160,7 +171,9 @@ def warm(lesson: Lesson) -> None:
 def in_host(
     channel: Any, *, coordinator: list[Any], node: str, address: str, site: int, sites: int, lesson: dict[str, Any]
 ) -> dict[str, Any]:
-    """A site's process (topologies/zygote.py): trains until it is told to end; its points, and the agent's counters."""
+    """Run a site's process (topologies/zygote.py): train until told to end; returns its points, and the agent's
+    counters.
+    """
     torch.set_num_threads(1)
     host, port = coordinator
     agent = Agent((host, port), node, listen=(address, 0))

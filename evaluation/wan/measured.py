@@ -1,6 +1,6 @@
-"""What `train --json` and `run --json` have measured, read again: `python -m evaluation.wan measured FILES`.
+"""Reads the results of `train --json` and `run --json` again: `python -m evaluation.wan measured FILES`.
 
-Rows of `train` become a table of systems (Markdown; --wide: a column a network) and a picture, both described in
+Rows of `train` become a table of systems (Markdown; --wide: a column per network) and a picture, both described in
 evaluation/wan/systems.py; rows of `run` become seconds over loss.
 """
 
@@ -41,8 +41,10 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.wan measured", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="JSON", help="of `train --json`, or of `run --json`")
-    parser.add_argument("--wide", action="store_true", help="of `train`: a line a system, a column a network")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="JSON", help="results of `train --json`, or of `run --json`"
+    )
+    parser.add_argument("--wide", action="store_true", help="for `train`: a line per system, a column per network")
     parser.add_argument("--plot", type=Path, metavar="PNG")
     arguments = parser.parse_args(argv)
     rows: list[Row] = []

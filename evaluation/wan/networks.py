@@ -14,13 +14,13 @@ __all__ = ["LAWS", "aws", "by_distance", "netstorm_draw", "overlay", "random_net
 
 
 def whole_job(graph: nx.DiGraph, model_bytes: int, members: Sequence[int] | None = None) -> Job:
-    """Every data centre (or only `members`) works and may be a parameter server."""
+    """Return a job where every data centre (or only `members`) works and may have a parameter server."""
     sites = graph.nodes if members is None else members
     return Job("wan", tuple(f"h{v}" for v in sites), tuple(f"p{v}" for v in sites), model_bytes)
 
 
 def random_network(n: int, rng: np.random.Generator) -> nx.DiGraph:
-    """A ring of n nodes with n // 2 chords (13 links for 9 nodes, as the paper's), 20 to 155 Mbit/s."""
+    """Return a ring of n nodes with n // 2 chords (13 links for 9 nodes, as the paper's), 20 to 155 Mbit/s."""
     links = [(i, (i + 1) % n) for i in range(n)]
     while len(links) < n + n // 2:
         u, v = sorted(rng.choice(n, 2, replace=False).tolist())

@@ -1,4 +1,4 @@
-"""Pictures with a panel per setting."""
+"""Draws pictures with a panel per setting."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from evaluation.wan.report import Row
 
 Draw = Callable[[Sequence[Row], str, str, Sequence[str], str], None]
-STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "x"), ("-", "d"), ("--", "v"))  # so that equal lines both show
+# different styles, so that equal lines are both visible
+STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "x"), ("-", "d"), ("--", "v"))
 
 
 def _names(keys: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Values that are words speak for themselves."""
+    """Return labels: values that are words need no key."""
     return [value if value[:1].isalpha() else f"{key} {value}" for key, value in zip(keys, values, strict=True)]
 
 
@@ -80,8 +81,10 @@ def _draw(
 
 
 def panels(*by: str, metrics: Sequence[str] = (), label: str = "", as_bars: bool = False, log: bool = False) -> Draw:
-    """How to draw a figure: a panel per combination of these keys, or (metrics) per metric and combination.
+    """Return a function that draws a figure: a panel per combination of these keys, or (metrics) per metric and
+    combination.
 
-    Lines over x, one per combination of the series' keys, shaded from "low" to "high" where y is "mean"; or bars.
+    Panels have lines over x, one per combination of the series' keys, shaded from "low" to "high" where y is "mean"; or
+    bars.
     """
     return partial(_draw, by=by, metrics=metrics, label=label, as_bars=as_bars, log=log)

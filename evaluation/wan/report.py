@@ -1,4 +1,6 @@
-"""What the command lines of the WAN evaluations share: rows as a table, as JSON or as a picture; claims beside ours."""
+"""Common parts of the WAN evaluations' command lines: rows as a table, as JSON or as a picture; claims beside our
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ FAR_ABOVE = 1.25
 
 @dataclass(frozen=True)
 class Claim:
-    """ours: mean; low, high: the 5th and 95th percentile over the seeds; met: None where the claim is only shown.
+    """A claim of a paper beside our number.
 
+    ours: mean; low, high: the 5th and 95th percentile over the seeds. met: None if the claim is only shown.
     unexplained: ours is so far above the paper's range that it says more about the difference between the two set-ups
-    than about the claim, which does not count as met then.
+    than about the claim, which then does not count as met.
     """
 
     claim: str
@@ -46,8 +49,10 @@ def claim(
     top: float | None = None,
     note: str = "",
 ) -> Claim:
-    """met: the mean lies within [least, most] (where given). top: the upper end of the paper's range; a mean above
-    FAR_ABOVE times it is unexplained, and not met."""
+    """Return a claim that is met if the mean lies within [least, most] (where given).
+
+    top: the upper end of the paper's range; a mean above FAR_ABOVE times it is unexplained, and not met.
+    """
     array = np.asarray(values, float)
     mean = float(array.mean())
     met = None
@@ -69,7 +74,7 @@ def _cell(value: Any) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Plain text, a column per key of the first row."""
+    """Return rows as plain text, with a column per key of the first row."""
     if not rows:
         return "(nothing)"
     keys = list(rows[0])
@@ -83,7 +88,7 @@ def table(rows: Sequence[Row]) -> str:
 def plot(
     rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str, *, label: str = "", log: bool = False
 ) -> None:
-    """One line per combination of the series' keys."""
+    """Draw one line per combination of the series' keys."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -106,7 +111,10 @@ def plot(
 
 @dataclass(frozen=True)
 class Figure:
-    """run(trials) -> rows; x, y, series: how to draw them; trials: the default; check(rows): what was missed."""
+    """A figure. run(trials): returns rows.
+
+    x, y, series: how to draw them. trials: the default. check(rows): what was missed.
+    """
 
     run: Callable[[int], list[Row]]
     about: str
@@ -126,9 +134,9 @@ def main(
     *,
     others: Mapping[str, str] | None = None,
 ) -> int:
-    """`python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. A miss exits with 1.
+    """Run `python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. A miss exits with 1.
 
-    others: words that the caller takes, and what they do: --help says so.
+    others: words that the caller handles, and what they do, for --help.
     """
     lines = [f"  python -m evaluation.{name} {word:<10}{about}" for word, about in (others or {}).items()]
     parser = argparse.ArgumentParser(

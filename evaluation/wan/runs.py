@@ -1,4 +1,4 @@
-"""Many independent runs on all cores that the process may use, with progress lines."""
+"""Runs many independent computations on all cores that the process may use, with progress lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY = 10.0  # seconds between progress lines
 
 
 def watched(items: Iterable[Item], total: int) -> Iterator[Item]:
-    """The items, with a line on stderr every ten seconds: how many are done."""
+    """Yield the items, with a line on stderr every ten seconds that says how many are done."""
     begin = last = time.monotonic()
     for done, item in enumerate(items, 1):
         now = time.monotonic()
@@ -26,7 +26,7 @@ def watched(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 
 def spread(work: Callable[[Item], Out], items: Sequence[Item]) -> list[Out]:
-    """[work(item) for item in items], which must not depend on one another; all must be picklable."""
+    """Return [work(item) for item in items], computed in parallel; all must be independent and picklable."""
     jobs = min(len(items), len(os.sched_getaffinity(0)))
     if jobs < 2:
         return list(watched(map(work, items), len(items)))

@@ -1,9 +1,9 @@
 """Every system, measured beside simulated: a table and a picture of the rows of `train --json`.
 
-Rows of one system on one network (other seeds) are taken together. "each": of each task, its measured seconds over its
-own simulated ones; the median of that, and its quartiles. Tasks of groups and of copies are of very unequal length
-(0.5 to 20 s in one run), so the middle one of those measured and the middle one of those simulated are different tasks,
-and their ratio is none of the network's: where seconds are shown, both are means, over the same tasks.
+Rows of one system on one network (other seeds) are taken together. "each" is each task's measured over its own
+simulated seconds: the median of that, and its quartiles. Tasks of groups and of copies differ much in length (0.5 to 20
+s in one run), so the median measured and the median simulated task are different tasks, and their ratio would not show
+the network: where seconds are shown, both are means over the same tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 Row = dict[str, Any]
 
 TITLES = {"netstorm": "NetStorm's network", "internet2": "Internet2", "aws": "AWS", "b4": "B4"}
-FAMILIES = (  # a colour each
+FAMILIES = (  # a colour for each
     ("tree plans of NetStorm and its baselines", "#1f6f8b", ("star", "balanced-tree", "tsengine", "netstorm")),
     ("ours", "#c0392b", ("wan",)),
     ("one server (APSP)", "#8e6bbf", ("apsp-random", "apsp-connected", "apsp")),
@@ -24,11 +24,11 @@ FAMILIES = (  # a colour each
     ("copies (SelMcast, Orpheus)", "#3c8d40", ()),  # all others
 )
 BAND = 0.1
-"""How far from what is simulated the measured may be."""
+"""Largest relative difference of measured and simulated times that counts as agreement."""
 
 
 def together(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Row]]:
-    """Rows that are alike in these keys, in the order in which they first come."""
+    """Group rows that are equal in these keys, in the order in which they first come."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -36,13 +36,13 @@ def together(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Row]]:
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:
-    """None: not all rows have a number."""
+    """Return the mean, or None if not all rows have a number."""
     values = [row[key] for row in rows]
     return None if None in values else fmean(values)
 
 
 class Cell:
-    """One system on one network."""
+    """The results of one system on one network."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.network, self.system = rows[0]["network"], rows[0]["system"]
@@ -69,7 +69,7 @@ def seconds(value: float | None) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown, a line a network and system."""
+    """Return a Markdown table with a line per network and system."""
     lines = [
         "| network | system | tasks | measured s | simulated s | ratio | each (quartiles) | to target s | simulated s "
         "| CPU idle |",
@@ -85,7 +85,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def wide(rows: Sequence[Row]) -> str:
-    """Markdown, a line a system and a column a network; and how many agree."""
+    """Return a Markdown table with a line per system and a column per network, and how many agree."""
     found = cells(rows)
     networks = list(dict.fromkeys(cell.network for cell in found))
     lines = ["| | " + " | ".join(TITLES.get(n, n) for n in networks) + " |", "|---" + "|---:" * len(networks) + "|"]
@@ -115,7 +115,7 @@ def _colour(system: str) -> str:
 
 
 def _pairs(axis: Any, found: Sequence[Cell], places: dict[str, int], keys: tuple[str, str]) -> None:
-    """A dot for the measured, a tick for the simulated."""
+    """Draw a dot for the measured and a tick for the simulated value."""
     for cell in found:
         measured, simulated = (getattr(cell, key) for key in keys)
         if measured is None:
@@ -132,8 +132,10 @@ def _pairs(axis: Any, found: Sequence[Cell], places: dict[str, int], keys: tuple
 
 
 def draw_systems(rows: Sequence[Row], path: Path) -> None:
-    """Above: seconds of a synchronisation, a panel a network, and what each task took of its own simulation. Below:
-    seconds to the target. Systems from top to bottom, papers in colours."""
+    """Draw seconds of a synchronisation and each task's ratio to its simulation above, and seconds to the target below.
+
+    Above there is a panel per network. Systems go from top to bottom, with a colour per paper.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")

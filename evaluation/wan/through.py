@@ -1,8 +1,8 @@
-"""What one site carries on one core: `python -m evaluation.wan through`.
+"""Measures what one site carries on one core: `python -m evaluation.wan through`.
 
-Three agents in processes of their own, over loopback: the middle one adds what comes from below to its own values,
-sends the sum up, and the result down. Counted is what comes in and what goes out, over its CPU seconds: on one core
-that is what it carries a second, however busy the machine is beside it.
+Three agents run in processes of their own, over loopback: the middle one adds what comes from below to its own values,
+sends the sum up, and the result down. Its incoming and outgoing traffic is divided by its CPU seconds, which gives what
+it carries per second on one core, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Line(Rounds):
 
 
 def agent(address: tuple[str, int], node: str, sizes: tuple[int, int], connections: int, out: Any) -> None:
-    """CPU and wall seconds of each round, of all of this process's threads."""
+    """Measure CPU and wall seconds of each round, of all of this process's threads."""
     values, rounds = sizes
     one = Agent(address, node, listen=("127.0.0.1", 0), connections=connections)
     one.wait_joined()
@@ -56,7 +56,7 @@ def agent(address: tuple[str, int], node: str, sizes: tuple[int, int], connectio
 
 
 def measure(values: int, rounds: int, chunk: int, window: int, connections: int) -> dict[str, float]:
-    """Gbit that come in, of one CPU second and of one second; Gbit in and out of one CPU second."""
+    """Return the incoming Gbit per CPU second and per second, and the Gbit in and out per CPU second."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     with Coordinator(Line(chunk, window)) as coordinator:

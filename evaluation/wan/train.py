@@ -1,9 +1,10 @@
 """Training across an emulated WAN: `python -m evaluation.SYSTEM run` (apsp, netstorm, crew, selmcast, or wan for all).
 
-A namespace a site; links with the network's rates, scaled to the machine, delay and loss, redrawn on a schedule where
-asked for. Every site trains a PyTorch model on its own images; all systems get the same network, changes and seconds.
-Beside each, in the simulator with the same changes: the same policy with the compute times that the sites had (rounds,
-seconds to an accuracy), and the same tasks at the same times (seconds of a task; evaluation/wan/again.py).
+Each site is a namespace; links have the network's rates, scaled to the machine, delay and loss, and are redrawn on a
+schedule if asked for. Every site trains a PyTorch model on its own images; all systems get the same network, changes
+and seconds. Beside each run there are two simulations with the same changes: the same policy with the compute times
+that the sites had (rounds, seconds to an accuracy), and the same tasks at the same times (seconds of a task;
+evaluation/wan/again.py).
 """
 
 from __future__ import annotations
@@ -41,20 +42,23 @@ from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, sca
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0
 AFTER_SECONDS = 120.0
-"""A task may still take so long in the simulator when the time is over."""
+"""Longest time that a task may still take in the simulator when the time is over."""
 
 Change = Callable[[int], dict[tuple[Any, Any], float]]
 
 
 @dataclass(frozen=True)
 class Result:
-    """One system. rounds: of a site, mean. round_s: seconds of a synchronisation (with waiting for the others), median;
-    task_s: from a task's announcement to its end, median. simulated_task_s: of the same tasks, begun at the same times;
+    """The results of one system.
+
+    rounds: of a site, mean. round_s: seconds of a synchronisation (with waiting for the others), median. task_s: from a
+    task's announcement to its end, median. simulated_task_s: of the same tasks, begun at the same times.
     simulated_rounds: of the same policy with the sites' compute times. per_round_s: of each task. accuracy: (seconds,
-    mean over the sites) over time; target_s: seconds until `target` of it, None: not reached; simulated_target_s: the
+    mean over the sites) over time. target_s: seconds until `target` of it, None: not reached. simulated_target_s: the
     rounds that this took, at the simulator's pace. final_accuracy: None: not every site had a round. bytes: that agents
-    sent, by link between sites. receivers: of a multicast, mean (0: no multicasts). computing: the part of the time in
-    which sites computed."""
+    sent, by link between sites. receivers: of a multicast, mean (0: no multicasts). computing: fraction of the time in
+    which sites computed.
+    """
 
     network: str
     system: str
@@ -78,12 +82,12 @@ class Result:
 
 
 def changes(graph: nx.DiGraph, factor: float, seed: int) -> Change:
-    """The k-th redraw of all links."""
+    """Return a function that gives the k-th redraw of all links."""
     return partial(redrawn, graph, factor, seed)
 
 
 def computed(report: dict[str, Any]) -> list[float]:
-    """Seconds that a site computed before each of its rounds."""
+    """Return the seconds that a site computed before each of its rounds."""
     found, last = [], 0.0
     for point in report["points"]:
         found.append(point["at_s"] - point["synchronised_s"] - last)
@@ -101,9 +105,11 @@ def simulate(
     reports: Sequence[dict[str, Any]] = (),
     length: float | None = None,
 ) -> list[tuple[float, float, float]]:
-    """Of each task (when it was over, its seconds, rounds that a site then had, mean), in twice `length` seconds (None:
-    arguments.seconds). reports: of sites, whose compute times are taken where they are known: who is in a group with
-    whom, and what shares links, hangs on them."""
+    """Return, for each task, (when it was over, its seconds, mean rounds of a site by then), in twice `length` seconds.
+
+    length: None for arguments.seconds. reports: of sites, whose compute times are used if they are known, because the
+    groups and the sharing of links depend on them.
+    """
     found: list[tuple[float, float, float]] = []
     length = length or arguments.seconds
     streams = {node: np.random.default_rng([arguments.seed, k]) for k, node in enumerate(policy.nodes)}
@@ -134,7 +140,7 @@ def simulate(
 
 
 def weather(run: Simulation, change: Change, every: float) -> None:
-    """All links of the simulation are redrawn so often (0: never)."""
+    """Redraw all links of the simulation every so many seconds (0: never)."""
 
     def redraw(k: int) -> None:
         for (u, v), mbps in change(k).items():
@@ -147,22 +153,26 @@ def weather(run: Simulation, change: Change, every: float) -> None:
 
 
 class Sites:
-    """Trains one system after the other in the emulated sites; processes are forked from one that has PyTorch."""
+    """Trains one system after the other in the emulated sites; processes are forked from one that has imported
+    PyTorch.
+    """
 
     def __init__(self, site: Site, graph: nx.DiGraph, arguments: argparse.Namespace, change: Change) -> None:
         from topologies.zygote import Zygote
 
         self.site, self.graph, self.arguments, self.change = site, graph, arguments, change
-        # torch._dynamo: an optimizer imports it when it is made, 1.3 s of CPU in each of the sites otherwise.
+        # An optimizer imports torch._dynamo when it is made, which would take 1.3 s of CPU in each of the sites.
         preload = ["torch", "torch._dynamo", "sklearn.datasets", "evaluation.wan.learning"]
-        self.receivers = 0.0  # of a multicast of the last run, mean
+        self.receivers = 0.0  # mean number of receivers of a multicast in the last run
         self.zygote = Zygote(site.emulation, preload=preload)
         self.zygote.wait_ready()
 
     def run(
         self, policy: Policy, lesson: dict[str, Any]
     ) -> tuple[list[dict[str, Any]], dict[int, float], list[tuple[float, Order]], float, float]:
-        """(each site's report, seconds of each task, what was ordered when, part of the CPU that was idle, seconds)."""
+        """Return (each site's report, seconds of each task, orders with their times, idle fraction of the CPU,
+        seconds).
+        """
         recorded = Recorded(policy)
         tasks: dict[int, float] = {}
         scales: list[int] = []
@@ -170,7 +180,7 @@ class Sites:
         over = threading.Event()
 
         def log(line: str) -> None:
-            if not over.is_set() and " joined (" not in line:  # at the end all leave, as they like
+            if not over.is_set() and " joined (" not in line:  # at the end all agents leave, in any order
                 say(line)
 
         def finished(task: Any, s: float) -> None:
@@ -214,7 +224,7 @@ class Sites:
                 enough = len(processes) * (self.arguments.rounds or math.inf)
                 while brought[0] < enough and time.monotonic() < began + self.arguments.seconds:
                     time.sleep(0.1)
-                late = time.monotonic() + LATE_SECONDS  # a machine that is busy: at least a round
+                late = time.monotonic() + LATE_SECONDS  # on a busy machine, wait for at least one round
                 while brought[0] < len(processes) and time.monotonic() < late:
                     time.sleep(0.1)
                 over.set()
@@ -243,7 +253,7 @@ class Sites:
                 coordinator.tell(Changed(f"h{u}", f"h{v}", mbps))
 
     def restore(self) -> None:
-        """All rates as at the start."""
+        """Reset all rates to those at the start."""
         self._set({(u, v): data["mbps"] for u, v, data in self.graph.edges(data=True)})
 
     def close(self) -> None:
@@ -251,7 +261,7 @@ class Sites:
 
 
 def mean_accuracy(reports: Sequence[dict[str, Any]]) -> tuple[tuple[float, float], ...]:
-    """(seconds, mean of the sites' latest accuracy) whenever a site has a new one, once all have one."""
+    """Return (seconds, mean of the sites' latest accuracy) whenever a site has a new one, once all have one."""
     events = sorted(
         (point["at_s"], k, point["accuracy"]) for k, report in enumerate(reports) for point in report["points"]
     )
@@ -265,7 +275,7 @@ def mean_accuracy(reports: Sequence[dict[str, Any]]) -> tuple[tuple[float, float
 
 
 def link_bytes(reports: Sequence[dict[str, Any]], routes: dict[tuple[str, str], list[str]]) -> dict[str, int]:
-    """Bytes that agents sent, over each link between sites, by the routes."""
+    """Return the bytes that agents sent, over each link between sites, by the routes."""
     total: dict[str, int] = {}
     for report in reports:
         for link, count in report.get("bytes_copied", {}).items():
@@ -311,7 +321,7 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                         window_bytes=window_bytes(topology, MTU, arguments.loss), until=length + AFTER_SECONDS,
                         weather=partial(weather, change=change, every=arguments.redraw),
                     )  # fmt: skip
-                    # 0: a copy of which every receiver was dropped
+                    # 0 stands for a copy of which every receiver was dropped
                     both = [(s, again[number]) for number, s in measured.items() if s and again.get(number)]
                     row = _result(network, name, arguments, reports, both, idle, paced, topology, length)
                     found.append(replace(row, receivers=sites.receivers))
@@ -388,7 +398,7 @@ def line_of(row: Result) -> str:
 
 
 def draw(rows: Sequence[Result], path: Path) -> None:
-    """Accuracy over seconds, and seconds of a task measured beside simulated, a row of panels a network."""
+    """Draw accuracy over seconds, and seconds of a task measured beside simulated, a row of panels per network."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -413,7 +423,7 @@ def draw(rows: Sequence[Result], path: Path) -> None:
 
 
 def main(paper: str, argv: Sequence[str]) -> int:
-    """`python -m evaluation.PAPER run ...`."""
+    """Run the command `python -m evaluation.PAPER run ...`."""
     parser = argparse.ArgumentParser(
         prog=f"python -m evaluation.{paper} run", description=(__doc__ or "").split("\n")[0]
     )
@@ -421,21 +431,25 @@ def main(paper: str, argv: Sequence[str]) -> int:
     parser.add_argument("--systems", nargs="+", choices=known, default=PAPERS[paper], metavar="NAME",
                         help=f"of {', '.join(known)} (default: {' '.join(PAPERS[paper])})")  # fmt: skip
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"], help="default: netstorm")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of training with each system (default 20)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of training with each system (default 20)")
     parser.add_argument("--rounds", type=float, default=0.0, metavar="N",
-                        help="a system is done sooner when its sites have had so many rounds in the mean")  # fmt: skip
-    parser.add_argument("--redraw", type=float, default=0.0, metavar="S", help="all rates are drawn anew so often")
+                        help="mean rounds of the sites after which a system ends sooner")  # fmt: skip
+    parser.add_argument(
+        "--redraw", type=float, default=0.0, metavar="S", help="seconds after which all links get new rates"
+    )
     parser.add_argument("--compute", type=float, default=0.3, help="mean s of a round's computing (default 0.3)")
-    parser.add_argument("--steps", type=int, default=8, help="of SGD in a round (default %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.05, help="of learning (default %(default)s)")
-    parser.add_argument("--width", type=int, default=16, help="of the model (default 16: 49,265 parameters)")
-    parser.add_argument("--p", type=int, help="size of a group, receivers + 1 (default: half of the sites)")
+    parser.add_argument("--steps", type=int, default=8, help="SGD steps in a round (default %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default %(default)s)")
+    parser.add_argument("--width", type=int, default=16, help="width of the model (default 16: 49,265 parameters)")
+    parser.add_argument("--p", type=int, help="sites in a group, receivers + 1 (default: half of the sites)")
     parser.add_argument("--by-label", action="store_true", help="sites have two parts of the images sorted by label")
     parser.add_argument("--target", type=float, default=0.85, help="accuracy whose time is given (default 0.85)")
     parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
-    parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
-    parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS / 2, help="of all links: scales their rates")
+    parser.add_argument("--loss", type=float, default=0.0, help="fraction of packets that each link loses")
+    parser.add_argument(
+        "--total-mbps", type=float, default=TOTAL_MBPS / 2, help="sum of all links' rates, which are scaled to it"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of network, data and model (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw accuracy over time")

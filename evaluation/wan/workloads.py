@@ -1,4 +1,4 @@
-"""Models, bandwidths and compute times that several evaluations draw from."""
+"""Models, bandwidths and compute times that several evaluations use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MODELS = {"ResNet50": 92 * 8.0, "ResNet152": 240 * 8.0, "AlexNet": 256 * 8.0, "VGG-Net": 552 * 8.0}
-"""Mbit of gradients, as in APSP (paper, Table III)."""
+"""Gradients in Mbit, as in APSP (paper, Table III)."""
 
 DATA = Path(__file__).resolve().parents[2] / "topologies" / "data"
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Time of one training step, ms: a beta distribution on [least, most] with this mean and deviation.
+    """Time of one training step in ms: a beta distribution on [least, most] with this mean and deviation.
 
-    The numbers are the ones reported for these models by Li et al. (PPoPP 2020); their samples are not published, and a
-    beta distribution is the one with bounded range that four moments fix.
+    The numbers are the ones reported for these models by Li et al. (PPoPP 2020). Their samples are not published; a
+    beta distribution has a bounded range and is determined by these four numbers.
     """
 
     least: float
@@ -37,11 +37,11 @@ class Runtime:
         return rng.beta(m * total, (1 - m) * total, count)
 
     def between(self, rng: np.random.Generator, count: int, low_s: float, high_s: float) -> NDArray[np.float64]:
-        """Seconds, with the range [least, most] scaled to [low, high]."""
+        """Return draws in seconds, with the range [least, most] scaled to [low, high]."""
         return low_s + (high_s - low_s) * self._draw(rng, count)
 
     def with_mean(self, rng: np.random.Generator, count: int, mean_s: float) -> NDArray[np.float64]:
-        """Seconds, scaled to this mean."""
+        """Return draws in seconds, scaled to this mean."""
         return (self.least + (self.most - self.least) * self._draw(rng, count)) * mean_s / self.mean
 
 
@@ -54,7 +54,9 @@ RUNTIMES = {
 
 @cache
 def aws_samples(source: str) -> NDArray[np.float64]:
-    """Mbit/s between AWS regions: "dtfm" (45 pairs of 10 regions) or "intercloud" (small machines, 17 regions)."""
+    """Return Mbit/s between AWS regions: "dtfm" (45 pairs of 10 regions) or "intercloud" (small machines, 17
+    regions).
+    """
     if source == "dtfm":
         pairs = json.loads((DATA / "aws_dtfm.json").read_text())["pairs"]
         return np.array([p["bandwidth_mbps"] for p in pairs.values()])
@@ -63,10 +65,10 @@ def aws_samples(source: str) -> NDArray[np.float64]:
 
 
 def bandwidths(network: str, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """An (n, n) matrix in Mbit/s, each direction drawn on its own.
+    """Return an (n, n) matrix in Mbit/s, each direction drawn on its own.
 
-    N1: from measurements between Amazon EC2 regions (`dtfm`; N1i: `intercloud`). N2: k * 25 with k in 1 .. 10 from
-    N(5, 1), rounded.
+    N1: from measurements between Amazon EC2 regions (`dtfm`; N1i: `intercloud`). N2: k * 25 with k in 1 .. 10 from N(5,
+    1), rounded.
     """
     if network in ("N1", "N1i"):
         matrix = rng.choice(aws_samples("dtfm" if network == "N1" else "intercloud"), (n, n))
