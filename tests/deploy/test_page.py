@@ -56,11 +56,11 @@ def test_only_a_host_header_that_names_this_machine_is_answered(host, taken):
     assert is_own_name(host, {"controller.example"}) is taken
 
 
-def status(web: Web, host: str) -> int:
+def status(web: Web, host: str, path: str = "/api/snapshot") -> int:
     port = web._server.server_port
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.putrequest("GET", "/api/snapshot", skip_host=True)
+        connection.putrequest("GET", path, skip_host=True)
         connection.putheader("Host", host)
         connection.endheaders()
         return connection.getresponse().status
@@ -77,5 +77,6 @@ def test_page_of_another_site_cannot_read_the_snapshot_by_a_name_of_its_own(rest
     try:
         assert status(web, "127.0.0.1:1") == (401 if restricted else 200)
         assert status(web, "evil.example") == (401 if restricted else 421)
+        assert status(web, "127.0.0.1:1", "/healthz") == 200  # probes have neither certificate nor token
     finally:
         web.close()

@@ -28,6 +28,8 @@ from controlplane.service.web.metrics import Metrics
 STATIC = Path(__file__).resolve().parent / "static"
 BOKEH = Path(bokeh.__file__).resolve().parent / "server/static/js/bokeh.min.js"
 READERS = ("operator", "viewer")
+HEALTH_PATH = "/healthz"
+"""What probes of Kubernetes and load balancers ask for; it says only that the controller serves."""
 REQUEST_SECONDS = 20.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
@@ -140,6 +142,9 @@ class Handler(BaseHTTPRequestHandler):
             refusal = f"this page is not {named[:80]!r}: ask for it by the machine's address, or its own name\n"
             self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", refusal.encode(), body)
             return
+        if urlsplit(self.path).path == HEALTH_PATH:  # for probes, which have neither certificate nor token
+            self._send(HTTPStatus.OK, "text/plain", b"ok\n", body)
+            return
         try:
             self._check()
         except Denied as denied:
@@ -153,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
             )
             return
         if found is None:
-            words = b"there is /, /metrics, /api/snapshot\n"
+            words = b"there is /, /metrics, /healthz, /api/snapshot\n"
             self._send(HTTPStatus.NOT_FOUND, "text/plain", words, body)
         else:
             self._send(HTTPStatus.OK, *found, body)
