@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import read_suspect_key
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.ways import connected
 from controlplane.service.network import Network
-from controlplane.service.only_ways import connected
-from controlplane.service.residual import only_switch
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Way, in_words, named, points_alone, suspects, ways_of
 from controlplane.service.update import Version
@@ -132,14 +131,13 @@ class Culprits:
 
     def _needed(self, name: str) -> str:
         """Why no job can be led around it; empty: all can."""
-        topology, state = self.network.topology, self.network.state
+        state = self.network.state
         for job in self.network.jobs:
-            plan = job.plan.job
-            nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
+            nodes = [node for node in job.servers if node not in job.without]
             for node in nodes:
-                if name in only_switch(node, topology):
+                if name in state.parts.layout.only_switch(node):
                     return f"{node} of job {job.name} hangs on it alone"
-            if not connected(topology, nodes, {*state.off, name}):
+            if not connected(state.parts.layout, nodes, {*state.off, name}):
                 return f"job {job.name} has no other way"
         return ""
 

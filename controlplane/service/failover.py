@@ -1,4 +1,5 @@
-"""What is done about failures: jobs are led around what is gone, go on without agents that are lost, and take back."""
+"""Carries out what is decided about failures (core/parts.py, core/mending.py): jobs are led around what is gone, go on
+without agents that are lost, and take back."""
 
 from __future__ import annotations
 
@@ -8,18 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.planner.plan import Plan
+from controlplane.service.core import mending, parts
+from controlplane.service.core.actions import Say
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.ways import Need
 from controlplane.service.network_state import NetworkState
 from controlplane.service.replanning import Replanning
 from controlplane.service.running import RunningJob
 from controlplane.service.update import SAME, Update, UpdateError
 from controlplane.targets.base import TargetError
-
-PATIENCE_SECONDS = 30.0
-AGAIN_SECONDS = 0.3
-"""A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
-ATTEMPTS = 3
-"""How often a job is planned again when more agents are lost meanwhile."""
 
 
 class Failover:
@@ -35,27 +33,44 @@ class Failover:
     ) -> None:
         self.state, self._replanning, self._answers, self._log = state, replanning, answers, log
 
-    def lose(self, causes: Mapping[str, str], reason: Why) -> bool:
-        """Something has failed: what runs is led around it, and then planned again. Whether every job was led around.
-        causes: what was seen, by name."""
+    # -- switches and links -----------------------------------------------------------------------------------------
+
+    def take(self, event: parts.Event) -> bool:
+        """Decide on what has happened to switches and links, and do what follows; whether every job was led around
+        what is off, where that was to be done."""
+        every = True
         with self.state.lock:
-            self.state.off = self.state.off | dict.fromkeys(causes, reason)
-        for cause in causes.values():
-            self._answers["switches and links lost"] += 1
-            self._log(f"lost: {cause}")
-        every = self.lead_around()
-        self._replanning.soon()
+            self.state.parts, done = parts.decide(self.state.parts, event, time.monotonic())
+        for action in done:
+            match action:
+                case Say(line):
+                    self._log(line)
+                case parts.CountLost(number):
+                    self._answers["switches and links lost"] += number
+                case parts.LeadAround(silent, again):
+                    every = self.lead_around()
+                    if silent:
+                        self.take(parts.LedAround(silent, every, self.needs(), again))
+                case parts.PlanSoon():
+                    self._replanning.soon()
         return every
 
-    def restore(self, names: Sequence[str], why: str) -> bool:
-        """Something is back and is used again: also by a job that had found no way around what else is gone. Whether
-        every job has a way now."""
-        with self.state.lock:
-            self.state.off = {one: reason for one, reason in self.state.off.items() if one not in names}
-        self._log(f"{', '.join(names)} can be used again: {why}")
-        every = self.lead_around()
-        self._replanning.soon()
-        return every
+    def lose(self, causes: Mapping[str, str], why: Why) -> bool:
+        """Something has failed: what runs is led around it, and then planned again. causes: what was seen, by name."""
+        return self.take(parts.Failed(causes, why))
+
+    def restore(self, names: Sequence[str], words: str) -> bool:
+        """Something is back and is used again."""
+        return self.take(parts.Mended(tuple(names), words))
+
+    def needs(self) -> tuple[parts.Need, ...]:
+        """Who has to reach whom."""
+        return tuple(Need(job.servers, frozenset(job.without)) for job in self.state.jobs)
+
+    def look(self) -> None:
+        """Some time has passed."""
+        if self.state.parts.off or self.state.parts.trust.probation:
+            self.take(parts.Looked(self.needs()))
 
     def lead_around(self) -> bool:
         """Lead every job around what is kept off; whether that was done wherever it was needed."""
@@ -80,54 +95,62 @@ class Failover:
                 self._log("; ".join([f"job {job.name}: {trees} trees led around it in {took}", *words]))
         return every
 
+    # -- agents -----------------------------------------------------------------------------------------------------
+
     def agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
         """A parameter server, or a worker that the job can do without. Does not wait."""
-        threading.Thread(target=self._go_on_without, args=(job, node, reason), name="lost", daemon=True).start()
+        self._take_soon(job, mending.AgentLost(node, reason))
 
-    def _go_on_without(self, job: RunningJob, node: str, reason: str) -> None:
-        """Give the lost agent's part to the others, and do again what was under way; or stop the job."""
-        began = time.monotonic()
-        with job.mending:
-            if node in job.roster.members():
-                return
-            if self._replanning.closed or not self.state.jobs.runs(job):
-                return
-            job.do_without([node], Why.LOST)
-            job.losses[node] += 1
-            before = job.plan
-            attempt = 0
-            while True:
-                attempt += 1
-                gone = job.roster.state.lost()
-                job.do_without(gone, Why.LOST)
-                waiting = job.roster.waiting()
-                if all(root in job.without for root in job.updater.job.parameter_servers):
-                    # None is left but those that are back and not steady yet.
-                    job.use_again(waiting)
-                try:
-                    state = self.state.of(job)
-                    update = job.updater.update(state, wait=-1, most=self._replanning.most_of(job), crowded=attempt > 1)
-                    break
-                except (UpdateError, TargetError, ValueError) as error:
-                    if not self.state.jobs.runs(job) or node in job.roster.members():
-                        # All stopped meanwhile, and it is back.
-                        job.use_again([node])
-                        return
-                    more = job.roster.state.lost().keys() - gone.keys()
-                    # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
-                    # until then all wait anyway. What others have is better than nothing.
-                    missing = self.state.switches.off() or any(why != Why.OPERATOR for why in self.state.off.values())
-                    waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
-                    if waits and not more:
-                        if attempt == 1:
-                            self._log(f"job {job.name} waits, to go on without {node}: {error}")
-                        time.sleep(AGAIN_SECONDS)
-                    elif not more or attempt >= ATTEMPTS:
-                        job.use_again(gone)
-                        if self.state.jobs.runs(job):
-                            self._log(f"job {job.name} cannot go on without {node}: {error}")
-                            job.roster.give_up(f"{reason}; the job cannot go on without it: {error}")
-                        return
+    def _take_soon(self, job: RunningJob, event: mending.Event) -> None:
+        threading.Thread(target=self._take, args=(job, event), name=f"mend-{job.name}", daemon=True).start()
+
+    def _take(self, job: RunningJob, event: mending.Event) -> None:
+        """Decide on what has happened about a lost agent, and do what follows: its part is given to the others, and
+        what was under way is done again; or the job stops."""
+        for action in job.decide_on_loss(event, self._facts(job), time.monotonic()):
+            match action:
+                case Say(line):
+                    self._log(line)
+                case mending.DoWithout(nodes):
+                    job.do_without(nodes, Why.LOST)
+                case mending.UseAgain(nodes):
+                    job.use_again(nodes)
+                case mending.CountLoss(node):
+                    job.losses[node] += 1
+                case mending.FindPlan(crowded):
+                    self._take(job, self._find_plan(job, crowded))
+                case mending.TryAgain(seconds):
+                    timer = threading.Timer(seconds, self._take, [job, mending.TriedAgain()])
+                    timer.daemon = True
+                    timer.start()
+                case mending.GiveUp(reason):
+                    if self.state.jobs.runs(job):
+                        job.roster.give_up(reason)
+                case mending.TakeNext():
+                    self._take(job, mending.NextTurn())
+
+    def _facts(self, job: RunningJob) -> mending.Facts:
+        # A switch or link that an operator has taken out is not going to be back.
+        missing = self.state.switches.off() or any(why != Why.OPERATOR for why in self.state.off.values())
+        return mending.Facts(
+            runs=not self._replanning.closed and self.state.jobs.runs(job),
+            members=job.roster.members().keys(),
+            lost=job.roster.state.lost(),
+            waiting=tuple(job.roster.waiting()),
+            servers=job.updater.job.parameter_servers,
+            without=frozenset(job.without),
+            missing=bool(missing),
+        )
+
+    def _find_plan(self, job: RunningJob, crowded: bool) -> mending.PlanFound | mending.NoPlanFound:
+        began, before = job.mending.began, job.plan
+        try:
+            state, most = self.state.of(job), self._replanning.most_of(job)
+            update = job.updater.update(state, wait=-1, most=most, crowded=crowded)
+        except (UpdateError, TargetError, ValueError, OSError) as error:
+            return mending.NoPlanFound(str(error))
+        except Exception as error:  # whatever it was, the job must not wait for ever
+            return mending.NoPlanFound(f"{type(error).__name__}: {error}")
         if update.changed:
             self._answers["agents gone on without"] += 1
             self._answers["operations done again"] += update.repeated[0]
@@ -135,6 +158,7 @@ class Failover:
             self._log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
         if self._replanning.fair:
             self._replanning.soon()
+        return mending.PlanFound()
 
     def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
         """Parameter servers that were lost are used again, instead of these."""

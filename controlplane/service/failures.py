@@ -12,18 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.planner.topology import Topology
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.trust import Trust
+from controlplane.service.core.parts import FoundSilent, SwitchesSeen
 from controlplane.service.culprits import Culprits
 from controlplane.service.hops import Entry, Hop, hops_of, packets
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
-from controlplane.service.only_ways import only_ways
 from controlplane.service.periodic import Periodic
 from controlplane.service.ports import PortWatch
-from controlplane.service.residual import avoidable
 from controlplane.service.slow_trees import SlowTrees
 from controlplane.service.update import Version
 from controlplane.targets.base import Counters, TargetError
@@ -66,7 +63,6 @@ class Watch:
     network: Network
     log: Callable[[str], None] = lambda line: None
     _followed: dict[str, Followed] = field(default_factory=dict)
-    _trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
         self._slow_trees = SlowTrees(self.network, self.log)
@@ -87,19 +83,13 @@ class Watch:
         self._look_at_switches()
         self._look_at_trees()
         self._look_at_lost_agents()
-        self._end_probation()
-        self._take_only_ways()
+        self.network.failover.look()
         self._slow_trees.look()
         self._culprits.look()
 
     def _look_at_switches(self) -> None:
         ready = {keeper.target.name: keeper.ready for keeper in self.network.switches.keepers}
-        off = self.network.state.off
-        self._trust, lost, steady = trust.look_at_switches(self._trust, ready, off, time.monotonic())
-        if lost:
-            self.network.failover.lose({name: f"switch {name} does not answer" for name in lost}, Why.LOST)
-        if steady:
-            self.network.failover.restore(steady, f"answering for {trust.STEADY_SECONDS:g} s")
+        self.network.failover.take(SwitchesSeen(ready))
 
     def _look_at_trees(self) -> None:
         for job in self.network.jobs:
@@ -132,7 +122,7 @@ class Watch:
                 # Where nothing at all has moved since, it may be the machine that waits.
                 if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
                     self._followed.pop(job.name)
-                    self._lose_silent(dead, topology)
+                    self.network.failover.take(FoundSilent(tuple(sorted(dead))))
                     continue
                 followed.pause = min(1.5 * followed.pause, FOLLOW_SLOWLY_SECONDS)
             while len(looks) > 3 and looks[-1][0] - looks[1][0] > FOLLOWED_AT_MOST_SECONDS:
@@ -159,41 +149,6 @@ class Watch:
                 members = job.roster.members()
                 missing = [root for root in job.plan.job.parameter_servers if root not in members]
                 self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
-
-    def _lose_silent(self, dead: set[str], topology: Topology) -> None:
-        causes = {
-            name: f"nothing that is sent to switch {name} comes in"
-            if name in topology
-            else f"nothing comes out of link {name}"
-            for name in sorted(dead)
-        }
-        self._trust = trust.found_silent(self._trust, causes, time.monotonic())
-        every = self.network.failover.lose(causes, Why.SILENT) or self._take_only_ways()
-        self._trust = trust.keep_off(self._trust, causes, every)
-
-    def _end_probation(self) -> None:
-        self._trust, over = trust.end_probation(self._trust, self.network.state.off, time.monotonic())
-        if over:
-            self.network.failover.restore(list(over), f"tried again after {max(over.values()):g} s")
-
-    def _take_only_ways(self) -> bool:
-        """What is on probation is used at once where the agents of a job do not reach each other without it: the job
-        stands, so that trying costs nothing. Whether anything is, and every job has a way with it."""
-        state, topology = self.network.state, self.network.topology
-        up = [name for name, why in state.off.items() if why == Why.PORT_DOWN and self._ports.is_up(name)]
-        probation = self._trust.may_carry(state.off, up, time.monotonic())
-        if not probation:
-            return False
-        jobs = []
-        for job in self.network.jobs:
-            plan = job.plan.job
-            nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
-            jobs.append((nodes, avoidable(state.off, topology, [plan])))
-        names = only_ways(topology, jobs, probation)
-        if not names:
-            return False
-        self._trust = trust.tried_early(self._trust, [name for name in names if state.off.get(name) == Why.SILENT])
-        return self.network.failover.restore(names, "a job has no other way")
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
         """What the entries of these switches have counted; of one that does not answer, nothing."""

@@ -17,6 +17,7 @@ from controlplane.service.admission import Admission, AdmissionControl
 from controlplane.service.changeover import Late
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import Journal
+from controlplane.service.core.parts import Ordered
 from controlplane.service.core.state import Known
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
@@ -172,7 +173,7 @@ class Network:
                 without(self.topology, [name])
             except TopologyError:
                 gone.append(name)  # of another topology than the last time
-        self.state.off = dict.fromkeys((name for name in kept_off if name not in gone), Why.OPERATOR)
+        self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
         if self.state.off:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
@@ -348,7 +349,7 @@ class Network:
                 nodes = {node for node in (*later, *one.without) if node not in restored}
                 one.updater.job.among([node for node in self.topology.servers if node not in nodes])
             if not dry_run:
-                self.state.off = later
+                self.failover.take(Ordered(tuple(off), tuple(restored)))
                 for one in self.jobs:
                     one.use_again(restored)
         if not dry_run and (off or restored):

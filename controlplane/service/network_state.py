@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -11,7 +11,9 @@ from controlplane.planner.plan.limits import no_agent_for
 from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
-from controlplane.service.residual import avoidable, only_switch, with_loads, with_taken, without
+from controlplane.service.core.parts import Parts
+from controlplane.service.core.ways import Layout, avoidable
+from controlplane.service.residual import with_loads, with_taken, without
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.switches import Switches
 from controlplane.targets.kind import Kind
@@ -19,23 +21,28 @@ from p4src.protocol import frame_bytes
 
 
 class NetworkState:
-    """Thread-safe. Whoever changes `off` or `bases` holds `lock`; `off` is replaced as a whole.
+    """Thread-safe. Whoever changes `parts` or `bases` holds `lock`; `parts` is replaced as a whole.
 
     Args:
         topology: the network before anything is kept off.
         switches, jobs: those of the network, which change.
 
-    off: what is kept off, and why. bases: by job, what its last plan was made for, before anything is kept off. lock:
-    never held for long: failures must not wait for orders.
+    parts: what is kept off, and why (core/parts.py). bases: by job, what its last plan was made for, before anything is
+    kept off. lock: never held for long: failures must not wait for orders.
     """
 
     def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs) -> None:
         self.topology, self.kind, self.switches, self.jobs = topology, kind, switches, jobs
         self.lock = threading.RLock()
-        self.off: dict[str, Why] = {}
+        self.parts = Parts(layout_of(topology))
         self.bases: dict[str, Topology] = {}
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
         self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
+
+    @property
+    def off(self) -> Mapping[str, Why]:
+        """Switches and links that no plan uses, and why."""
+        return self.parts.off
 
     @property
     def now(self) -> Topology:
@@ -50,7 +57,7 @@ class NetworkState:
         """As `now`, with the changes that a job's last plan was made for."""
         with self.lock:
             base = self.bases.get(job.name, self.topology)
-            return self.at(base, [*avoidable(self.off, self.topology, [job.plan.job]), *job.without])
+            return self.at(base, [*avoidable(self.off, self.parts.layout, job.servers), *job.without])
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
@@ -76,8 +83,7 @@ class NetworkState:
 
     def cut_off(self, job: RunningJob) -> bool:
         """Whether the only switch of one of its agents is kept off."""
-        nodes = (*job.plan.job.workers, *job.plan.job.parameter_servers)
-        return any(switch in self.off for node in nodes for switch in only_switch(node, self.topology))
+        return any(switch in self.off for node in job.servers for switch in self.parts.layout.only_switch(node))
 
     def check_reach(self, job: Job) -> None:
         """Raises JobError; JobsError: a server of the job, or its only switch, is kept off, or no agent can do what it
@@ -87,7 +93,16 @@ class NetworkState:
             raise JobsError(f"job {job.name!r}: {why}")
         with self.lock:
             for node in (*job.workers, *job.parameter_servers):
-                for name in (node, *only_switch(node, self.topology)):
+                for name in (node, *self.parts.layout.only_switch(node)):
                     if name in self.off:
                         hangs = f"{node} hangs on {name}, which" if name != node else node
                         raise JobsError(f"job {job.name!r}: {hangs} is kept off ({self.off[name]})")
+
+
+def layout_of(topology: Topology) -> Layout:
+    """A topology as far as the core has to know it."""
+    return Layout(
+        {node: topology.neighbours(node) for node in topology.nodes},
+        frozenset(topology.switches),
+        {v: {topology.port(v, other): other for other in topology.neighbours(v)} for v in topology.switches},
+    )

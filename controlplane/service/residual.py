@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.gathers import gather_loads
-from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import NOTHING, Taken
 from controlplane.planner.topology import Topology, TopologyError
@@ -42,20 +41,6 @@ def with_room(topology: Topology, part: float) -> Topology:
         if topology.used_bandwidth_mbps(u, v) > topology.bandwidth_mbps(u, v) * (1 - part)
     }
     return topology.replace(nodes=nodes, links=links)
-
-
-def avoidable(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
-    """Of what is kept off, all that these jobs can be planned without: not the only switch of one of their servers. A
-    job waits for that one to be back, and is rerouted around what else fails."""
-    nodes = {node for job in jobs for node in (*job.workers, *job.parameter_servers)}
-    only = {switch for node in nodes for switch in only_switch(node, topology)}
-    return [name for name in off if name not in only]
-
-
-def only_switch(node: str, topology: Topology) -> tuple[str, ...]:
-    """The switch that a server hangs on, where that is one."""
-    others = topology.neighbours(node)
-    return others if len(others) == 1 else ()
 
 
 def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:

@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable, Iterator
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.plan import Plan
 from controlplane.planner.terms import USUAL
+from controlplane.service.core import mending
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.mending import Mending
 from controlplane.service.core.state import Refused
 from controlplane.service.roster import Roster
 from controlplane.service.update import Updater
@@ -33,12 +35,23 @@ class RunningJob:
         self.terms = USUAL
         self.ending = False  # it is being removed
         self.without: dict[str, Why] = {}  # of its agents: those that it is planned without, and why
-        self._changing = threading.Lock()  # of `without`
+        self._changing = threading.Lock()  # of `without` and `mending`
         self.losses: Counter[str] = Counter()  # how often each was lost
-        self.mending = threading.Lock()
+        self.mending = Mending(updater.job.name)  # what is being done about those that were lost
         self.roster = roster
         self.updater = updater
         self.job_id = job_id
+
+    def decide_on_loss(self, event: mending.Event, facts: mending.Facts, now: float) -> list[mending.Action]:
+        """What is to be done about a lost agent after this event (core/mending.py)."""
+        with self._changing:
+            self.mending, done = mending.decide(self.mending, event, facts, now)
+            return done
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """All that its plan is for: workers and parameter servers."""
+        return (*self.plan.job.workers, *self.plan.job.parameter_servers)
 
     def do_without(self, nodes: Iterable[str], why: Why) -> None:
         """Plans for the job are made without these agents from now on."""

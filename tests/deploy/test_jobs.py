@@ -35,6 +35,7 @@ from controlplane.planner.topology import TopologyError
 from controlplane.service import failures
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.mending import Stage
 from controlplane.service.core.state import Refused
 from controlplane.service.epochs import EpochStore
 from controlplane.service.members import Member
@@ -516,11 +517,11 @@ def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, u
     until(lambda: not running.roster.running, "everybody stops")
     until(lambda: running.without, "the first was done without")
     (first,) = running.without
-    with running.mending:
-        running.roster.join(pb.JoinRequest(node=first, role="parameter_server", version=ENCODING))
+    until(lambda: running.mending.stage == Stage.IDLE, "and nothing more can be done")
+    running.roster.join(pb.JoinRequest(node=first, role="parameter_server", version=ENCODING))
     failures.Watch(rig.network)._look_at_lost_agents()
+    until(lambda: running.plan.job.parameter_servers == (first,), "it is planned with the one that is back")
     until(lambda: running.roster.running, "and begins again")
-    assert running.updater.plan.job.parameter_servers == (first,)
     running.roster.close()
     agents.end()
 

@@ -14,7 +14,9 @@ from controlplane.planner.job import Job
 from controlplane.service import failures
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.only_ways import connected, only_ways
+from controlplane.service.core.parts import FoundSilent
+from controlplane.service.core.ways import connected, only_ways
+from controlplane.service.network_state import layout_of
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
@@ -24,6 +26,7 @@ from tests.deploy.memory_network import MemoryNetwork
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
 JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
 BIG = fattree(4, 100.0)
+LAYOUT = layout_of(BIG)
 THINGS = (*BIG.switches, *(f"{u}-{v}" for u, v in BIG.links if u < v))
 
 
@@ -33,21 +36,21 @@ def test_no_more_is_used_again_than_a_job_needs_and_nothing_where_that_does_not_
     servers = data.draw(st.lists(st.sampled_from(BIG.servers), min_size=2, max_size=4, unique=True))
     disabled = data.draw(st.lists(st.sampled_from(THINGS), max_size=16, unique=True))
     probation = data.draw(st.permutations(disabled))[: data.draw(st.integers(0, len(disabled)))]
-    chosen = only_ways(BIG, [(servers, disabled)], probation)
+    chosen = only_ways(LAYOUT, [(servers, disabled)], probation)
     assert set(chosen) <= set(probation)
     left = set(disabled) - set(chosen)
-    if connected(BIG, servers, disabled) or not connected(BIG, servers, set(disabled) - set(probation)):
+    if connected(LAYOUT, servers, disabled) or not connected(LAYOUT, servers, set(disabled) - set(probation)):
         assert not chosen
         return
-    assert connected(BIG, servers, left)
+    assert connected(LAYOUT, servers, left)
     for fewer in combinations(chosen, len(chosen) - 1):
-        assert not connected(BIG, servers, set(disabled) - set(fewer)), "all of it is needed"
+        assert not connected(LAYOUT, servers, set(disabled) - set(fewer)), "all of it is needed"
 
 
 def test_what_brings_two_jobs_together_is_chosen_once():
     disabled = ["e1-s1", "e1-s2"]
     jobs = [(["h1", "h4"], disabled), (["h2", "h5"], disabled)]
-    assert only_ways(NETWORK, jobs, ["e1-s2", "e1-s1"]) == ["e1-s2"]
+    assert only_ways(layout_of(NETWORK), jobs, ["e1-s2", "e1-s1"]) == ["e1-s2"]
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +94,13 @@ def switches_of(running: RunningJob) -> set[str]:
 
 def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine_dies(rig, running, clock):
     """In a network of two spines: link e1-s1 is down for 11 s; then s2 is killed."""
-    rig.watch._lose_silent({"e1-s1"}, NETWORK)
+    rig.network.failover.take(FoundSilent(("e1-s1",)))
     assert "s1" not in switches_of(running)
     clock.now += 11.0
-    rig.watch._take_only_ways()
+    rig.network.failover.look()
     assert rig.network.state.off == {"e1-s1": Why.SILENT}, "there is another way: its probation goes on"
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
-    rig.watch._take_only_ways()
+    rig.network.failover.look()
     assert rig.network.state.off == {"s2": Why.LOST}
     assert "s2" not in switches_of(running) and "s1" in switches_of(running), "led around at once"
 
@@ -105,15 +108,14 @@ def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine
 def test_only_way_that_is_dead_is_tried_again_every_few_seconds(rig, running, clock):
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
     tries = []
-    rig.watch._lose_silent({"e1-s1"}, NETWORK)
+    rig.network.failover.take(FoundSilent(("e1-s1",)))
     began = clock.now
     while clock.now < began + 30.0:
         clock.now += failures.LOOK_SECONDS
-        rig.watch._end_probation()
-        rig.watch._take_only_ways()
+        rig.network.failover.look()
         if "e1-s1" not in rig.network.state.off:
             tries.append(clock.now - began)
-            rig.watch._lose_silent({"e1-s1"}, NETWORK)  # it is dead still
+            rig.network.failover.take(FoundSilent(("e1-s1",)))  # it is dead still
     pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
     assert max(pauses) <= trust.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
     assert len(tries) >= 7
@@ -123,11 +125,11 @@ def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it
     rig.targets["s1"].die()
     until(lambda: (rig.watch._look_at_switches(), rig.network.state.off == {"s1": Why.LOST})[1], "s1 is lost")
     rig.targets["s1"].down = False
-    until(lambda: (rig.watch._look_at_switches(), "s1" in rig.watch._trust.back)[1], "s1 answers")
+    until(lambda: (rig.watch._look_at_switches(), "s1" in rig.network.state.parts.trust.back)[1], "s1 answers")
     assert rig.network.state.off == {"s1": Why.LOST}, "it must answer for some time first"
     rig.targets["s2"].die()
     until(lambda: (rig.watch._look_at_switches(), "s2" in rig.network.state.off)[1], "s2 is lost")
-    rig.watch._take_only_ways()
+    rig.network.failover.look()
     assert rig.network.state.off == {"s2": Why.LOST}
     assert "s1" in switches_of(running) and "s2" not in switches_of(running)
 
@@ -136,5 +138,5 @@ def test_what_an_operator_took_out_stays_out_though_it_is_the_only_way(rig, runn
     rig.network.replan(off=["s1"])
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
     clock.now += 100.0
-    rig.watch._take_only_ways()
+    rig.network.failover.look()
     assert rig.network.state.off["s1"] == Why.OPERATOR

@@ -237,7 +237,7 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
     def slow(self: AdmissionControl, *arguments: object, **options: object):  # type: ignore[no-untyped-def]
         admission = admit(self, *arguments, **options)  # type: ignore[arg-type]
         if first.name not in self.state.off:
-            self.state.off = self.state.off | {first.name: Why.LOST}  # just now
+            rig.network.failover.lose({first.name: "it does not answer, just now"}, Why.LOST)
         return admission
 
     monkeypatch.setattr(AdmissionControl, "admit", slow)

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
-from controlplane.service import ports
+from controlplane.service.core import ports
 from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Network
 from controlplane.service.ports import PortWatch
@@ -94,7 +94,7 @@ def test_link_is_off_twice_as_long_each_time_that_its_port_was_down(network, tar
     targets[v].ports[TREE.port(v, u)] = False
     watch.look()
     assert network.state.off
-    assert watch._losses == {f"{u}-{v}": 2}
+    assert network.state.parts.ports.losses == {f"{u}-{v}": 2}
 
 
 def test_switch_whose_ports_are_never_up_says_nothing(network, targets, job, log, monkeypatch):

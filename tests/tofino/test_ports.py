@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
-from controlplane.service import ports
+from controlplane.service.core import ports
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
 from controlplane.service.network import Network
@@ -100,7 +100,8 @@ def test_cable_that_is_pulled_is_led_around_and_used_again(network, switches, lo
     watch = Watch(network, log.append)
     watch.start()
     try:
-        until(lambda: all(watch._ports._up.get((v, topology.port(v, "V1"))) for v in ("V2", "V3")), "asked", 60)
+        ends = [(switch, topology.port(switch, "V1")) for switch in ("V2", "V3")]
+        until(lambda: all(network.state.parts.ports.up.get(end) for end in ends), "asked", 60)
         switches["V2"].plug(6, 0, up=False)
         until(lambda: network.state.off == {"V1-V2": "port down"}, "noticed", 60)
         until(lambda: any("trees led around it" in line for line in log), "led around", 60)

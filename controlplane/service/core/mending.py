@@ -1,0 +1,221 @@
+"""A job that has lost an agent and runs on: a plan without it is looked for, and waited for, or given up.
+
+idle --an agent is lost--> planning --a plan is found--> idle
+                           planning --none is found, and what is missing may be back soon--> patient --> planning
+                           planning --none is found--> idle (the job stops until the agent is back)
+
+`decide` is the only way in. One loss is dealt with at a time; others that come meanwhile wait for their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from controlplane.service.core.actions import Say
+
+PATIENCE_SECONDS = 30.0
+AGAIN_SECONDS = 0.3
+"""A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
+ATTEMPTS = 3
+"""How often a job is planned again when more agents are lost meanwhile."""
+
+
+class Stage(StrEnum):
+    """What is being done about a lost agent."""
+
+    IDLE = "idle"
+    """Nobody is lost, or nothing more is done about it."""
+    PLANNING = "planning"
+    """A plan without the lost ones is being made, and changed over to."""
+    PATIENT = "patient"
+    """There was none. What is missing may be back soon, and then it is tried again."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is true of a job when an event comes.
+
+    runs: neither it nor the controller is ending. members: nodes that the plan needs and whose agents are there. lost:
+    nodes that were lost from what runs, and why. waiting: nodes whose agents wait to be used. servers: all parameter
+    servers of the job. without: nodes that it is planned without. missing: a switch does not answer, or something is
+    off that may be back.
+    """
+
+    runs: bool
+    members: Collection[str] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
+    waiting: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    without: Collection[str] = ()
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class Mending:
+    """job: its name. node, reason: the agent that was lost, and why. began: when that was. attempt: how often a plan
+    has been looked for. gone: who was lost when the last one was. queue: agents that were lost since."""
+
+    job: str
+    stage: Stage = Stage.IDLE
+    node: str = ""
+    reason: str = ""
+    began: float = 0.0
+    attempt: int = 0
+    gone: tuple[str, ...] = ()
+    queue: tuple[tuple[str, str], ...] = ()
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AgentLost:
+    """The job runs on without this node, which was lost for this reason."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanFound:
+    """The job has changed over to a plan without the lost ones."""
+
+
+@dataclass(frozen=True)
+class NoPlanFound:
+    """It could not, and why."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class TriedAgain:
+    """`TryAgain` was so many seconds ago."""
+
+
+@dataclass(frozen=True)
+class NextTurn:
+    """The answer to `TakeNext`."""
+
+
+Event = AgentLost | PlanFound | NoPlanFound | TriedAgain | NextTurn
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DoWithout:
+    """Plans for the job are made without these from now on."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UseAgain:
+    """Plans for the job may use these again."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CountLoss:
+    """This node was lost once more."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class FindPlan:
+    """Find a plan, and change over; answer with `PlanFound` or `NoPlanFound`. crowded: also where others have taken
+    everything, a little for now."""
+
+    crowded: bool
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    """In so many seconds: `TriedAgain`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Stop the job until those who are lost are back."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class TakeNext:
+    """Others were lost meanwhile: answer with `NextTurn`."""
+
+
+Action = Say | DoWithout | UseAgain | CountLoss | FindPlan | TryAgain | GiveUp | TakeNext
+
+
+def decide(state: Mending, event: Event, facts: Facts, now: float) -> tuple[Mending, list[Action]]:
+    """The state after an event, and what is to be done, in this order. now: seconds of a clock that never goes back."""
+    match event:
+        case AgentLost(node, reason) if state.stage != Stage.IDLE:
+            return replace(state, queue=(*state.queue, (node, reason))), []
+        case AgentLost(node, reason):
+            return _next(replace(state, queue=((node, reason), *state.queue)), facts, now)
+        case NextTurn() if state.stage == Stage.IDLE:
+            return _next(state, facts, now)
+        case PlanFound() if state.stage == Stage.PLANNING:
+            return _over(state, [])
+        case NoPlanFound(error) if state.stage == Stage.PLANNING:
+            return _not_found(state, error, facts, now)
+        case TriedAgain() if state.stage == Stage.PATIENT:
+            return _attempt(state, facts)
+    return state, []
+
+
+def _next(state: Mending, facts: Facts, now: float) -> tuple[Mending, list[Action]]:
+    """The next of those that were lost, and are still."""
+    queue = [(node, reason) for node, reason in state.queue if facts.runs and node not in facts.members]
+    if not queue:
+        return Mending(state.job), []
+    (node, reason), *later = queue
+    state, done = _attempt(Mending(state.job, Stage.IDLE, node, reason, now, queue=tuple(later)), facts)
+    return state, [DoWithout((node,)), CountLoss(node), *done]
+
+
+def _attempt(state: Mending, facts: Facts) -> tuple[Mending, list[Action]]:
+    gone = tuple(facts.lost)
+    done: list[Action] = [DoWithout(gone)]
+    without = {*facts.without, *gone, state.node}
+    if all(server in without for server in facts.servers):
+        done.append(UseAgain(facts.waiting))  # none is left but those that are back and not steady yet
+    attempt = state.attempt + 1
+    done.append(FindPlan(crowded=attempt > 1))  # what others have is better than nothing
+    return replace(state, stage=Stage.PLANNING, attempt=attempt, gone=gone), done
+
+
+def _not_found(state: Mending, error: str, facts: Facts, now: float) -> tuple[Mending, list[Action]]:
+    node, done = state.node, list[Action]()
+    more = set(facts.lost).difference(state.gone)
+    if not facts.runs or node in facts.members:
+        done.append(UseAgain((node,)))  # all stopped meanwhile, and it is back
+    elif not more and (facts.missing or state.attempt == 1) and now - state.began < PATIENCE_SECONDS:
+        # A switch that does not answer now is led around soon, or is back, and so may what else is off be; until then
+        # all wait anyway.
+        if state.attempt == 1:
+            done.append(Say(f"job {state.job} waits, to go on without {node}: {error}"))
+        return replace(state, stage=Stage.PATIENT), [*done, TryAgain(AGAIN_SECONDS)]
+    elif more and state.attempt < ATTEMPTS:
+        return _attempt(state, facts)
+    else:
+        done += [
+            UseAgain(state.gone),
+            Say(f"job {state.job} cannot go on without {node}: {error}"),
+            GiveUp(f"{state.reason}; the job cannot go on without it: {error}"),
+        ]
+    return _over(state, done)
+
+
+def _over(state: Mending, done: list[Action]) -> tuple[Mending, list[Action]]:
+    return Mending(state.job, queue=state.queue), [*done, *([TakeNext()] if state.queue else [])]

@@ -1,0 +1,230 @@
+"""Switches and links that no plan uses: what takes them out, and what brings them back. `decide` is the only way in.
+
+used --something is seen--> off, for one of the reasons `Why` --time, an order, or a job without a way--> used
+
+docs/controller.md has the table. What follows for jobs (led around at once, planned again soon) are actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controlplane.service.core import ports, trust
+from controlplane.service.core.actions import Say
+from controlplane.service.core.disabled import Why
+from controlplane.service.core.ports import Ports, States
+from controlplane.service.core.trust import Trust
+from controlplane.service.core.ways import Layout, Need, avoidable, only_ways
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SwitchesSeen:
+    """Whether each switch answers now."""
+
+    ready: Mapping[str, bool]
+
+
+@dataclass(frozen=True)
+class PortsSeen:
+    """Which ports are up, of switches that can say."""
+
+    states: States
+
+
+@dataclass(frozen=True)
+class FoundSilent:
+    """Packets went into these links or switches, and none came out."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """These have failed, by what was seen (by name), for this reason."""
+
+    causes: Mapping[str, str]
+    why: Why
+
+
+@dataclass(frozen=True)
+class Mended:
+    """These can be used again; because of what, in words."""
+
+    names: tuple[str, ...]
+    words: str
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An operator takes these out, and takes those back."""
+
+    off: tuple[str, ...]
+    restored: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Some time has passed; needs: of each job."""
+
+    needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True)
+class LedAround:
+    """Jobs were led around what was found silent. every: whether each has a way now. again: that was with what a job
+    had no other way than."""
+
+    silent: tuple[str, ...]
+    every: bool
+    needs: tuple[Need, ...]
+    again: bool = False
+
+
+Event = SwitchesSeen | PortsSeen | FoundSilent | Failed | Mended | Ordered | Looked | LedAround
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LeadAround:
+    """Lead every job around what is off. silent: with these, answer with `LedAround`."""
+
+    silent: tuple[str, ...] = ()
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class CountLost:
+    """So many more were lost."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class PlanSoon:
+    """Plan all jobs again, when what is under way allows it."""
+
+
+Action = Say | LeadAround | CountLost | PlanSoon
+
+# -- what is decided --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts:
+    """layout: the network's. off: what no plan uses, and why. trust: of what fails and comes back. ports: as switches
+    have said."""
+
+    layout: Layout
+    off: Mapping[str, Why] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)
+    ports: Ports = field(default_factory=Ports)
+
+
+def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]:
+    """The state after an event, and what is to be done, in this order. now: seconds of a clock that never goes back."""
+    match event:
+        case SwitchesSeen(ready):
+            return _switches_seen(state, ready, now)
+        case PortsSeen(states):
+            return _ports_seen(state, states, now)
+        case FoundSilent(names):
+            state = replace(state, trust=trust.found_silent(state.trust, names, now))
+            causes = {name: _silence(name, state.layout) for name in names}
+            return _lose(state, causes, Why.SILENT, silent=names)
+        case Failed(causes, why):
+            return _lose(state, causes, why)
+        case Mended(names, words):
+            return _restore(state, names, words)
+        case Ordered(off, restored):
+            kept = {name: why for name, why in state.off.items() if name not in restored}
+            return replace(state, off={**kept, **dict.fromkeys(off, Why.OPERATOR)}), []
+        case Looked(needs):
+            return _looked(state, needs, now)
+        case LedAround(silent, every, needs, again):
+            done: list[Action] = []
+            if not every and not again:
+                state, done = _take_only_ways(state, needs, now, silent)
+            if not done:
+                state = replace(state, trust=trust.keep_off(state.trust, silent, every))
+            return state, done
+
+
+def _silence(name: str, layout: Layout) -> str:
+    if name in layout.switches:
+        return f"nothing that is sent to switch {name} comes in"
+    return f"nothing comes out of link {name}"
+
+
+def _lose(
+    state: Parts, causes: Mapping[str, str], why: Why, silent: tuple[str, ...] = ()
+) -> tuple[Parts, list[Action]]:
+    """These are off from now on; what is off already stays so for its reason: only an operator ends an order."""
+    state = replace(state, off={**dict.fromkeys(causes, why), **state.off})
+    lines = [Say(f"lost: {cause}") for cause in causes.values()]
+    return state, [CountLost(len(causes)), *lines, LeadAround(silent), PlanSoon()]
+
+
+def _restore(
+    state: Parts, names: Iterable[str], words: str, silent: tuple[str, ...] = ()
+) -> tuple[Parts, list[Action]]:
+    """These are used again: also by a job that had found no way around what else is off."""
+    gone = tuple(names)
+    state = replace(state, off={name: why for name, why in state.off.items() if name not in gone})
+    line = Say(f"{', '.join(gone)} can be used again: {words}")
+    return state, [line, LeadAround(silent, again=bool(silent)), PlanSoon()]
+
+
+def _switches_seen(state: Parts, ready: Mapping[str, bool], now: float) -> tuple[Parts, list[Action]]:
+    seen, lost, steady = trust.look_at_switches(state.trust, ready, state.off, now)
+    state, done = replace(state, trust=seen), list[Action]()
+    if lost:
+        state, done = _lose(state, {name: f"switch {name} does not answer" for name in lost}, Why.LOST)
+    if steady:
+        state, more = _restore(state, steady, f"answering for {trust.STEADY_SECONDS:g} s")
+        done += more
+    return state, done
+
+
+def _ports_seen(state: Parts, states: States, now: float) -> tuple[Parts, list[Action]]:
+    seen, causes, lines = ports.look_at_ports(state.ports, states, state.layout, state.off, now)
+    state, done = replace(state, ports=seen), list[Action](Say(line) for line in lines)
+    if causes:
+        state, more = _lose(state, causes, Why.PORT_DOWN)
+        done += more
+    seen, back = ports.look_at_what_is_back(state.ports, state.layout, state.off, now)
+    state = replace(state, ports=seen)
+    for link, seconds in back.items():
+        state, more = _restore(state, [link], f"its ports have been up for {seconds:g} s")
+        done += more
+    return state, done
+
+
+def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, list[Action]]:
+    """What has been kept off for long enough is tried again, and what a job has no other way than, at once."""
+    seen, over = trust.end_probation(state.trust, state.off, now)
+    state, done = replace(state, trust=seen), list[Action]()
+    if over:
+        state, done = _restore(state, over, f"tried again after {max(over.values()):g} s")
+    state, more = _take_only_ways(state, needs, now)
+    return state, [*done, *more]
+
+
+def _take_only_ways(
+    state: Parts, needs: Iterable[Need], now: float, silent: tuple[str, ...] = ()
+) -> tuple[Parts, list[Action]]:
+    """What is on probation is used at once where the servers of a job do not reach each other without it: the job
+    stands, so that trying costs nothing."""
+    layout, off = state.layout, state.off
+    up = [name for name, why in off.items() if why == Why.PORT_DOWN and state.ports.is_up(name, layout)]
+    probation = state.trust.may_carry(off, up, now)
+    if not probation:
+        return state, []
+    names = only_ways(layout, [(need.nodes, avoidable(off, layout, need.servers)) for need in needs], probation)
+    if not names:
+        return state, []
+    tried = trust.tried_early(state.trust, [name for name in names if off.get(name) == Why.SILENT])
+    return _restore(replace(state, trust=tried), names, "a job has no other way", silent)

@@ -1,0 +1,93 @@
+"""Links whose ports are down, as switches say that can be asked for it: known before a packet is missed.
+
+Pure: a look takes what was seen before (`Ports`) and what switches say now, and gives what is lost and what is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.service.core.disabled import Why
+from controlplane.service.core.ways import Layout, link_name
+
+AT_FIRST_SECONDS = 15.0
+"""How long a port may take to come up at first, before its link counts as down; trained copper takes some seconds."""
+STEADY_SECONDS = 30.0
+"""How long both ends must be up before a link is used again, at first; twice as long each time that it was lost."""
+LONGEST_STEADY_SECONDS = 3600.0
+
+States = Mapping[str, Mapping[int, bool]]
+"""By switch and port: whether it is up."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What switches have said of their ports.
+
+    up: by switch and port, at the last look. began: by switch, when it was asked first. late: ports that have not come
+    up in time, of which that was said. steady: by link that is off, since when both its ends are up. losses: by link,
+    how often a port of it went down.
+    """
+
+    up: Mapping[tuple[str, int], bool] = field(default_factory=dict)
+    began: Mapping[str, float] = field(default_factory=dict)
+    late: frozenset[tuple[str, int]] = frozenset()
+    steady: Mapping[str, float] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
+
+    def is_up(self, link: str, layout: Layout) -> bool:
+        """Whether no end of a link is known to be down."""
+        u, v = layout.link(link)
+        ends = [(a, layout.port(a, b)) for a, b in ((u, v), (v, u)) if a in layout.switches]
+        return all(self.up.get(end) is not False for end in ends)
+
+
+def look_at_ports(
+    ports: Ports, states: States, layout: Layout, off: Mapping[str, Why], now: float
+) -> tuple[Ports, dict[str, str], list[str]]:
+    """What there is after some switches have said which of their ports are up; links that are lost now, and by what was
+    seen; and what else an operator should know.
+
+    Only what was seen up counts as lost, or what stays down where the switch has other ports up: a switch whose ports
+    are never up (a simulated one) says nothing by that.
+    """
+    up, began, late = dict(ports.up), dict(ports.began), set(ports.late)
+    causes: dict[str, str] = {}
+    lines = []
+    for switch, states_of in states.items():
+        began.setdefault(switch, now)
+        late -= {key for key in late if key[0] == switch and states_of.get(key[1], False)}
+        overdue = now - began[switch] >= AT_FIRST_SECONDS and any(states_of.values())
+        for port, is_up in states_of.items():
+            key = switch, port
+            before, up[key] = up.get(key), is_up
+            never = overdue and before is not True and key not in late
+            if is_up or port not in layout.ports[switch] or not (before or never):
+                continue
+            if never:
+                late.add(key)
+            other = layout.ports[switch][port]
+            cause, link = f"port {port} of {switch}, to {other}, is down", link_name(switch, other)
+            if other not in layout.switches:
+                lines.append(f"{cause}: {other} has no other way")
+            elif not {link, switch, other}.intersection(off) and link not in causes:
+                causes[link] = cause
+    losses = {**ports.losses, **{link: ports.losses.get(link, 0) + 1 for link in causes}}
+    steady = {link: since for link, since in ports.steady.items() if link not in causes}
+    return Ports(up, began, frozenset(late), steady, losses), causes, lines
+
+
+def look_at_what_is_back(
+    ports: Ports, layout: Layout, off: Mapping[str, Why], now: float
+) -> tuple[Ports, dict[str, float]]:
+    """What there is, and links whose ports have been up for long enough: for how many seconds that is."""
+    steady, back = {}, {}
+    for link in (link for link, why in off.items() if why == Why.PORT_DOWN):
+        if not ports.is_up(link, layout):
+            continue
+        steady[link] = ports.steady.get(link, now)
+        wanted = min(STEADY_SECONDS * 2 ** (max(ports.losses.get(link, 0), 1) - 1), LONGEST_STEADY_SECONDS)
+        if now - steady[link] >= wanted:
+            back[link] = wanted
+    return Ports(ports.up, ports.began, ports.late, steady, ports.losses), back

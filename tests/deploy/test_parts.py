@@ -1,0 +1,181 @@
+"""What takes switches and links out of use and what brings them back: the core alone, in microseconds."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from controlplane.planner.generators import leaf_spine
+from controlplane.service.core import parts, ports, trust
+from controlplane.service.core.actions import Say
+from controlplane.service.core.disabled import Why
+from controlplane.service.core.parts import Parts
+from controlplane.service.core.ways import Need, connected
+from controlplane.service.network_state import layout_of
+
+NETWORK = leaf_spine(2, 2, 3, 300.0)
+LAYOUT = layout_of(NETWORK)
+NEEDS = (Need(("h1", "h2", "h4", "h6")),)
+DOCS = Path(__file__).parents[2] / "docs" / "controller.md"
+
+
+class Life:
+    """A network whose jobs are led around what is off whenever that is possible: where their servers reach each other.
+
+    said: the log. moves: changes of what a switch or link is, and why.
+    """
+
+    def __init__(self) -> None:
+        self.state, self.now = Parts(LAYOUT), 0.0
+        self.said: list[str] = []
+        self.moves: set[tuple[str, str]] = set()
+        self.planned = 0
+        self.ready = dict.fromkeys(NETWORK.switches, True)
+        self.up = {v: dict.fromkeys(LAYOUT.ports[v], True) for v in NETWORK.switches}
+
+    @property
+    def off(self) -> dict[str, Why]:
+        return dict(self.state.off)
+
+    def take(self, event: parts.Event) -> None:
+        before = self.state
+        self.state, done = parts.decide(before, event, self.now)
+        for name in {*before.off, *self.state.off}:
+            move = str(before.off.get(name, "used")), str(self.state.off.get(name, "used"))
+            if move[0] != move[1]:
+                self.moves.add(move)
+        for action in done:
+            if isinstance(action, Say):
+                self.said.append(action.line)
+            elif isinstance(action, parts.PlanSoon):
+                self.planned += 1
+            elif isinstance(action, parts.LeadAround) and action.silent:
+                self.take(parts.LedAround(action.silent, self.every(), NEEDS, action.again))
+
+    def every(self) -> bool:
+        return all(connected(LAYOUT, need.nodes, self.state.off) for need in NEEDS)
+
+    def second(self, seconds: float = 1.0) -> None:
+        """Time goes by; looks every half a second."""
+        for _ in range(round(2 * seconds)):
+            self.now += 0.5
+            self.take(parts.SwitchesSeen(dict(self.ready)))
+            self.take(parts.PortsSeen({v: dict(up) for v, up in self.up.items() if self.ready[v]}))
+            self.take(parts.Looked(NEEDS))
+
+    def plug(self, u: str, v: str, up: bool) -> None:
+        self.up[u][LAYOUT.port(u, v)] = up
+
+
+@pytest.fixture
+def life() -> Life:
+    made = Life()
+    made.second()
+    return made
+
+
+def test_switch_that_dies_is_out_and_back_when_it_has_answered_for_half_a_minute(life):
+    life.ready["s1"] = False
+    life.second()
+    assert life.off == {"s1": Why.LOST} and life.said[-1] == "lost: switch s1 does not answer"
+    life.ready["s1"] = True
+    life.second(trust.STEADY_SECONDS - 1)
+    assert life.off
+    life.second(2)
+    assert not life.off and life.planned == 2, "planned again both times"
+
+
+def test_two_failures_within_a_minute_what_is_mended_is_used_as_soon_as_it_is_the_only_way(life):
+    """Item 8 of the issue: the job stood for 50 s."""
+    life.take(parts.FoundSilent(("e1-s1",)))
+    life.second(11)
+    assert life.off == {"e1-s1": Why.SILENT}, "there is another way"
+    life.ready["s2"] = False
+    life.second(1)
+    assert life.off == {"s2": Why.LOST}
+    assert "e1-s1 can be used again: a job has no other way" in life.said
+
+
+def test_only_way_that_is_silent_is_tried_after_a_second_and_not_kept_off_for_a_minute(life):
+    life.ready["s2"] = False
+    life.second()
+    life.take(parts.FoundSilent(("e1-s1",)))
+    assert life.off == {"s2": Why.LOST, "e1-s1": Why.SILENT}, "it has just been seen that it carries nothing"
+    life.second(2)
+    assert life.off == {"s2": Why.LOST}
+
+
+def test_link_whose_port_went_down_is_back_sooner_where_a_job_has_no_other_way(life):
+    life.plug("s1", "e1", False)
+    life.second()
+    life.plug("s1", "e1", True)
+    life.second()
+    assert life.off == {"e1-s1": Why.PORT_DOWN}, "its ports are up, but not for long"
+    life.ready["s2"] = False
+    life.second(1)
+    assert life.off == {"s2": Why.LOST}
+
+
+def test_order_of_an_operator_outlives_what_is_seen_of_the_switch(life):
+    """A switch that was taken out, and then restarts: it is not used again because it answers."""
+    life.take(parts.Ordered(("s1",), ()))
+    life.take(parts.Failed({"s1": "switch s1 does not answer"}, Why.LOST))
+    life.second(2 * trust.STEADY_SECONDS)
+    assert life.off == {"s1": Why.OPERATOR}
+    life.take(parts.Ordered((), ("s1",)))
+    assert not life.off
+
+
+def test_what_corrupts_is_not_used_again_though_a_job_has_no_other_way(life):
+    life.take(parts.Failed({"s1": "switch s1 corrupts"}, Why.CORRUPTS))
+    life.ready["s2"] = False
+    life.second(100)
+    assert life.off == {"s1": Why.CORRUPTS, "s2": Why.LOST}
+
+
+def _table() -> set[tuple[str, str]]:
+    text = DOCS.read_text()
+    rows = text[text.index("## Switches and links") :].split("\n\n## ")[0]
+    return set(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", rows, re.MULTILINE))
+
+
+def test_reasons_change_as_documented_whatever_happens():
+    seen: set[tuple[str, str]] = set()
+    links = sorted({f"{u}-{v}" for u, v in NETWORK.links if u < v and {u, v} <= LAYOUT.switches})
+    for seed in range(150):
+        random_, life = random.Random(seed), Life()
+        for _ in range(40):
+            part = random_.choice([*NETWORK.switches, *links])
+            what = random_.randrange(7)
+            if what == 0 and part in life.ready:
+                life.ready[part] = not life.ready[part]
+            elif what == 1 and part in links:
+                u, v = part.split("-")
+                life.plug(u, v, random_.random() < 0.5)
+            elif what == 2 and part not in life.off:
+                life.take(parts.FoundSilent((part,)))
+            elif what == 3:
+                life.take(parts.Failed({part: f"{part} corrupts"}, Why.CORRUPTS))
+            elif what == 4:
+                life.take(parts.Ordered((part,), ()))
+            elif what == 5 and life.off:
+                life.take(parts.Ordered((), (random_.choice(sorted(life.off)),)))
+            else:
+                life.second(random_.choice([0.5, 2.0, 40.0]))
+        seen |= life.moves
+    assert seen == _table()
+
+
+def test_every_look_of_ports_says_a_loss_once_and_doubles_the_wait(life):
+    for times in (1, 2, 3):
+        life.plug("s1", "e1", False)
+        life.second()
+        assert life.state.ports.losses == {"e1-s1": times}
+        life.plug("s1", "e1", True)
+        life.second(ports.STEADY_SECONDS * 2 ** (times - 1) - 1)
+        assert life.off == {"e1-s1": Why.PORT_DOWN}
+        life.second(2)
+        assert not life.off
