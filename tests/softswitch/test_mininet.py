@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("mnexec") is None, reason="Mininet's mnexec is not installed (Debian: mininet)"),
 ]
 PROGRAMS = Path(__file__).parents[1] / "conformance" / "programs"
-# registers.p4 sends what it gets to port 1, which is h1's; the first byte says which register to use.
+# registers.p4 sends what it gets to port 1, which is h1's; the first byte selects the register.
 FRAME = "02000005" + "aa" * 60
 SEND = "import socket, sys; s = socket.socket(17, 3); s.bind((sys.argv[1], 0)); s.send(bytes.fromhex(sys.argv[2]))"
 RECEIVE = """

@@ -1,4 +1,4 @@
-"""softswitch is a package of its own: nobody of ours imports it who should not, and its wheel is all that it needs."""
+"""softswitch is a package of its own: only its benchmark and tests import it, and its wheel is complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def importers(folders: set[str], of: set[str]) -> set[str]:
-    """Files of these folders that import one of these packages."""
+    """Return the files of these folders that import one of these packages."""
     found = set()
     for folder in folders:
         for file in (ROOT / folder).rglob("*.py"):
@@ -52,7 +52,7 @@ def test_it_imports_nothing_of_ours() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel holds, and nothing else of the repository."""
+    """Return a folder with the content of the wheel, and nothing else of the repository."""
     if importlib.util.find_spec("pip") is None or importlib.util.find_spec("setuptools") is None:
         pytest.skip("this environment has no pip or no setuptools")
     folder = tmp_path_factory.mktemp("package")
@@ -79,7 +79,7 @@ def test_the_wheel_runs_without_the_repository(installed: Path, tmp_path: Path) 
         "    print(sorted(device.program.tables))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    environment["XDG_CACHE_HOME"] = str(tmp_path)  # its own C sources are compiled, not another's taken
+    environment["XDG_CACHE_HOME"] = str(tmp_path)  # its own C sources are compiled, and no cached library is used
     run = [sys.executable, "-c", code, str(DEMO)]
     done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr

@@ -22,11 +22,11 @@ from tests.support.switches import SOL_PACKET, Cables
 PACKET_AUXDATA = 8
 TP_STATUS_VLAN_VALID, TP_STATUS_VLAN_TPID_VALID = 0x10, 0x40
 DEADLINE = 20.0
-QUIET = 0.08  # seconds without a frame after which a packet's answer is taken as complete
+QUIET = 0.08  # seconds without a frame after which a packet's answer counts as complete
 
 
 def receive(raw: socket.socket) -> bytes:
-    """A frame, with the VLAN tag that the kernel takes off put back."""
+    """Receive a frame, and put back the VLAN tag that the kernel removes."""
     frame, ancillary, _, _ = raw.recvmsg(65536, 256)
     for level, kind, data in ancillary:
         if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
@@ -91,7 +91,7 @@ class Bmv2:
         entry.priority = row.priority
         for key, m in zip(table.match_fields, row.match, strict=True):
             if m is None or (m[0] == "lpm" and m[2] == 0):
-                continue  # P4Runtime leaves out what may be anything
+                continue  # P4Runtime leaves out fields that may be anything.
             out = entry.match.add(field_id=key.id)
             if m[0] == "exact":
                 out.exact.value = as_bytes(m[1])
@@ -110,7 +110,9 @@ class Bmv2:
             entry.action.action.params.add(param_id=param.id, value=as_bytes(value))
 
     def process(self, port: int, frame: bytes, at_least: int = 0) -> Frames:
-        """What leaves because of a frame: at least so many frames, and until nothing has left for ``QUIET`` seconds."""
+        """Return the frames that leave because of a frame: at least `at_least`, and until none has left for ``QUIET``
+        seconds.
+        """
         self.sockets[port].send(frame)
         by_fd = {raw.fileno(): (number, raw) for number, raw in self.sockets.items()}
         frames: Frames = []

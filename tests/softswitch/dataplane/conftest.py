@@ -1,4 +1,4 @@
-"""A fabric per test."""
+"""Fixtures of the data plane's tests: a fabric per test."""
 
 from __future__ import annotations
 

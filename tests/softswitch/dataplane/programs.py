@@ -29,12 +29,12 @@ def p4info_path(name: str) -> Path:
 
 @functools.cache
 def program(name: str) -> Program:
-    """The compiled program, loaded once per process."""
+    """Return the compiled program, loaded once per process."""
     return Program.load(json_path(name).read_bytes())
 
 
 def compact(text: str, keep_lines: bool = True) -> str:
-    """p4c's JSON without the source text that it repeats (and without line numbers), and without white space."""
+    """Return p4c's JSON without the source text that it repeats (and without line numbers), and without white space."""
     dropped = {"source_fragment"} if keep_lines else {"source_info"}
 
     def strip(value: object) -> object:

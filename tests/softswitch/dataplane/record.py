@@ -1,6 +1,6 @@
 """Records what bmv2 does in every scenario: ``python -m tests.softswitch.dataplane.record [NAME ...]``.
 
-Needs simple_switch_grpc on PATH and root. The recordings are what CI holds softswitch to.
+Needs simple_switch_grpc on PATH and root. CI compares softswitch with the recordings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIRECTORY = Path(__file__).parent / "recorded"
 def record(name: str) -> Recording:
     scenario = scenarios.ALL[name]()
     with bmv2.Bmv2(scenario) as switch:
-        time.sleep(0.5)  # the switch takes the program into use a moment after it has said so
+        time.sleep(0.5)  # the switch begins to use the program a moment after it has said so
         answers = [switch.process(port, frame) for port, frame in scenario.frames]
     return Recording(scenario, "simple_switch_grpc 1.15.5", answers)
 

@@ -1,4 +1,4 @@
-"""What a test runs: a program, its configuration and the frames that arrive; independent of the switch that runs it."""
+"""The input of a test: a program, its configuration and the frames that arrive, whatever switch runs it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Frames = list[tuple[int, bytes]]
 
 @dataclass(frozen=True)
 class Row:
-    """A table entry. Matches: ["exact", v], ["lpm", v, length], ["ternary", v, mask], ["range", low, high],
-    ["optional", v], or None for a key that may be anything."""
+    """A table entry.
+
+    Matches: ["exact", v], ["lpm", v, length], ["ternary", v, mask], ["range", low, high], ["optional", v], or None for
+    a key that may be anything.
+    """
 
     table: str
     match: tuple[tuple[Any, ...] | None, ...]
@@ -37,7 +40,7 @@ class Scenario:
     frames: Frames = field(default_factory=list)
 
     def configuration(self) -> dict[str, Any]:
-        """JSON of everything but the frames."""
+        """Return JSON of everything but the frames."""
         return {
             "program": self.program,
             "ports": list(self.ports),
@@ -88,7 +91,7 @@ class Recording:
 
 
 def native_match(row: Row, device: Device) -> tuple[Match, ...]:
-    """A row's matches as :class:`Device` takes them."""
+    """Return a row's matches as :class:`Device` takes them."""
     assert device.program is not None
     keys = device.program.tables[row.table].keys
     matches: list[Match] = []
@@ -124,11 +127,11 @@ def configure(device: Device, scenario: Scenario) -> None:
 
 
 def ordered(frames: Frames) -> Frames:
-    """Frames of one port keep no order among copies of one packet in bmv2: sort."""
+    """Sort frames by port: bmv2 keeps no order among copies of one packet on one port."""
     return sorted(frames)
 
 
 def answers_of(device: Device, scenario: Scenario) -> Iterator[Frames]:
-    """What a device sends for each frame of the scenario."""
+    """Yield what a device sends for each frame of the scenario."""
     for port, frame in scenario.frames:
         yield ordered(device.process(port, frame))

@@ -13,14 +13,14 @@ PADS = (4, 2, 2, 8, 6, 6, 8, 6, 8, 2, 8, 6, 2, 8, 2, 8, 6, 8, 8, 2, 8)
 
 
 def arithmetic_frame(width: int, pad: int, a: int, b: int, n: int) -> bytes:
-    """The test program's request: operands ``a`` and ``b`` of ``width`` bits and a shift amount."""
+    """Return the test program's request: operands ``a`` and ``b`` of ``width`` bits and a shift amount."""
     bits = 2 * width + 8 + pad
     value = ((a << width | b) << 8 | n) << pad
     return bytes([width]) + value.to_bytes(bits // 8, "big") + b"payload after it"
 
 
 def arithmetic(seed: int = 1, per_width: int = 14) -> Scenario:
-    """Corner values and random ones, at every width."""
+    """Return a scenario with corner values and random ones, at every width."""
     source = random.Random(seed)
     frames: Frames = []
     for width, pad in zip(WIDTHS, PADS, strict=True):
@@ -42,7 +42,7 @@ def ethernet(destination: int, source: int, ether_type: int, vlan: int | None = 
 
 
 def checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum (RFC 1071)."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -64,7 +64,9 @@ def ipv4(
 
 
 def sums(seed: int = 2, values: int = 32) -> Scenario:
-    """Stores, sums, maxima, reads and saturating sums over few slots, with extreme values, and broken packets."""
+    """Return a scenario with stores, sums, maxima, reads and saturating sums over few slots, extreme values, broken
+    packets.
+    """
     source = random.Random(seed)
     head = ethernet(0x020000000001, 0x020000000002, 0x1234)
     frames: Frames = []
@@ -86,7 +88,7 @@ HOSTS = {port: (0x020000000000 | port, 0x0A000000 | port << 8 | 1) for port in (
 
 
 def router_configuration() -> Scenario:
-    """Routes, an ACL with priorities, multicast, clones and loops on ports 1 to 3 and the CPU port."""
+    """Return routes, an ACL with priorities, multicast, clones and loops on ports 1 to 3 and the CPU port."""
     any_acl = (None, None, None, None, None)
 
     def acl(action: str, params: tuple[int, ...], priority: int, **match: tuple[object, ...]) -> Row:
@@ -159,19 +161,21 @@ def _router_frames(source: random.Random) -> Iterator[tuple[int, bytes]]:
 
 
 def router(seed: int = 3) -> Scenario:
-    """Every feature of the router, and broken packets."""
+    """Return a scenario with every feature of the router, and broken packets."""
     scenario = router_configuration()
     scenario.frames = list(_router_frames(random.Random(seed)))
     return scenario
 
 
 def label(number: int, bottom: int, ttl: int) -> bytes:
-    """One element of the features program's header stack."""
+    """Return one element of the features program's header stack."""
     return struct.pack(">I", number << 12 | bottom << 8 | ttl)
 
 
 def features(seed: int = 4) -> Scenario:
-    """Stacks of all depths, wide slices and registers, hashes, look-ahead, and broken packets."""
+    """Return a scenario with stacks of all depths, wide slices and registers, hashes, look-ahead, and broken
+    packets.
+    """
     source = random.Random(seed)
     frames: Frames = []
 
@@ -207,12 +211,14 @@ def features(seed: int = 4) -> Scenario:
 
 
 def matching_frame(a: int, b: int, c: int, d: int, e: int) -> bytes:
-    """The keys of the matching program."""
+    """Return a frame with the keys of the matching program."""
     return struct.pack(">IH", a, b << 7 | c) + d.to_bytes(16, "big") + e.to_bytes(8, "big") + b"rest"
 
 
 def matching(seed: int = 5) -> Scenario:
-    """Entries with few distinct keys, so that they overlap, and frames that hit, nearly hit and miss them."""
+    """Return a scenario with few distinct keys, so that entries overlap, and frames that hit, nearly hit and miss
+    them.
+    """
     source = random.Random(seed)
     a_values = [0, 1, 0x0A000001, 0x0A000002, 0x0A010000, 0xFFFFFFFF]
     d_values = [0, 1, 1 << 127, (1 << 128) - 1, 0x20010DB8 << 96, 0x20010DB8 << 96 | 1]

@@ -1,4 +1,4 @@
-"""Super-frames in Python: what one is cut into, and sockets that send and receive them."""
+"""Super-frames in Python: their segmentation, and sockets that send and receive them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ETHERNET = 14
 
 @dataclass(frozen=True)
 class Sent:
-    """A frame of the kernel: of ``kind``, and with segments of ``size`` bytes of payload if it is a super-frame.
+    """A kernel frame of a ``kind``, with segments of ``size`` bytes of payload if it is a super-frame.
 
-    ``start``: where what is checksummed begins.
+    ``start``: where the checksummed part begins.
     """
 
     frame: bytes
@@ -27,7 +27,7 @@ class Sent:
     start: int = 0
 
     def bytes(self) -> bytes:
-        """With the offload information that packet sockets take."""
+        """Return the frame with the offload information that packet sockets expect."""
         if self.kind == PLAIN:
             return bytes(10) + self.frame
         offset = 6 if self.kind == UDP else 16
@@ -36,17 +36,17 @@ class Sent:
 
 
 def read(data: bytes) -> Sent:
-    """What a packet socket with offload information received."""
+    """Return the frame that a packet socket with offload information received."""
     flags, kind, _, size, start, offset = struct.unpack(VNET, data[:10])
     frame = data[10:]
-    if kind == PLAIN and flags & NEEDS_CSUM:  # a checksum left to the card
+    if kind == PLAIN and flags & NEEDS_CSUM:  # the checksum was left to the network card
         at = start + offset
         frame = frame[:at] + struct.pack(">H", ~total(frame[start:]) & 0xFFFF or 0xFFFF) + frame[at + 2 :]
     return Sent(frame, kind, size, start)
 
 
 def open_socket(interface: str) -> socket.socket:
-    """A packet socket that takes and gives super-frames.
+    """Return a packet socket that accepts and delivers super-frames.
 
     It has no protocol until it is bound: with one, it would also receive what other interfaces carried before.
     """
@@ -60,7 +60,7 @@ def open_socket(interface: str) -> socket.socket:
 
 
 def total(data: bytes) -> int:
-    """The ones' complement sum of 16-bit numbers (RFC 1071)."""
+    """Return the ones' complement sum of 16-bit numbers (RFC 1071)."""
     data += bytes(len(data) % 2)
     found = sum(struct.unpack(f">{len(data) // 2}H", data))
     while found >> 16:
@@ -69,25 +69,25 @@ def total(data: bytes) -> int:
 
 
 def with_ip_checksum(ip: bytes) -> bytes:
-    """An IPv4 header with its checksum."""
+    """Return an IPv4 header with its checksum."""
     ip = ip[:10] + b"\0\0" + ip[12:]
     return ip[:10] + struct.pack(">H", ~total(ip) & 0xFFFF) + ip[12:]
 
 
 def pseudo(ip: bytes, protocol: int, length: int) -> int:
-    """The sum of the pseudo-header of an IPv4 or IPv6 header."""
+    """Return the sum of the pseudo-header of an IPv4 or IPv6 header."""
     return total((ip[12:20] if ip[0] >> 4 == 4 else ip[8:40]) + struct.pack(">HH", protocol, length))
 
 
 def with_udp_checksum(ip: bytes, udp: bytes) -> bytes:
-    """A datagram with its checksum."""
+    """Return a datagram with its checksum."""
     udp = udp[:6] + b"\0\0" + udp[8:]
     found = total(struct.pack(">H", pseudo(ip, 17, len(udp))) + udp)
     return udp[:6] + struct.pack(">H", ~found & 0xFFFF or 0xFFFF) + udp[8:]
 
 
 def cut(sent: Sent) -> list[bytes]:
-    """The frames that a wire would carry (a UDP checksum of 0 stays 0)."""
+    """Return the frames that a wire would carry (a UDP checksum of 0 stays 0)."""
     if sent.kind == PLAIN:
         return [sent.frame]
     frame, l3, l4 = sent.frame, ETHERNET, sent.start

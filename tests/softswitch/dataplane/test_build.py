@@ -1,4 +1,4 @@
-"""The C code: no warnings; compiled once; a compiler that fails is reported."""
+"""The C code compiles without warnings and only once, and a compiler that fails is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_generated_code_is_the_same_every_time(name: str) -> None:
 
 
 def test_values_become_loops() -> None:
-    """The 32 values of the test program are not spelled out one by one: that is what makes it fast to compile."""
+    """The 32 values of the test program become loops and are not written out one by one, so that it compiles fast."""
     source = generate(read_program(json_path("sums").read_bytes())).source
     assert source.count("i < 32; i++") >= 5
     assert source.count("ss_load32(") < 40

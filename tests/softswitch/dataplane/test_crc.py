@@ -1,4 +1,4 @@
-"""The cyclic redundancy checks in C against the definition, a bit at a time, and the published check values."""
+"""The cyclic redundancy checks in C agree with the bit-by-bit definition and the published check values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def highest_first(data: bytes, polynomial: int, crc: int) -> int:
 
 
 def test_published_check_values(library):
-    """Of the catalogue of parametrised CRC algorithms: CRC-16/ARC, CRC-32/ISO-HDLC, CRC-16/IBM-3740 of "123456789"."""
+    """The checks have the values of the catalogue of CRC algorithms for "123456789".
+
+    They are CRC-16/ARC, CRC-32/ISO-HDLC and CRC-16/IBM-3740.
+    """
     text = b"123456789"
     found = [getattr(library, name)(text, len(text)) for name in ("crc16", "crc32", "ccitt")]
     assert found == [0xBB3D, 0xCBF43926, 0x29B1]

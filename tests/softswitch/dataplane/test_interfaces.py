@@ -1,4 +1,4 @@
-"""Ports on real interfaces: hosts in namespaces of their own talk through the switch, with the kernel's offloads on."""
+"""Ports on real interfaces: hosts in their namespaces talk through the switch, with the kernel's offloads on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ with socket.create_connection((sys.argv[1], 5001), timeout=60) as connection:
 
 
 class Hosts:
-    """Hosts 1 and 2 (10.0.N.1/24, behind a gateway), each in a namespace; ``switch_side(N)`` is the other veth end."""
+    """Hosts 1 and 2 (10.0.N.1/24, behind a gateway), each in a namespace; ``switch_side(N)`` is the other end of the
+    veth.
+    """
 
     def __init__(self) -> None:
         self.tag = f"{os.getpid() % 10000}{next(NUMBERS)}"
@@ -74,7 +76,9 @@ class Hosts:
         return f"isw{self.tag}{n}"
 
     def keep_ipv6_silent(self, n: int) -> None:
-        """The kernel's own IPv6 frames on the switch's end would arrive at the host between those of a test."""
+        """Disable IPv6 on the switch's end: the kernel's own frames would arrive at the host between those of a
+        test.
+        """
         run("sysctl", "-q", "-w", f"net.ipv6.conf.{self.switch_side(n)}.disable_ipv6=1")
 
     def python(self, n: int, code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -97,7 +101,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def route(device: Device) -> None:
-    """10.0.N.0/24 to port N and host N's MAC address."""
+    """Route 10.0.N.0/24 to port N and host N's MAC address."""
     device.load(program("router"))
     for n in (1, 2):
         match = [Match("lpm", 0x0A000000 | n << 8, prefix_len=24)]
@@ -105,7 +109,7 @@ def route(device: Device) -> None:
 
 
 def transfer(hosts: Hosts, size: int) -> str:
-    """Send ``size`` bytes from host 1 to host 2 by TCP; what host 2 says it got."""
+    """Send ``size`` bytes from host 1 to host 2 by TCP; returns what host 2 received."""
     server = hosts.python(2, SERVER, "10.0.2.1")
     client: subprocess.Popen[str] | None = None
     try:
@@ -124,7 +128,9 @@ def expected(size: int) -> str:
 
 
 def test_tcp_passes_unharmed_and_in_frames_of_the_mtu(fabric: Fabric, hosts: Hosts) -> None:
-    """The sender's kernel leaves checksums and segmentation to the card: the switch sees what a wire would carry."""
+    """The sender's kernel leaves checksums and segmentation to the card, but the switch sees what a wire would
+    carry.
+    """
     device = fabric.add_device(1)
     route(device)
     for n in (1, 2):
@@ -136,7 +142,7 @@ def test_tcp_passes_unharmed_and_in_frames_of_the_mtu(fabric: Fabric, hosts: Hos
     assert stats[2].tx_packets >= size / 1460
     assert stats[2].tx_bytes / stats[2].tx_packets <= 1514
     assert device.drop_stats()["bad_offload"] == 0
-    assert device.drop_stats()["ingress"] <= 5  # the router drops what has a wrong header checksum
+    assert device.drop_stats()["ingress"] <= 5  # the router drops frames with a wrong header checksum
 
 
 def test_tcp_over_shaped_links_through_three_switches(fabric: Fabric, hosts: Hosts) -> None:
@@ -227,7 +233,10 @@ def test_an_interface_that_goes_down_costs_frames_not_the_switch(fabric: Fabric,
 
 
 def test_an_interface_that_is_made_again_is_the_ports_again(fabric: Fabric, hosts: Hosts) -> None:
-    """Under another name first, as some tools make them. What the port counted stays, and both directions work."""
+    """The interface has another name first, as some tools make it.
+
+    The port keeps its counters, and both directions work.
+    """
     device = fabric.add_device(1)
     device.load(program("router"))
     device.insert("MyIngress.switching", [Match("exact", 5), Match("exact", 0)], "MyIngress.forward", [1])
@@ -275,5 +284,5 @@ def test_an_idle_switch_uses_no_cpu(fabric: Fabric, hosts: Hosts) -> None:
 
     until(lambda: wakeups() > 0)
     before = wakeups()
-    time.sleep(0.5)  # what is measured is that nothing happens in this time
+    time.sleep(0.5)  # The test measures that nothing happens in this time.
     assert wakeups() - before <= 5

@@ -20,7 +20,7 @@ def frame(number: int) -> bytes:
 
 
 class Line:
-    """device 1 --port 2 to port 1--> device 2, whose port 3 is captured as (time, number)."""
+    """A line of two devices: 1 --port 2 to port 1--> 2, whose port 3 is captured as (time, number)."""
 
     def __init__(self, fabric: Fabric, **shape: float) -> None:
         self.fabric = fabric
@@ -43,7 +43,7 @@ class Line:
             self.devices[0].inject(9, frame(number))
 
     def accounted(self, count: int) -> Callable[[], bool]:
-        """All ``count`` frames have arrived or been dropped."""
+        """Return a check that all ``count`` frames have arrived or been dropped."""
 
         def check() -> bool:
             drops = sum(self.devices[0].drop_stats().values())
@@ -85,19 +85,19 @@ def test_a_burst_passes_at_once_and_no_more(fabric: Fabric) -> None:
     begin = time.monotonic()
     line.send(0, 13)
     until(lambda: len(line.arrived) == 13)
-    assert line.arrived[-1][0] - begin >= 2 * SIZE * 8 / 1e6  # eleven without waiting, then one per 8 ms
+    assert line.arrived[-1][0] - begin >= 2 * SIZE * 8 / 1e6  # eleven frames without waiting, then one per 8 ms
 
 
 @pytest.mark.parametrize("queue", [{"queue_packets": 20}, {"queue_bytes": 20 * SIZE}])
 def test_a_full_queue_drops_the_newest(fabric: Fabric, queue: dict[str, float]) -> None:
     line = Line(fabric, rate_mbps=1, **queue)
-    line.fabric.stop()  # all are there when the thread goes on, so how many fit is certain
+    line.fabric.stop()  # All frames are there when the thread continues, so the number that fits is certain.
     line.send(0, 200)
     line.fabric.start()
     until(lambda: line.devices[0].drop_stats()["queue_full"] == 179)
     fabric.shape(1, 2)
     until(lambda: len(line.arrived) == 21)
-    assert line.numbers == list(range(21))  # one on the line and twenty that wait
+    assert line.numbers == list(range(21))  # one frame on the line and twenty that wait
     assert line.devices[0].port_stats()[2].drops == {"queue_full": 179}
 
 
@@ -106,19 +106,19 @@ def test_small_frames_go_before_what_waits(fabric: Fabric) -> None:
     sizes: list[int] = []
     line.devices[1].capture = lambda port, data: sizes.append(len(data))
     begin = time.monotonic()
-    line.fabric.stop()  # all are there when the thread goes on
+    line.fabric.stop()  # all frames are there when the thread continues
     line.send(0, 5)
     for size in (64, 65):
         line.devices[0].inject(9, ethernet(5, 6, 0x1234) + bytes(size - 14))
     line.fabric.start()
     until(lambda: len(sizes) == 7)
-    # One may be on the line already. Whatever is larger keeps its place, and the line is busy for longer.
+    # One may be on the line already. Larger frames keep their place, and the line is busy for longer.
     assert sizes.index(64) <= 1 and [size for size in sizes if size != 64] == [SIZE] * 5 + [65]
     assert time.monotonic() - begin >= (5 * SIZE + 64) * 8 / 1e6
 
 
 def segment(data: int) -> bytes:
-    """TCP with time stamps over IPv4, with so many bytes of data."""
+    """Return TCP with time stamps over IPv4, with `data` bytes of data."""
     tcp = bytes([0] * 12 + [8 << 4] + [0] * 19) + bytes(data)
     return ethernet(5, 6, 0x0800) + ipv4(1, 2, protocol=6, payload=tcp)
 
@@ -163,14 +163,16 @@ def test_loss_and_duplication_have_their_probability(fabric: Fabric) -> None:
 
 
 def datagram(number: int, checksum: int = 0x1234) -> bytes:
-    """UDP over IPv4, of SIZE bytes; the router of these tests forwards it by its MAC address as anything else."""
+    """Return UDP over IPv4, of SIZE bytes; the router of these tests forwards it by its MAC address like anything
+    else.
+    """
     payload = number.to_bytes(4, "big") + bytes(SIZE - 46)
     header = (1).to_bytes(2, "big") * 2 + (len(payload) + 8).to_bytes(2, "big") + checksum.to_bytes(2, "big")
     return ethernet(5, 6, 0x0800) + ipv4(1, 2, protocol=17, payload=header + payload)
 
 
 def flips_of(line: Line, frames: list[bytes]) -> list[list[int]]:
-    """Send the frames; per frame, in order, the bits (counted from the frame's first) that have arrived changed."""
+    """Send the frames; returns, per frame in order, the changed bits, counted from the frame's first."""
     arrived: list[bytes] = []
     line.devices[1].capture = lambda port, data: arrived.append(data)
     for each in frames:
@@ -227,7 +229,7 @@ def test_flips_can_be_in_the_values_of_udp_alone_and_be_switched_on_and_off(fabr
 
 
 def test_what_a_flip_changes_is_only_in_the_copy_that_it_hits(fabric: Fabric) -> None:
-    """Copies of a multicast share their bytes: the one on the broken link changes, the other one does not."""
+    """Copies of a multicast share their bytes: only the one on the broken link changes."""
     devices = [fabric.add_device(n) for n in (1, 2)]
     arrived: dict[int, bytes] = {}
     for device in devices:
@@ -278,7 +280,7 @@ def test_shaping_can_be_taken_off_again(fabric: Fabric) -> None:
 
 
 def test_a_loop_of_links_does_not_stop_the_switch(fabric: Fabric) -> None:
-    """Two devices that send a frame back and forth for ever; control calls and other frames still get through."""
+    """Two devices send a frame back and forth for ever; control calls and other frames still get through."""
     for number in (1, 2):
         device = fabric.add_device(number)
         device.load(program("router"))

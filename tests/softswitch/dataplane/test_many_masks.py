@@ -1,4 +1,4 @@
-"""Tables with more masks and ranges than are worth trying one by one: the same answers as from a plain model."""
+"""Tables with many masks and ranges, where bitmaps replace trying one by one, answer like a plain model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_same_answers_as_a_model(fabric: Fabric, table: str) -> None:
     model = Model(table)
     widths = {"prefix": (32,), "masked": (32, 64, 9, 7), "ranged": (32, 9, 7)}[table]
     for step in range(1200):
-        wanted = 250 if step < 900 else 5  # full, with entries coming and going, then nearly empty
+        wanted = 250 if step < 900 else 5  # a full table with entries added and removed, then a nearly empty one
         if len(model.entries) < wanted and source.random() < 0.75:
             k, priority = key(source, table), 0 if table == "prefix" else source.randrange(1, 60)
             if (k, priority) not in model.entries:
@@ -56,7 +56,7 @@ def test_same_answers_as_a_model(fabric: Fabric, table: str) -> None:
         if step % 3:
             continue
         a, b, c, e = source.choice((*VALUES, source.getrandbits(32))), source.randrange(4), 0, source.getrandbits(64)
-        if model.entries and source.random() < 0.7:  # something that an entry wants
+        if model.entries and source.random() < 0.7:  # a key that matches an entry
             match, _ = source.choice(list(model.entries))
             a = match[0].value | source.getrandbits(32) & ~match[0].mask if table != "ranged" else match[0].high
             e = match[1].value | source.getrandbits(64) & ~match[1].mask if table == "masked" else e
@@ -65,7 +65,9 @@ def test_same_answers_as_a_model(fabric: Fabric, table: str) -> None:
 
 
 def test_answers_stay_while_bitmaps_come_and_go(fabric: Fabric) -> None:
-    """Bitmaps end when there are many more entries than masks and long chains: tuples and chains are in order again."""
+    """Bitmaps are freed when there are many more entries than masks and long chains; tuples and chains are sorted
+    again.
+    """
     source = random.Random("come and go")
     device = fabric.add_device(1)
     device.load(Program.load(json_path("matching").read_text().replace('"max_size":256', '"max_size":30000')))
@@ -90,7 +92,7 @@ def test_answers_stay_while_bitmaps_come_and_go(fabric: Fabric) -> None:
             a = source.choice(VALUES)
             assert ask(device, "masked", a, 0, 0, 0) == (model.answer((a, 0, 0, 0), (32, 64, 9, 7)) or 0)
 
-    for length in range(18):  # masks, and a chain of 18 for each of two of them
+    for length in range(18):  # many masks, and a chain of 18 for each of two of them
         for _ in range(2):
             insert(masked(source.choice(VALUES), (1 << length) - 1), source.randrange(1, 1000))
         for mask in (0, 1):
@@ -105,7 +107,7 @@ def test_answers_stay_while_bitmaps_come_and_go(fabric: Fabric) -> None:
     check()
     for k in others:
         device.delete(name("masked"), k, 1)
-    for length in range(18):  # bitmaps again
+    for length in range(18):  # bitmaps are built again
         insert(masked(0, (1 << length) - 1), 2000 + length)
     check()
     assert {e.handle for e in device.entries(name("masked"))} == {handle for _, handle in model.entries.values()}

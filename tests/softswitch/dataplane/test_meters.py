@@ -1,4 +1,6 @@
-"""Meters: the marker in C against bmv2's algorithm and RFC 2697 in Python, at given times; and as programs see them."""
+"""Meters: the C marker agrees with bmv2's algorithm and RFC 2697 in Python at given times; and programs see the
+colours.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 class TwoRates:
-    """bmv2's Meter::execute, for two rates."""
+    """bmv2's Meter::execute for two rates."""
 
     def __init__(self, config: MeterConfig) -> None:
         self.rates = [(config.pir / 1e6, config.pburst, 2), (config.cir / 1e6, config.cburst, 1)]
@@ -58,7 +60,9 @@ class TwoRates:
 
 
 class OneRate:
-    """RFC 2697, colour-blind: tokens come at the committed rate, into the excess bucket when the other is full."""
+    """The marker of RFC 2697, colour-blind: tokens at the committed rate go to the excess bucket if the other is
+    full.
+    """
 
     def __init__(self, config: MeterConfig) -> None:
         self.rate, self.most = config.cir / 1e6, (config.cburst, config.pburst)
@@ -119,7 +123,7 @@ def test_colours(marker: ctypes.CDLL, config: MeterConfig, packets: list[tuple[i
 
 
 def test_rates_without_end(marker: ctypes.CDLL) -> None:
-    """What the largest numbers mean: whatever comes is green, for years, and nothing overflows."""
+    """With the largest numbers, every packet is green for years, and nothing overflows."""
     config = MeterConfig((1 << 63) - 1, (1 << 63) - 1, (1 << 63) - 1, (1 << 63) - 1)
     meter = prepared(config)
     for year in range(1, 100):
@@ -140,7 +144,7 @@ def _metered(fabric: Fabric) -> Fabric:
 def test_array(metered: Fabric) -> None:
     device = metered.devices[1]
     assert colours_of(metered, 0, 2, 3) == [0, 0, 0]
-    assert colours_of(metered, 0, 4, 1) == [0xAA]  # beyond the array: the result is left alone
+    assert colours_of(metered, 0, 4, 1) == [0xAA]  # beyond the array the result is left alone
     config = MeterConfig(0, 1, 0, 2)
     device.meter_write("I.by_packets", config)
     assert colours_of(metered, 0, 2, 4) == [0, 1, 2, 2]

@@ -1,4 +1,4 @@
-"""Hostile frames: whatever arrives, every frame is accounted for, and what is malformed changes nothing."""
+"""Hostile frames: every frame that arrives is accounted for, and malformed ones change nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECIDED = ("ingress", "egress", "no_such_multicast_group", "no_such_clone_sessio
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[dict[str, Device]]:
-    """One configured device per test program."""
+    """Return one configured device per test program."""
     with Fabric(seed=1) as fabric:
         made: dict[str, Device] = {}
         for number, name in enumerate(NAMES):
@@ -31,7 +31,7 @@ def devices() -> Iterator[dict[str, Device]]:
 
 
 def mutated(source: bytes) -> st.SearchStrategy[bytes]:
-    """A good frame with some bytes replaced, cut short or made longer."""
+    """Return good frames with some bytes replaced, cut short or made longer."""
     edits = st.lists(st.tuples(st.integers(0, max(len(source) - 1, 0)), st.integers(0, 255)), max_size=6)
 
     def apply(edit: tuple[list[tuple[int, int]], int, bytes]) -> bytes:
@@ -88,7 +88,7 @@ def test_frames_of_every_size(fabric: Fabric) -> None:
 
 
 def test_a_frame_that_goes_round_for_ever_is_stopped(fabric: Fabric) -> None:
-    """A resubmission whose condition never ends: bmv2 would never let go of it."""
+    """A resubmission whose condition never ends is stopped; bmv2 would repeat it for ever."""
     device = fabric.add_device(1)
     device.load(program("router"))
     anything = [Match("ternary", 0, mask=0), Match("ternary", 0, mask=0), Match("range", 0, high=65535),

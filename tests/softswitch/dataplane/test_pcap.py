@@ -1,4 +1,4 @@
-"""Frames from pcap files and into them."""
+"""Frames are read from pcap files, and recorded in them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FRAME = ethernet(5, 6, 0x1234) + b"payload"
 
 
 def linked(fabric: Fabric) -> Device:
-    """A device that forwards what comes in to its port 2, a link to another device."""
+    """Return a device that forwards what comes in to its port 2, a link to another device."""
     device, other = (fabric.add_device(number) for number in (1, 2))
     device.load(program("router"))
     device.insert("MyIngress.switching", [Match("exact", 5), Match("exact", 0)], "MyIngress.forward", [2])
@@ -72,7 +72,7 @@ def test_a_full_disk_ends_a_record_whole(
 ) -> None:
     device = linked(fabric)
     pcap.record(device, 2, tmp_path / "in", tmp_path / "out")
-    limit = 64 << 20  # larger than any file that is written meanwhile
+    limit = 64 << 20  # larger than any file written meanwhile
     record = 16 + len(FRAME)
     files = [os.open(tmp_path / name, os.O_RDWR) for name in ("in", "out")]
     os.lseek(files[1], limit - record - 10, os.SEEK_SET)  # one record fits, the second is cut
@@ -85,7 +85,7 @@ def test_a_full_disk_ends_a_record_whole(
         until(lambda: "recording port 2 ended" in caplog.text)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    until(lambda: device.port_stats()[2].tx_packets == 3)  # the traffic goes on
+    until(lambda: device.port_stats()[2].tx_packets == 3)  # the traffic continues
     assert (tmp_path / "out").stat().st_size == limit - 10
     with (tmp_path / "out").open("rb") as file:
         file.seek(limit - 10 - len(FRAME))

@@ -1,4 +1,4 @@
-"""Action profiles and selectors of a device: who is chosen, who may go, and ports that are down."""
+"""Action profiles and selectors of a device: which member is chosen, what may be deleted, and ports that are down."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_hash_chooses(device: Device, shared: ActionProfile) -> None:
     shared.modify_member(2, "I.both", (7, 8))
     assert {result(device, flow) for flow in range(20)} == {7}
     shared.modify_group(1, [])
-    assert {result(device, flow) for flow in range(20)} == {0}  # of an empty group no action is run
+    assert {result(device, flow) for flow in range(20)} == {0}  # an empty group runs no action
 
 
 def test_who_may_go(device: Device, shared: ActionProfile) -> None:
@@ -104,7 +104,7 @@ def test_refused(device: Device, shared: ActionProfile) -> None:
     device.insert("I.lpm_table", KEY, Member(1))
     with pytest.raises(AlreadyExists):
         device.insert("I.lpm_table", KEY, Member(2))
-    for member in shared.members():  # what was refused uses nothing
+    for member in shared.members():  # what was refused uses no resources
         if member != 1:
             shared.delete_member(member)
     assert shared.groups() == []

@@ -1,4 +1,4 @@
-"""softswitch answers every recorded frame with the bytes, on the ports, that bmv2 did."""
+"""softswitch answers every recorded frame with the same bytes on the same ports as bmv2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_softswitch_does_what_bmv2_did(path: Path) -> None:
 
 
 def test_recordings_are_of_the_scenarios() -> None:
-    """A scenario that was changed without recording it again would leave the change untested."""
+    """The recordings match the scenarios; a scenario changed without a new recording would leave the change
+    untested.
+    """
     assert {p.stem for p in RECORDINGS} == set(scenarios.ALL)
     for path in RECORDINGS:
         recorded = Recording.read(path).scenario
@@ -40,7 +42,7 @@ def test_recordings_are_of_the_scenarios() -> None:
 @pytest.mark.namespaces
 @pytest.mark.parametrize("name", sorted(scenarios.ALL))
 def test_bmv2_still_does(name: str) -> None:
-    """The real switch, where there is one, on other frames than the recorded ones."""
+    """The real switch, if it is installed, is compared on other frames than the recorded ones."""
     reason = missing_with_cables("bmv2")
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""What softswitch does not implement is refused when a program is loaded, by name and P4 line; so is broken JSON."""
+"""Constructs that softswitch lacks are refused when a program is loaded, by name and P4 line; so is broken JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def primitive(root: Json, op: str) -> Json:
-    """The first use of a primitive."""
+    """Return the first use of a primitive."""
     return next(p for a in root["actions"] for p in a["primitives"] if p["op"] == op)
 
 
@@ -128,7 +128,7 @@ def test_not_a_program(text: str | bytes) -> None:
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every member of a JSON value."""
+    """Return the path to every member of a JSON value."""
     found = [path] if path else []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -145,7 +145,9 @@ REPLACEMENTS = [
 @settings(max_examples=400, deadline=None)
 @given(path=st.sampled_from(PATHS), value=st.sampled_from(REPLACEMENTS), remove=st.booleans())
 def test_damaged_json_is_refused_or_harmless(path: tuple[Any, ...], value: Any, remove: bool) -> None:
-    """Any one member replaced or removed: an error of ours, or a program; never another exception."""
+    """With any one member replaced or removed, loading gives one of our errors or a program, never another
+    exception.
+    """
     root = copy.deepcopy(ROUTER)
     at = root
     for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""Registers, counters, groups, sessions, loading and unloading; control calls against frames."""
+"""Registers, counters, groups, sessions, loading and unloading; control calls while frames pass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_index_beyond_a_register_reads_and_writes_nothing(fabric: Fabric) -> 
     ((_, frame),) = device.process(1, command(0, 5000, [9] * VALUES))
     assert numbers_of(frame) == [9] * VALUES
     ((_, frame),) = device.process(1, command(3, 5000, [4] * VALUES))
-    assert numbers_of(frame) == [4] * VALUES  # a read out of range leaves its destination alone
+    assert numbers_of(frame) == [4] * VALUES  # a read out of range leaves its destination unchanged
     assert not any(any(device.register_read_all(f"MyIngress.sum0{i:x}")) for i in range(16))
 
 
@@ -174,7 +174,9 @@ def test_log_messages_reach_the_log(fabric: Fabric, caplog: pytest.LogCaptureFix
 
 
 def test_writes_are_atomic_towards_packets(fabric: Fabric) -> None:
-    """An entry that flips between two answers, each with two parameters that belong together."""
+    """An entry changes between two answers, each with two parameters that belong together; packets see whole
+    answers.
+    """
     device = loaded(fabric, "matching")
     key = [Match("exact", 1)]
     pairs = [(0, 0, 1), ((1 << 128) - 1, 0, 2)]

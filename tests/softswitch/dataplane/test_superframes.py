@@ -1,4 +1,4 @@
-"""Super-frames in and out: on the wire nothing changes, whatever the kernel hands over and whatever leaves together."""
+"""Super-frames in and out: the frames on the wire stay the same, whatever the kernel combines."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="interfaces and raw sockets need root"),
 ]
 NUMBERS = itertools.count()
-TARGET, END = 5, 6  # MAC addresses: of what is tested, and of the frame that says that all has come
+TARGET, END = 5, 6  # MAC addresses: of the tested frames, and of the frame that marks the end
 LAST = ethernet(END, 1, 0x1234) + bytes(46)
 
 
 class Rig:
-    """A switch that sends what comes in on port 1, as it is, out of port 2; and sockets at the far ends of both."""
+    """A switch that sends what comes in on port 1 unchanged out of port 2, and sockets at the far ends of both."""
 
     def __init__(self, offload: bool = True) -> None:
         tag = f"{os.getpid() % 10000}{next(NUMBERS)}"
@@ -77,7 +77,7 @@ class Rig:
             subprocess.run(["ip", "link", "del", near], capture_output=True, check=False, timeout=30)
 
     def together(self, frames: list[bytes]) -> list[Sent]:
-        """What leaves when these frames are there at once."""
+        """Return what leaves when these frames are there at once."""
         self.fabric.stop()
         for frame in [*frames, LAST]:
             self.device.inject(1, frame)
@@ -85,7 +85,7 @@ class Rig:
         return self.received()
 
     def received(self) -> list[Sent]:
-        """All up to the last frame."""
+        """Return all frames up to the last one."""
         found: list[Sent] = []
         while True:
             sent = read(self.receiver.recv(1 << 17))
@@ -94,7 +94,7 @@ class Rig:
             found.append(sent)
 
     def passed(self, sent: list[Sent]) -> list[Sent]:
-        """What leaves after these came in by the interface."""
+        """Return what leaves after these frames came in by the interface."""
         for each in sent:
             self.sender.send(each.bytes())
         self.sender.send(Sent(LAST).bytes())
@@ -102,7 +102,7 @@ class Rig:
 
 
 def through() -> Program:
-    """The test router as a switch that does not look at checksums."""
+    """Return the test router as a program that ignores checksums."""
     root = json.loads(json_path("router").read_text())
     root["checksums"] = []
     return Program.load(json.dumps(root))
@@ -157,13 +157,13 @@ class Datagram:
 
 
 def run_of(n: int, first: Datagram = Datagram(), last: int | None = None) -> list[Datagram]:
-    """``n`` datagrams, one after the other."""
+    """Return ``n`` datagrams, one after the other."""
     made = [replace(first, identification=first.identification + i) for i in range(n)]
     return made if last is None else [*made[:-1], replace(made[-1], size=last)]
 
 
 def superframe(n: int, size: int, last: int, *, checksum: bool = True, tos: int = 0, v6: bool = False) -> Sent:
-    """UDP as a sender's kernel hands it over: ``n`` segments, the last of ``last`` bytes."""
+    """Return UDP as a sender's kernel hands it over: ``n`` segments, the last of ``last`` bytes."""
     payload = bytes(i % 253 for i in range(size * (n - 1) + last))
     if v6:
         ip = struct.pack(">IHBB", 0x60000000, 8 + len(payload), 17, 64) + bytes(range(32))
@@ -176,7 +176,7 @@ def superframe(n: int, size: int, last: int, *, checksum: bool = True, tos: int 
 
 
 def tcp(n: int, size: int, last: int, *, flags: int, options: bytes = b"", v6: bool = False) -> Sent:
-    """A TCP super-frame."""
+    """Return a TCP super-frame."""
     payload = bytes(i % 249 for i in range(size * (n - 1) + last))
     length = 20 + len(options) + len(payload)
     if v6:
@@ -192,19 +192,23 @@ def tcp(n: int, size: int, last: int, *, flags: int, options: bytes = b"", v6: b
 
 
 def settled(frame: bytes) -> bytes:
-    """With the checksum that a UDP checksum of 0 may have become."""
+    """Return the frame with the checksum that a UDP checksum of 0 may have become."""
     if len(frame) > 42 and frame[12:15] == b"\x08\x00\x45" and frame[23] == 17 and frame[40:42] == b"\0\0":
         return frame[:34] + with_udp_checksum(frame[14:34], frame[34:])
     return frame
 
 
 def wire(sent: list[Sent]) -> list[bytes]:
-    """The frames that a wire would carry. Those of super-frames whose checksum was 0 cannot be told from others."""
+    """Return the frames that a wire would carry; those of super-frames whose checksum was 0 cannot be told from
+    others.
+    """
     return [frame for each in sent for frame in cut(each)]
 
 
 def same(found: list[Sent], expected: list[bytes]) -> None:
-    """Equal frame for frame; a checksum of 0 may have become the right one in a super-frame, and only there."""
+    """Assert equality frame for frame; in a super-frame, and only there, a checksum of 0 may have become the right
+    one.
+    """
     at = 0
     for each in found:
         frames = cut(each)
@@ -267,7 +271,7 @@ OTHERS = st.sampled_from([ethernet(TARGET, 1, 0x1234) + bytes(n) for n in (0, 1,
 
 @st.composite
 def bursts(draw: st.DrawFn) -> list[bytes]:
-    """Runs of datagrams, some with one that does not belong, and other frames between them."""
+    """Draw runs of datagrams, some with one that does not belong, and other frames between them."""
     frames: list[bytes] = []
     for _ in range(draw(st.integers(1, 6))):
         if draw(st.integers(0, 5)) == 0:
@@ -295,7 +299,7 @@ def test_what_leaves_together_is_what_would_leave_apart(shared: Rig, frames: lis
     (60, 1048, None, [60]),
     (60, 1048, 17, [60]),
     (70, 1048, None, [62, 8]),  # 65,535 bytes with headers
-    (200, 20, None, [128, 72]),  # Linux takes no more segments
+    (200, 20, None, [128, 72]),  # Linux allows no more segments
 ])
 def test_one_flow_leaves_as_one_frame(
     shared: Rig, *, checksum: str, n: int, size: int, last: int | None, expected: list[int]
@@ -385,7 +389,7 @@ def test_extreme_sizes(shared: Rig, vnet: bytes) -> None:
 
 
 def test_the_reference_is_what_the_kernel_does(rig: Rig) -> None:
-    """A socket without offload on the other side of an interface without offload: the kernel cuts."""
+    """The reference agrees with the kernel, which segments for a socket and an interface without offload."""
     run("ethtool", "-K", rig.far[1], "tx", "off")
     sent = superframe(5, 300, 11)
     apart = open_socket(rig.near[1])

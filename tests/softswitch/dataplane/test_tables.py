@@ -1,4 +1,4 @@
-"""Tables against a plain model: whatever is inserted, modified and deleted, a look-up finds what it should."""
+"""Tables agree with a plain model: a look-up finds the right entry after any inserts, modifications and deletions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Model:
 
 
 def ask(device: Device, table: str, *keys: int) -> int:
-    """A table's answer for keys a, b, c and e."""
+    """Return a table's answer for keys a, b, c and e."""
     a, b, c, e = keys
     ((_, frame),) = device.process(1, matching_frame(a, b, c, 0, e))
     at = HEADER + OFFSET[table]
@@ -257,7 +257,7 @@ def test_direct_counters_follow_their_entries(fabric: Fabric) -> None:
 
 
 def test_const_entries_may_have_bits_outside_their_mask(fabric: Fabric) -> None:
-    """P4 compares value and key under the mask; p4c writes the value as it stands in the program."""
+    """P4 compares value and key under the mask, and p4c writes the value as the program has it."""
     root = json.loads(json_path("router").read_text())
     tables = {t["name"]: t for p in root["pipelines"] for t in p["tables"]}
     ternary = tables["MyIngress.classes"]["entries"][0]["match_key"][1]

@@ -1,4 +1,4 @@
-"""One device, several threads: a packet is one step towards all others, and each port's frames keep their order."""
+"""One device on several threads: a packet is atomic for all others, and each port's frames keep their order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PORTS = (1, 2, 3)
 
 @pytest.fixture
 def pairs() -> Iterator[dict[int, tuple[str, str]]]:
-    """For each port a veth pair: the switch's end, the host's end."""
+    """Make a veth pair for each port: the switch's end, the host's end."""
     tag = f"{os.getpid() % 10000}{next(NUMBERS)}"
     made = {port: (f"ist{tag}{port}s", f"ist{tag}{port}h") for port in PORTS}
     try:
@@ -47,7 +47,7 @@ def pairs() -> Iterator[dict[int, tuple[str, str]]]:
 
 
 def adder(fabric: Fabric, pairs: dict[int, tuple[str, str]]) -> Device:
-    """A switch that adds to registers and answers with the sums, where the frame came from."""
+    """Return a switch that adds to registers and sends the sums back where the frame came from."""
     device = fabric.add_device(1)
     device.load(program("sums"))
     for port, (near, _) in pairs.items():
@@ -56,7 +56,7 @@ def adder(fabric: Fabric, pairs: dict[int, tuple[str, str]]) -> Device:
 
 
 def sums(raw: socket.socket, n: int) -> list[int]:
-    """The sum in each of ``n`` answers; those of all registers must be the same."""
+    """Return the sum in each of ``n`` answers; those of all registers must be the same."""
     found = []
     for _ in range(n):
         values = set(struct.unpack(f">{VALUES}I", read(raw.recv(1 << 17)).frame[18 : 18 + 4 * VALUES]))
@@ -92,7 +92,7 @@ def test_every_packet_is_one_step(pairs: dict[int, tuple[str, str]], threads: in
 
 
 def test_a_shaped_port_of_another_thread_sends_in_time(pairs: dict[int, tuple[str, str]]) -> None:
-    """What one thread gives to a shaped port wakes the thread that has the device's timers."""
+    """A thread that sends to a shaped port wakes the thread that has the device's timers."""
     with Fabric(threads=4) as fabric:
         device = adder(fabric, pairs)
         fabric.start()

@@ -1,4 +1,4 @@
-"""Traces: what they say, which packets they are of, and that a traced packet fares no differently."""
+"""Traces: their content, which packets they cover, and that a traced packet is treated like any other."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_trace_goes_on_with_the_next_program(demo: Program) -> None:
             device.process(1, ETHERNET)
             assert trace.next(WAIT) is not None
             device.load(program("router"))
-            device.process(2, ETHERNET)  # not traced: nobody has seen to it
+            device.process(2, ETHERNET)  # not traced, because nothing has enabled the trace for it
             trace.start()
             device.process(3, ETHERNET)
             packet = trace.next(WAIT)

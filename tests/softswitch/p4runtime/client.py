@@ -13,7 +13,7 @@ from tests.support import p4runtime
 from tests.support.p4runtime import INSERT, update
 
 EXACT, LPM, ACL, CONST, KEYLESS = range(0x02000001, 0x02000006)
-NO_ACTION = 21257015  # p4c's id of it
+NO_ACTION = 21257015  # p4c's id of NoAction
 DROP, FORWARD, ROUTE, REPLICATE, COPY = range(0x01000002, 0x01000007)
 VERDICTS, SUMS, SIGNED = 0x12000001, 0x16000001, 0x16000002
 
@@ -24,7 +24,7 @@ def demo_p4info() -> p4info_pb2.P4Info:
 
 
 class Client(p4runtime.Client):
-    """The same, with the demonstration program's P4Info where a test gives none."""
+    """A client that uses the demonstration program's P4Info if a test gives none."""
 
     def set_pipeline(
         self,
@@ -62,7 +62,7 @@ def optional(value: bytes) -> p4rt.FieldMatch:
 
 
 def exact_entry(dst: bytes = b"\x02", port: bytes = b"\x01", **more: object) -> p4rt.TableEntry:
-    """An entry of exact_table that forwards to port 5 unless ``more`` says otherwise."""
+    """Return an entry of exact_table that forwards to port 5 unless ``more`` says otherwise."""
     more.setdefault("action", action(FORWARD, b"\x05"))
     return p4rt.TableEntry(table_id=EXACT, match=[exact(1, dst), exact(2, port)], **more)
 

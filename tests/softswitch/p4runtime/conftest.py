@@ -1,4 +1,4 @@
-"""A server over fake devices 1 and 2, and clients of it."""
+"""Fixtures: a server over fake devices 1 and 2, and clients of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgra
 
 @dataclass
 class Served:
-    """A running server: its address, its devices, and a way to make clients that are closed in the end."""
+    """A running server: its address, its devices, and a function that makes clients, which are closed at the end."""
 
     address: str
     server: P4RuntimeServer
@@ -44,7 +44,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def primary(served: Served) -> Client:
-    """The primary of device 1, with the demo pipeline installed."""
+    """Return the primary of device 1, with the demo pipeline installed."""
     client = served.client()
     client.become_primary()
     client.set_pipeline(PROGRAM_JSON)

@@ -1,4 +1,4 @@
-"""A data plane that is a few dictionaries: what the P4Runtime server is tested against."""
+"""A data plane made of a few dictionaries, against which the P4Runtime server is tested."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(name: str, keys: list[tuple[str, str, int]], actions: list[str], **mor
 
 
 class FakeProgram(Program):
-    """What demo.p4 declares."""
+    """The declarations of demo.p4."""
 
     @classmethod
     def load(cls, bmv2_json: bytes | str) -> Program:
@@ -62,7 +62,7 @@ class FakeProgram(Program):
                 [
                     ("hdr.ipv4.protocol", "ternary", 16),
                     ("meta.port", "range", 16),
-                    ("meta.class", "ternary", 8),  # as p4c's bmv2 JSON has optional keys
+                    ("meta.class", "ternary", 8),  # p4c's bmv2 JSON has optional keys in this form
                     ("hdr.ipv4.valid", "exact", 1),
                 ],
                 [forward, drop, "MyIngress.replicate", no_action],
@@ -104,7 +104,7 @@ class FakeProgram(Program):
 
 
 class FakeDevice(Device):
-    """As the contract says (docs/softswitch-internals.md); frames to the pipeline are kept in ``sent``."""
+    """A device as in docs/softswitch-internals.md; frames to the pipeline are kept in ``sent``."""
 
     def __init__(self, device_id: int, cpu_port: int | None = 255) -> None:
         self.device_id = device_id
@@ -112,7 +112,7 @@ class FakeDevice(Device):
         self.packet_in: Callable[[bytes], None] | None = None
         self.digest: Callable[[int, bytes], None] | None = None
         self.sent: list[bytes] = []
-        self.before_write: Callable[[], None] = lambda: None  # a test's chance to be in the middle of a write
+        self.before_write: Callable[[], None] = lambda: None  # lets a test run in the middle of a write
         self.unload()
 
     def unload(self) -> None:
@@ -146,7 +146,7 @@ class FakeDevice(Device):
         return staged
 
     def commit(self, staged: Device) -> None:
-        """Both are one device afterwards."""
+        """Commit a staged device; both are one device afterwards."""
         kept = ("device_id", "cpu_port", "packet_in", "digest", "sent", "before_write")
         self.__dict__.update({name: value for name, value in staged.__dict__.items() if name not in kept})
         staged.__dict__ = self.__dict__
@@ -155,7 +155,7 @@ class FakeDevice(Device):
         self.unload()
 
     def places(self, table: str) -> None:
-        """It has none: all updates come one by one."""
+        """Return None: all updates come one by one."""
 
     def write(self, schema: object, data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
         return 0, len(data)

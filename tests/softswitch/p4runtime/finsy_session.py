@@ -1,5 +1,8 @@
-"""What test_finsy.py lets finsy do: run with the Python of an environment that has it (finsy brings its own messages,
-which protobuf takes once). Arguments: address, folder with the programs. Prints a line for each thing that worked."""
+"""The finsy sessions of test_finsy.py, run with the Python of an environment that has finsy.
+
+finsy brings its own messages, and protobuf accepts those only once per process. Arguments: address, folder with the
+programs. Prints a line for each thing that worked.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ async def digests(address: str, folder: Path) -> None:
 
 
 async def arbitration(address: str) -> None:
-    """The second client finds the first one's election id in use, takes the one below, and is the backup until then."""
+    """The second client finds the first one's election id in use, takes the one below, and is the backup."""
     changed = asyncio.Event()
     async with fy.Switch("second", address, fy.SwitchOptions()) as alone:
         print("alone", alone.is_primary)

@@ -20,20 +20,20 @@ HERE = Path(__file__).parent
 
 
 def program(name: str) -> tuple[bytes, p4info_pb2.P4Info]:
-    """bmv2 JSON and P4Info of a program here."""
+    """Return bmv2 JSON and P4Info of a program in this folder."""
     text = (HERE / f"{name}.p4info.txtpb").read_text()
     return (HERE / f"{name}.json").read_bytes(), text_format.Parse(text, p4info_pb2.P4Info())
 
 
 def ids(p4info: p4info_pb2.P4Info) -> dict[str, int]:
-    """P4Info ids by alias."""
+    """Return P4Info ids by alias."""
     groups = (p4info.tables, p4info.actions, p4info.digests, p4info.counters)
     return {one.preamble.alias: one.preamble.id for group in groups for one in group}
 
 
 @contextmanager
 def data_plane() -> Iterator[Served]:
-    """A server over device 1 of a real fabric that runs."""
+    """Start a server over device 1 of a running real fabric."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc)")
     clients: list[Client] = []

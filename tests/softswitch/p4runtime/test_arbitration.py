@@ -1,4 +1,4 @@
-"""Who is primary, who is told, who may write (P4Runtime specification, "Client Arbitration")."""
+"""Election of the primary, notifications, and the right to write (P4Runtime specification, "Client Arbitration")."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_primary_that_leaves_is_not_replaced_until_somebody_asks(served: Served,
     assert backup.status() == (ALREADY_EXISTS, 9)
     getattr(primary, leave)()
     assert backup.status() == (NOT_FOUND, 9)
-    backup.arbitrate(8)  # still lower than the highest id that was ever seen
+    backup.arbitrate(8)  # still lower than the highest id ever seen
     assert backup.status() == (NOT_FOUND, 9)
     backup.arbitrate(9)
     assert backup.status() == (OK, 9)
@@ -94,7 +94,7 @@ def test_duplicate_election_id_ends_the_stream(served: Served) -> None:
     third.arbitrate(6)
     assert third.status() == (OK, 6)
     assert first.status() == (ALREADY_EXISTS, 6)
-    third.arbitrate(5)  # a live client that takes another's id loses its stream as well
+    third.arbitrate(5)  # A live client that takes another's id loses its stream, too.
     assert third.ended() == grpc.StatusCode.INVALID_ARGUMENT
     assert first.status() == (NOT_FOUND, 6)
 
@@ -203,7 +203,7 @@ def test_role_config_limits_what_a_role_may_do(served: Served) -> None:
     served.devices[1].packet_in(b"\x80\x85frame")  # type: ignore[misc]  # reason 5
     assert [one.metadata_id for one in stream.next().packet.metadata] == [1, 2]
     assert stream.quiet()
-    everything.write(insert(acl_entry()))  # the default role has everything all the same
+    everything.write(insert(acl_entry()))  # the default role still has everything
 
 
 def test_a_new_role_config_is_told_to_all_and_holds_at_once(served: Served) -> None:
@@ -254,7 +254,7 @@ def test_only_the_primary_writes(served: Served, primary: Client) -> None:
         backup.election_id = election_id
         assert refusal(backup.write, insert(exact_entry())) == grpc.StatusCode.PERMISSION_DENIED
         assert refusal(backup.set_pipeline, PROGRAM_JSON) == grpc.StatusCode.PERMISSION_DENIED
-    assert backup.read(p4rt.Entity(table_entry=exact_entry())) == []  # reading is for all
+    assert backup.read(p4rt.Entity(table_entry=exact_entry())) == []  # all clients may read
     primary.write(insert(exact_entry()))
     assert len(backup.read(p4rt.Entity(table_entry=exact_entry()))) == 1
 
@@ -284,7 +284,7 @@ def test_new_primary_waits_for_the_writes_of_the_old_one(served: Served, primary
     other = served.client(election_id=2)
     stream = other.stream()
     stream.arbitrate(2)
-    assert watcher.status() == (ALREADY_EXISTS, 2)  # the others hear at once,
+    assert watcher.status() == (ALREADY_EXISTS, 2)  # the other clients are told at once,
     assert stream.quiet()  # the new primary only when the old one's write is done
     leave.set()
     writer.join(10)
@@ -322,7 +322,7 @@ def test_role_names_cannot_pile_up() -> None:
 
     for number in range(2 * MAX_ROLES):
         come_and_go(f"without primary {number}", None)
-    for number in range(MAX_ROLES - 1):  # and the default role
+    for number in range(MAX_ROLES - 1):  # these and the default role
         come_and_go(f"role {number}", 1)
     for name, code in (("one more", code_pb2.RESOURCE_EXHAUSTED), ("x" * 2000, code_pb2.INVALID_ARGUMENT)):
         with pytest.raises(P4RuntimeError) as refused:
@@ -331,7 +331,7 @@ def test_role_names_cannot_pile_up() -> None:
     come_and_go("role 3", 2)
 
 
-# Any history of five clients that arbitrate (an election id or none) and leave.
+# Histories of five clients that arbitrate (an election id or none) and leave.
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(0, 4), st.just("leave"))), max_size=30)
 
 

@@ -84,7 +84,7 @@ def test_every_update_has_its_own_error(primary: Client) -> None:
         code_pb2.INVALID_ARGUMENT,
         code_pb2.OK,
     ]
-    assert errors[0] == p4rt.Error()  # OK, and nothing else
+    assert errors[0] == p4rt.Error()  # OK, and no message
     assert "MyIngress.forward parameter port" in errors[3].message
     found = primary.read(p4rt.Entity(table_entry=p4rt.TableEntry(table_id=EXACT)))
     assert [entity.table_entry.match[0].exact.value for entity in found] == [b"\x01", b"\x04"]
@@ -143,7 +143,7 @@ CHANGES = [
 def test_rollback_restores_everything(served: Served, primary: Client) -> None:
     fill(primary, served.devices[1])
     before = sort(primary.read(*EVERYTHING))
-    failing = insert(exact_entry(b"\x02"))  # it was inserted by the batch's first update
+    failing = insert(exact_entry(b"\x02"))  # the batch's first update inserted it
     late = insert(exact_entry(b"\x05"))
     errors = primary.outcomes(*CHANGES, failing, late, atomicity=ROLLBACK)
     codes = [error.canonical_code for error in errors]

@@ -1,4 +1,4 @@
-"""``python -m softswitch`` as a process: start, READY, control, signals, and what it says to wrong arguments."""
+"""``python -m softswitch`` as a process: start, READY, control, signals, and messages about wrong arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FRAME = bytes.fromhex("0000000000020000000000011234") + b"payload"
 
 
 class Process:
-    """A softswitch that has said READY."""
+    """A softswitch process that has printed READY."""
 
     def __init__(self, *arguments: str, prefix: tuple[str, ...] = ()) -> None:
         reading, writing = os.pipe()
@@ -48,7 +48,7 @@ class Process:
         )
         os.close(writing)
         with os.fdopen(reading) as channel:
-            ready = channel.readline()  # ends when the process does
+            ready = channel.readline()  # the channel ends when the process does
         if not ready:
             self.popen.kill()
             pytest.fail(f"softswitch did not start: {self.popen.communicate()[1]}")
@@ -58,7 +58,7 @@ class Process:
         self.ready = dict(word.split("=", 1) for word in ready.split()[1:])
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        """Exit status and stderr."""
+        """End the process; returns its exit status and stderr."""
         if self.popen.poll() is None:
             self.popen.send_signal(number)
         try:
@@ -194,7 +194,8 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
     assert left_port()["tx_packets"] == 1
     assert json.loads(ctl(path, "shape", "left", "1", "loss=1").stdout) == {"loss": 1.0}
     stream.send(packet_out(1))
-    stream.send(packet_out(255))  # a sign that the one before has been sent: out and in again on left itself
+    # This shows that the previous one has been sent: it goes out and comes in again on left itself.
+    stream.send(packet_out(255))
     assert stream.next().packet.payload == FRAME
     assert sum(left_port()["drops"].values()) == 1
     assert control.call(path, "shape", device="left", port=1, shape={"loss": 0})["loss"] == 0
@@ -203,7 +204,7 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
     assert other.ended() == grpc.StatusCode.UNAVAILABLE
     other = right.become_primary()
     assert not right.get_pipeline().HasField("config")
-    assert stream.quiet()  # the other switch noticed nothing
+    assert stream.quiet()  # the other switch was not affected
     fill()
     stream.send(packet_out(1))
     assert other.next().packet.payload == FRAME
@@ -240,7 +241,7 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
         (["fabric", "/nowhere.json"], 1, "/nowhere.json"),
         (["fabric", str(HERE / "demo.json")], 1, "'devices' is missing"),
         (["ctl", "/nowhere.sock", "stats"], 1, "/nowhere.sock"),
-        (["--no-p4", "--pcap", "prog.json"], 2, "exclude"),  # looks like the program, not like a folder
+        (["--no-p4", "--pcap", "prog.json"], 2, "exclude"),  # it looks like the program, not like a folder
         (["--packet-in", "ipc:///tmp/in.ipc", *LOCAL], 2, "--packet-in"),
         (["--no-p4", "--priority-queues", "0", *LOCAL], 2, "1 to 8"),
     ],
@@ -276,7 +277,7 @@ def test_version() -> None:
 def test_options_of_simple_switch_grpc(start: Start, tmp_path: Path) -> None:
     habits = ["--thrift-port", "9090", "--nanolog", "ipc:///tmp/log.ipc", "--drop-port", "511", "--log-flush"]
     habits += ["--log-file", str(tmp_path / "log"), "--pcap", str(tmp_path), "--priority-queues", "8"]
-    habits += ["--dump-packet-data", "10000"]  # as the PTF scripts of p4lang's tutorials have it
+    habits += ["--dump-packet-data", "10000"]  # as in the PTF scripts of p4lang's tutorials
     process = start("--no-p4", *habits, "--", "--grpc-server-addr", "127.0.0.1:0")
     status, errors = process.end()
     assert status == 0
@@ -316,7 +317,7 @@ def test_the_folder_of_recordings(arguments: list[str], folder: str | None) -> N
     assert device.pcap == (None if folder is None else Path(folder))
 
 
-# Sends a frame into one interface and prints what comes out of another.
+# This code sends a frame into one interface and prints what comes out of another.
 THROUGH = """
 import socket, sys
 sockets = [socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) for _ in range(2)]
@@ -360,7 +361,7 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
         assert printed.strip() == FRAME.hex()
         for name in ("veth0_in", "veth1_out"):
             assert FRAME in [frame for _, frame in pcap.read(tmp_path / f"{name}.pcap")]
-        # While it runs, port 1 moves to another interface.
+        # Port 1 moves to another interface while the switch runs.
         run(*inside, "ip", "link", "add", "veth2", "type", "veth", "peer", "name", "host2")
         for name in ("veth2", "host2"):
             run(*inside, "ip", "link", "set", name, "up")
@@ -383,7 +384,7 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
 
 
 def send(client: Client, stream: Any, port: int = 9) -> None:
-    """A packet-out that leaves by a port."""
+    """Send a packet-out that leaves by a port."""
     fields = ((1, bytes([port])), (2, b"\0"))
     metadata = [p4rt.PacketMetadata(metadata_id=number, value=value) for number, value in fields]
     stream.send(p4rt.StreamMessageRequest(packet=p4rt.PacketOut(payload=FRAME, metadata=metadata)))
@@ -405,7 +406,7 @@ def test_stats_and_trace_of_a_running_switch(start: Start, tmp_path: Path) -> No
     command = [sys.executable, "-m", "softswitch", "trace", path, "-n", "2", "--port", "255"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[2]) as tracing:
         assert tracing.stdout is not None
-        while tracing.poll() is None:  # it begins when it has started
+        while tracing.poll() is None:  # the trace begins when the process has started
             send(client, stream)
             stream.arbitrate(1)
             stream.status()

@@ -1,4 +1,4 @@
-"""Fabric files: what they mean, and what is wrong with a wrong one."""
+"""Fabric files: their meaning, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOOD: dict = {
 
 
 def changed(path: str, value: object) -> dict:
-    """GOOD with one member set, or removed for ``...``."""
+    """Return GOOD with one member set, or removed for ``...``."""
     description = copy.deepcopy(GOOD)
     *steps, last = [int(step) if step.isdecimal() else step for step in path.split(".")]
     place: object = description

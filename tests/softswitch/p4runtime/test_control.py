@@ -1,4 +1,4 @@
-"""The control socket, over a fabric that only keeps notes."""
+"""The control socket, over a fabric that only records calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgra
 
 
 class FakeFabric:
-    """Fake devices with ports, and what was asked for."""
+    """Fake devices with ports, and a record of the calls."""
 
     def __init__(self, threads: int = 1, seed: int = 0) -> None:
         self.devices: dict[int, Any] = {}
@@ -184,7 +184,7 @@ def test_reboot_wipes_the_device_and_cuts_off_its_clients(running: Running) -> N
         client.write(insert(exact_entry()))
         control.call(running.path, "reboot", device="s1")
         assert stream.ended() == grpc.StatusCode.UNAVAILABLE
-        client.election_id = 1  # lower than before: election ids are forgotten too
+        client.election_id = 1  # lower than before: election ids are forgotten, too
         client.become_primary()
         started_with_program = running.switches.config.devices[0].program is not None
         assert client.get_pipeline().HasField("config") == started_with_program

@@ -1,4 +1,4 @@
-"""The server over the real data plane: the same entities, and packets that meet them."""
+"""The server over the real data plane: the same entities, and packets that match them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.softswitch.p4runtime.client import (
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 
-# The tests of entities run again here, with this module's `served`: the data plane has the last word on entries.
+# The tests of entities run again here, with this module's `served`, because the data plane decides about entries.
 from tests.softswitch.p4runtime.test_batches import *  # noqa: F403
 from tests.softswitch.p4runtime.test_externs import test_counters, test_registers  # noqa: F401
 from tests.softswitch.p4runtime.test_tables import *  # noqa: F403
@@ -78,7 +78,7 @@ def _served() -> Iterator[Served]:
 
 @pytest.fixture
 def sent(served: Served) -> Sent:
-    """Frames that leave device 1, as (port, frame)."""
+    """Return frames that leave device 1, as (port, frame)."""
     frames: Sent = queue.SimpleQueue()
     served.devices[1].capture = lambda port, frame: frames.put((port, frame))
     return frames
@@ -221,7 +221,7 @@ def test_new_pipelines_and_reboots_while_traffic_flows_and_others_work(served: S
     """The neighbour notices nothing; clients of the device get a status that says what happened, and never INTERNAL."""
     allowed = {
         grpc.StatusCode.OK,
-        grpc.StatusCode.UNKNOWN,  # an update that met an entry of the moment before
+        grpc.StatusCode.UNKNOWN,  # an update that met an entry of the previous moment
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.FAILED_PRECONDITION,

@@ -1,4 +1,4 @@
-"""demo.json and demo.p4info.txtpb are what demo.p4 compiles to, and fake.py declares the same."""
+"""demo.json and demo.p4info.txtpb are compiled from demo.p4, and fake.py has the same declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests from packet to client: configuration, lists, acknowledgements, and clients that are not there."""
+"""Digests from packet to client: configuration, lists, acknowledgements, and clients that are absent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Learning:
     def ack(self, list_id: int, digest_id: int = LEARN) -> None:
         ack = p4rt.DigestListAck(digest_id=digest_id, list_id=list_id)
         self.stream.send(p4rt.StreamMessageRequest(digest_ack=ack))
-        self.stream.arbitrate(1)  # answered in order: the acknowledgement is done before
+        self.stream.arbitrate(1)  # requests are answered in order, so the acknowledgement is handled before this
         assert self.stream.status()[0] == 0
 
 
@@ -70,7 +70,7 @@ def test_every_message_at_once_with_the_values_of_the_call(learning: Learning) -
     assert (first.digest_id, first.list_id) == (LEARN, 1)
     source, port, balance, odd = first.data[0].struct.members
     assert (source.bitstring, port.bitstring, balance.bitstring, odd.bool) == (b"\x02\x00\x01", b"\x03", b"\xfe", True)
-    learning.frame(0x20001, 0x8FFE)  # no cache without ack_timeout_ns
+    learning.frame(0x20001, 0x8FFE)  # there is no cache without ack_timeout_ns
     second = learning.next()
     assert second.list_id == 2
     assert second.timestamp > first.timestamp > 1_600_000_000 * 10**9
@@ -130,7 +130,7 @@ def test_acknowledgement_timeout(learning: Learning) -> None:
 
 def test_configuration(learning: Learning) -> None:
     assert learning.client.read(p4rt.Entity(digest_entry=p4rt.DigestEntry())) == []
-    learning.frame(1)  # nobody has asked
+    learning.frame(1)  # no client has enabled the digest
     assert learning.configure(MODIFY) == code_pb2.NOT_FOUND
     assert learning.configure(DELETE) == code_pb2.NOT_FOUND
     assert learning.configure(INSERT, timeout=5, size=6, ack=HOUR) == code_pb2.OK
@@ -192,7 +192,7 @@ def test_slow_client_does_not_hold_up_packets(learning: Learning) -> None:
         learning.frame(source)
     device, stats = learning.served.devices[1], learning.served.server.targets[1].digests
 
-    def lost() -> int:  # in the data plane, or at the queue towards the client: as fast as the machine happens to be
+    def lost() -> int:  # in the data plane, or in the queue to the client, depending on the machine's speed
         drops = device.drop_stats()
         return drops["too_many_digests"] + drops["host_queue_full"] + stats.undelivered
 

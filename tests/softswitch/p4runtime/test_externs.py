@@ -59,7 +59,7 @@ def test_counters(served: Served, primary: Client) -> None:
     data = p4rt.CounterData(packet_count=1, byte_count=2)
     primary.write(update(MODIFY, counter_entry=counter_entry(0, data=data)))
     assert values(counter_entry(0)) == {0: (1, 2)}
-    primary.write(update(MODIFY, counter_entry=counter_entry(3)))  # without data: nothing to do
+    primary.write(update(MODIFY, counter_entry=counter_entry(3)))  # without data there is nothing to do
     assert values(counter_entry(3)) == {3: (7, 700)}
     primary.write(update(MODIFY, counter_entry=counter_entry(data=data)))
     assert set(values(counter_entry()).values()) == {(1, 2)}

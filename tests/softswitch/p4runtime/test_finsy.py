@@ -1,4 +1,6 @@
-"""finsy, from an environment of its own, against the server: ``FINSY_PYTHON=/path/to/python pytest ...``."""
+"""The client finsy works with the server, from an environment of its own: ``FINSY_PYTHON=/path/to/python pytest
+...``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random but well-formed requests: each is answered or refused, none raises anything else, whatever its fields say."""
+"""Random but well-formed requests are answered or refused, whatever their fields contain; no other exception is
+raised.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from tests.softswitch.p4runtime.client import (
 )
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 
-# Ids that exist, ids that exist as something else, and numbers at the edges.
+# These are ids that exist, ids of other kinds of objects, and numbers at the limits.
 IDS = [EXACT, LPM, ACL, CONST, KEYLESS, NO_ACTION, DROP, FORWARD, ROUTE, REPLICATE, COPY, VERDICTS, SUMS, SIGNED]
 SMALL = [0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33]
 VALUES = st.sampled_from([b"\x00", b"\x01", b"\x05", b"\x01\xff", b"\xff" * 6, b"", b"\x00" * 9, b"\xff" * 9])
@@ -55,7 +57,7 @@ NUMBERS = {
 
 @st.composite
 def messages(draw: st.DrawFn, kind: type[Message], depth: int = 6) -> Any:
-    """A message of this type, each of its fields set or not."""
+    """Draw a message of this type, each of its fields set or not."""
     message: Any = kind()
     fields: Any = kind.DESCRIPTOR.fields
     for field in fields:
@@ -84,7 +86,7 @@ def messages(draw: st.DrawFn, kind: type[Message], depth: int = 6) -> Any:
     return message
 
 
-# Mostly of the kinds that are supported, since the others are refused at once.
+# These are mostly of supported kinds, since the others are refused at once.
 SUPPORTED = st.sampled_from(
     ["table_entry", "direct_counter_entry", "counter_entry", "register_entry", "packet_replication_engine_entry"]
 )

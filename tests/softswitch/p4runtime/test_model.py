@@ -1,4 +1,4 @@
-"""Random batches against a dictionary: the server is one that never forgets, invents or mixes up an entry."""
+"""Random batches against a dictionary: the server never forgets, invents or confuses an entry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = config_of(demo_p4info(), PROGRAM_JSON)
 KINDS = st.sampled_from([INSERT, MODIFY, DELETE])
 ROLLBACK = p4rt.WriteRequest.ROLLBACK_ON_ERROR
 
-# Few values, so that batches often speak of the same entry; some with leading zeros, which mean the same.
+# There are few values, so that batches often name the same entry; some have leading zeros, which mean the same.
 forwards = st.sampled_from([action(FORWARD, b"\x01"), action(FORWARD, b"\x00\x02"), action(DROP)])
 metadata = st.sampled_from([b"", b"note"])
 exact_entries = st.builds(
@@ -77,7 +77,7 @@ def number(data: bytes) -> int:
 
 
 def key_of(entry: p4rt.TableEntry) -> tuple:
-    """What identifies an entry, with byte strings as numbers."""
+    """Return what identifies an entry, with byte strings as numbers."""
     fields = []
     for match in entry.match:
         kind = match.WhichOneof("field_match_type")
@@ -93,7 +93,7 @@ def content_of(entry: p4rt.TableEntry) -> tuple:
 
 
 class Model:
-    """The specification's words on INSERT, MODIFY, DELETE and atomicity, as a dictionary."""
+    """INSERT, MODIFY, DELETE and atomicity as the specification defines them, on a dictionary."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple, tuple] = {}
@@ -160,6 +160,6 @@ def test_tables_behave_like_a_dictionary(target: Target, sequence: list[tuple[li
         assert len(found) == len(model.entries)
     for table_id in (EXACT, LPM, ACL):
         for entry in read(target, table_id=table_id):
-            if entry.match:  # an empty match reads all entries
+            if entry.match:  # An empty match reads all entries.
                 (same,) = read(target, table_id=table_id, match=entry.match, priority=entry.priority)
                 assert same == entry

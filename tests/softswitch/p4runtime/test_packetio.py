@@ -17,7 +17,7 @@ def packet_out(payload: bytes, *metadata: tuple[int, bytes]) -> p4rt.StreamMessa
 
 
 def send_and_wait(stream: object, message: p4rt.StreamMessageRequest) -> None:
-    """Send, and return when the server has handled it: it answers arbitration in order."""
+    """Send a message, and return when the server has handled it: it answers arbitration in order."""
     stream.send(message)  # type: ignore[attr-defined]
     stream.arbitrate(1)  # type: ignore[attr-defined]
 
@@ -148,9 +148,9 @@ def test_slow_client_loses_packets_and_not_the_server(served: Served) -> None:
         if stats.packet_in_slow_client:
             break
     assert stats.packet_in_slow_client == 1
-    watcher = served.client(election_id=7).become_primary()  # others are served meanwhile
+    watcher = served.client(election_id=7).become_primary()  # other clients are served meanwhile
     stream.release()
     while stream.next().WhichOneof("update") != "arbitration":
-        pass  # what waited, and then that another is primary
+        pass  # the waiting messages, and then the news that another is primary
     served.devices[1].packet_in(b"\x80\x85frame")  # type: ignore[misc]
     assert watcher.next().packet.payload == b"frame"

@@ -75,7 +75,7 @@ def test_save_then_commit(served: Served, client: Client) -> None:
     assert refusal(client.set_pipeline, None, action=SET.COMMIT)[0] == grpc.StatusCode.NOT_FOUND
     client.set_pipeline(PROGRAM_JSON, action=SET.VERIFY_AND_SAVE, cookie=4)
     assert served.devices[1].program is None
-    assert not client.get_pipeline().HasField("config")  # what runs, not what is saved
+    assert not client.get_pipeline().HasField("config")  # the running config, not the saved one
     client.write(insert(exact_entry()))
     assert refusal(client.set_pipeline, PROGRAM_JSON, action=SET.COMMIT)[0] == grpc.StatusCode.INVALID_ARGUMENT
     client.set_pipeline(None, action=SET.COMMIT)
@@ -85,7 +85,7 @@ def test_save_then_commit(served: Served, client: Client) -> None:
 
 
 def test_reconcile(client: Client) -> None:
-    client.set_pipeline(PROGRAM_JSON, action=SET.RECONCILE_AND_COMMIT)  # nothing to preserve yet
+    client.set_pipeline(PROGRAM_JSON, action=SET.RECONCILE_AND_COMMIT)  # there is nothing to preserve yet
     client.write(insert(exact_entry()))
     client.set_pipeline(PROGRAM_JSON, action=SET.RECONCILE_AND_COMMIT, cookie=9)
     assert len(client.read(ALL_TABLES)) == 2
@@ -115,11 +115,11 @@ def test_programs_that_cannot_run_are_refused_with_the_reason(served: Served, cl
         code, details = refusal(client.set_pipeline, device_config, action=action)
         assert code == grpc.StatusCode.INVALID_ARGUMENT
         assert text in details
-    assert len(client.read(ALL_TABLES)) == 2  # what ran runs on
+    assert len(client.read(ALL_TABLES)) == 2  # the old pipeline goes on
 
 
 def _edit(path: str, value: object) -> Callable[[p4info_pb2.P4Info], None]:
-    """A change of one member: ``tables.0.match_fields.0.bitwidth``."""
+    """Return a function that changes one member, such as ``tables.0.match_fields.0.bitwidth``."""
 
     def change(p4info: p4info_pb2.P4Info) -> None:
         *steps, last = path.split(".")

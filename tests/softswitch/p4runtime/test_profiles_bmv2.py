@@ -1,4 +1,4 @@
-"""The same random members, groups, one-shot sets and entries on softswitch and bmv2: the same members are chosen.
+"""The same random members, groups, one-shot sets and entries on softswitch and bmv2 lead to the same choices.
 
 ``PROFILE_STEPS=400 PROFILE_SEEDS=8 pytest -k profiles_bmv2`` runs it for longer.
 """
@@ -26,7 +26,7 @@ SEEDS = int(os.environ.get("PROFILE_SEEDS", "1"))
 TABLES = {"shared": ("lpm_table", "ternary_table"), "small": ("small_table",)}
 LARGEST = {"shared": 3, "small": 1}  # weight of a member, so that bmv2's groups stay within their max_size
 IDS = range(1, 7)
-PERIOD = 25  # steps between looks at what packets meet
+PERIOD = 25  # steps between checks with packets
 
 pytestmark = pytest.mark.skipif(missing("bmv2") is not None, reason=missing("bmv2") or "")
 
@@ -46,7 +46,9 @@ def started(target: str) -> Iterator[tuple[Switch, Controller]]:
 
 
 class Steps:
-    """Random writes that bmv2 takes too. It keeps a group that it refused to insert: groups have members that exist."""
+    """Random writes that bmv2 accepts, too; groups have members that exist, since bmv2 keeps a group that it
+    refused.
+    """
 
     def __init__(self, rng: random.Random, controller: Controller) -> None:
         self.rng = rng
@@ -123,7 +125,9 @@ def accepted(controller: Controller, kind: int, entity: p4rt.Entity) -> bool:
 
 
 def comparable(frame: bytes) -> bytes:
-    """At a miss bmv2 goes past a switch over action_run, where P4 takes its default branch."""
+    """Return the part of a frame to compare: at a miss bmv2 skips a switch over action_run, where P4 takes its
+    default.
+    """
     return frame[:10] if frame[0] == 2 and frame[10] in (0, 0xA0) else frame
 
 

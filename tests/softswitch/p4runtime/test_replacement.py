@@ -1,4 +1,4 @@
-"""Pipelines and batches that take effect between two packets, while packets run."""
+"""Pipelines and batches take effect between two packets, while packets pass."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def both(kind: int, value: int) -> list[p4rt.Update]:
 
 
 def send(served: Served, key: int = 0) -> tuple[int, ...]:
-    """What a frame shows: value of table one, of table two, version of ingress, version of egress."""
+    """Return what a frame shows: value of table one, of table two, version of ingress, version of egress."""
     ((_, frame),) = served.devices[1].process(1, bytes([key, 0, 0, 0, 0]))
     return tuple(frame[1:])
 
 
 @contextmanager
 def traffic(device: Device) -> Iterator[set[tuple[int, ...]]]:
-    """Frames one after the other meanwhile; what they showed. They are lost only with the program."""
+    """Send frames one after the other meanwhile, and collect what they showed. They are lost only without a program."""
     shown: set[tuple[int, ...]] = set()
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Hostile and clumsy clients: the server answers with a status and lives on."""
+"""Hostile and faulty clients get a status, and the server goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVICE = "/p4.v1.P4Runtime/"
 
 
 def raw(client: Client, method: str, data: bytes) -> grpc.StatusCode:
-    """Send bytes as they are; the status that comes back."""
+    """Send bytes unchanged; returns the status of the answer."""
     channel: Any = client.channel
     try:
         if method in UNARY:
@@ -94,7 +94,7 @@ def test_clients_that_vanish_leave_nothing_behind(served: Served) -> None:
         stream.arbitrate(number)
         stream.status()
         stream.vanish()
-    # An id can be used again as soon as the server has noticed; the last of them is enough to wait for.
+    # An id can be used again as soon as the server has noticed; waiting for the last one is enough.
     for number in range(100):
         for _ in range(1000):
             stream = client.stream()
@@ -131,7 +131,7 @@ def test_client_that_stops_answering_is_disconnected() -> None:
         watcher = client.stream()
         watcher.arbitrate(1)
         assert watcher.status() == (code_pb2.ALREADY_EXISTS, 9)
-        process.send_signal(signal.SIGSTOP)  # its connection stays open, and it says nothing more
+        process.send_signal(signal.SIGSTOP)  # its connection stays open, but it sends nothing more
         assert watcher.status() == (code_pb2.NOT_FOUND, 9)
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""p4runtime-shell, as a person starts it, against the server."""
+"""p4runtime-shell works with the server as a person uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = needs_shell
 
 
 def shell(served: Served, tmp_path: Path, commands: str, *options: str) -> str:
-    """What the shell prints for these commands."""
+    """Return the shell's output for these commands."""
     command = [str(PYTHON), "-m", "p4runtime_sh", "--grpc-addr", served.address, "--device-id", "1", *options]
     return say(command, commands, tmp_path)
 

@@ -398,7 +398,7 @@ def test_one_shots(profiles: Switch) -> None:
     ]  # fmt: skip
     for key in (1, 2):
         assert s.code(update(DELETE, table_entry=s.entry("lpm_table", key))) == OK
-    # nothing of them is left: the other style is free to be used, and all of the profile's size
+    # Nothing of them is left: the other style may be used again, and the profile's whole size.
     assert s.code(update(INSERT, action_profile_member=s.member("shared", 1, "set", 1))) == OK
     assert s.code(update(INSERT, action_profile_group=s.group("shared", 1, (1, 64)))) == OK
     assert s.code(update(INSERT, table_entry=entry)) == code_pb2.INVALID_ARGUMENT
@@ -496,9 +496,9 @@ MS = 1_000_000
 @pytest.fixture(name="idle")
 def _idle(running: Switch) -> Switch:
     switch = running.load("idle")
-    switch.device.process(0, bytes(6))  # what comes now comes from this program
+    switch.device.process(0, bytes(6))  # From here on messages come from this program,
     switch.stream.arbitrate(1)
-    while switch.stream.next().WhichOneof("update") != "arbitration":  # and what came before it is read
+    while switch.stream.next().WhichOneof("update") != "arbitration":  # and earlier ones have been read.
         pass
     return switch
 
@@ -521,7 +521,7 @@ def test_idle_timeouts(idle: Switch) -> None:
     begin = time.time_ns()
     assert s.codes(*(update(INSERT, table_entry=e) for e in (entry, indirect, silent))) == [OK] * 3
     seen: dict[int, p4rt.TableEntry] = {}
-    for _ in range(50):  # each comes again and again
+    for _ in range(50):  # each message comes again and again
         message = notification(s)
         assert begin <= message.timestamp <= time.time_ns()
         seen.update({one.table_id: one for one in message.table_entry})
@@ -553,7 +553,7 @@ def test_hits_put_it_off(idle: Switch) -> None:
     while not keys and time.monotonic() < end:
         if s.stream.quiet():
             s.answer("00 00000001 00")
-        else:  # there may be others, of entries that an earlier test had
+        else:  # there may be others, for entries of an earlier test
             found = notification(s).table_entry
             keys = [match.exact.value for one in found if one.table_id == other.table_id for match in one.match]
     assert keys == [b"\x02"]
@@ -606,7 +606,7 @@ BYTES = st.one_of(st.binary(max_size=3), st.just(b"\x01"))
 
 @st.composite
 def updates(draw: st.DrawFn) -> p4rt.Update:
-    """Any of the entities here, with ids that exist or not and numbers that make sense or not."""
+    """Draw any of the entities here, with ids and numbers that may be valid or not."""
     info = info_of("profiles")
     u32 = NUMBERS.map(lambda n: n & 0xFFFFFFFF)
     profile = draw(st.one_of(st.sampled_from([p.preamble.id for p in info.action_profiles]), u32))

@@ -1,4 +1,4 @@
-"""Table entries: what is accepted, what is refused and with which code, and what reads give back."""
+"""Table entries: which are accepted, which are refused with which code, and what reads return."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_insert_modify_delete_and_their_errors(primary: Client) -> None:
     assert code(primary, insert(changed)) == code_pb2.ALREADY_EXISTS
     primary.write(update(MODIFY, table_entry=changed))
     assert primary.read(table_query(table_id=EXACT)) == [p4rt.Entity(table_entry=changed)]
-    nonsense = exact_entry(action=action(99), idle_timeout_ns=5)  # a delete looks at the key only
+    nonsense = exact_entry(action=action(99), idle_timeout_ns=5)  # a delete considers only the key
     primary.write(update(DELETE, table_entry=nonsense))
     assert primary.read(table_query(table_id=EXACT)) == []
     assert code(primary, update(p4rt.Update.UNSPECIFIED, table_entry=exact_entry())) == INVALID
@@ -196,7 +196,7 @@ def test_default_entry(primary: Client) -> None:
     primary.write(update(MODIFY, table_entry=changed))
     assert primary.read(p4rt.Entity(table_entry=default(EXACT))) == [p4rt.Entity(table_entry=changed)]
     assert primary.read(table_query(table_id=EXACT)) == []
-    primary.write(update(MODIFY, table_entry=default(EXACT)))  # back to the program's
+    primary.write(update(MODIFY, table_entry=default(EXACT)))  # back to the program's default
     (reset,) = primary.read(p4rt.Entity(table_entry=default(EXACT)))
     assert reset.table_entry == default(EXACT, action=action(NO_ACTION))
     for kind in (INSERT, DELETE):
@@ -232,7 +232,7 @@ def test_reads_with_filters(primary: Client) -> None:
     def found(**fields: object) -> list[p4rt.TableEntry]:
         return [entity.table_entry for entity in primary.read(table_query(**fields))]
 
-    assert len(found()) == 6  # and the const entry; default entries are not among them
+    assert len(found()) == 6  # these and the const entry; default entries are not among them
     assert found(table_id=EXACT, action=action(DROP)) == [second]
     assert found(table_id=EXACT, action=action(FORWARD)) == [first]
     assert found(table_id=EXACT, action=action(FORWARD, b"\x06")) == []
@@ -273,14 +273,14 @@ def test_direct_counters(served: Served, primary: Client) -> None:
 
     data = p4rt.CounterData(packet_count=8, byte_count=80)
     primary.write(update(MODIFY, direct_counter_entry=counter(counted, data=data)))
-    primary.write(update(MODIFY, direct_counter_entry=counter(counted)))  # without data: nothing to do
+    primary.write(update(MODIFY, direct_counter_entry=counter(counted)))  # without data there is nothing to do
     assert read(table_id=EXACT, match=counted.match) == [(8, 80)]
     assert read(table_id=EXACT) == [(8, 80), (0, 0)]
     assert len(read()) == 3
     default = p4rt.TableEntry(table_id=EXACT, is_default_action=True)
     primary.write(update(MODIFY, direct_counter_entry=counter(default, data=data)))
     assert read(table_id=EXACT, is_default_action=True) == [(8, 80)]
-    primary.write(update(MODIFY, table_entry=exact_entry(action=action(DROP))))  # does not touch the counter
+    primary.write(update(MODIFY, table_entry=exact_entry(action=action(DROP))))  # this does not change the counter
     assert read(table_id=EXACT, match=counted.match) == [(8, 80)]
     missing = exact_entry(b"\x55")
     assert code(primary, update(MODIFY, direct_counter_entry=counter(missing, data=data))) == code_pb2.NOT_FOUND

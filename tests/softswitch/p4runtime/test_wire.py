@@ -1,8 +1,7 @@
-"""What the runtime writes from a request's wire format (runtime/write.c) is what the server writes one by one.
+"""The runtime's writes from a request's wire format (runtime/write.c) equal the server's writes one by one.
 
 Two devices with one program get the same requests, one of them with the bytes and the other without. Answers and
-contents must be the same, for entries that are good, for entries that are nearly good and for bytes that no serialiser
-writes.
+contents must be the same, for good entries, for nearly good ones and for bytes that no serialiser writes.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ KINDS: dict[int, str] = {
 
 
 def zeros(rng: Random, number: int) -> bytes:
-    """Leading zeros mean nothing."""
+    """Return leading zeros, which have no meaning."""
     return rng.choice([b"", b"", b"\0", b"\0" * 30]) + as_bytes(number)
 
 
 def values(rng: Random, width: int) -> bytes:
-    """Few different ones, so that entries meet."""
+    """Return one of few values, so that entries collide."""
     return zeros(rng, rng.choice([1, 0, (1 << width) - 1]))
 
 
@@ -100,12 +99,12 @@ def updates(rng: Random) -> p4rt.Update:
 
 
 def some(rng: Random, found: Any) -> Any:
-    """One of these, or one that is thrown away."""
+    """Return one of these, or an object that is thrown away."""
     return rng.choice(list(found)) if found else p4rt.TableEntry().match.add()
 
 
 def other_number(rng: Random, match: p4rt.FieldMatch) -> None:
-    """A value, mask or prefix that the field may not have."""
+    """Change a value, mask or prefix to one that the field may not have."""
     kind = match.WhichOneof("field_match_type") or "exact"
     values, bad = getattr(match, kind), [b"", b"\x01" + b"\xff" * 25, b"\x10"]
     if kind == "lpm" and rng.random() < 0.5:
@@ -121,7 +120,7 @@ def other_param(rng: Random, params: Any) -> None:
         rng.choice(list(params)).value = rng.choice([b"", b"\xff" * 26, b"\x02\0"])
 
 
-# What may be wrong with an entry, or unusual.
+# Things that may be wrong with an entry, or unusual.
 WRONG: list[Callable[[Random, p4rt.TableEntry], object]] = [
     lambda rng, entry: setattr(entry, "controller_metadata", 7),
     lambda rng, entry: setattr(entry, "is_const", True),
@@ -148,7 +147,7 @@ WRONG: list[Callable[[Random, p4rt.TableEntry], object]] = [
 
 
 def spoilt(rng: Random, data: bytes) -> bytes:
-    """A message written as no serialiser does: bytes changed, a field twice, unknown ones."""
+    """Return a message as no serialiser writes it: bytes changed, a field twice, unknown ones."""
     at = rng.randrange(len(data))
     how = rng.randint(0, 4)
     if how == 0:
@@ -192,7 +191,7 @@ def fabric() -> Iterator[Fabric]:
 
 @pytest.fixture(scope="module")
 def targets(fabric: Fabric) -> tuple[Target, Target]:
-    """Two devices that begin alike."""
+    """Return two devices with the same state."""
     loader = Loader(Program.load)
     first, second = (Target(device, loader, Timer()) for device in fabric.devices.values())
     return first, second
@@ -225,16 +224,16 @@ def test_bytes_and_messages_do_the_same(targets: tuple[Target, Target], rng: Ran
         data = batch(rng)
         try:
             request = p4rt.WriteRequest.FromString(data)
-        except DecodeError:  # the server refuses the whole of it
+        except DecodeError:  # the server refuses the whole request
             continue
-        request.ClearField("atomicity")  # other modes do not come this way
+        request.ClearField("atomicity")  # other modes do not use this path
         got, wanted = native.write(request, data), plain.write(request)
         assert [one and (one.code, one.message) for one in got] == [one and (one.code, one.message) for one in wanted]
         assert contents(native) == contents(plain)
 
 
 def test_common_entries_are_all_written_by_the_runtime(fabric: Fabric) -> None:
-    """The other test would pass without it."""
+    """Common entries are written by the runtime; the other test would pass without it."""
     device = next(iter(fabric.devices.values()))
     device.load(Program.load(JSON))
     rewrite = p4rt.TableAction(action=p4rt.Action(action_id=REWRITE))
@@ -268,7 +267,7 @@ def test_common_entries_are_all_written_by_the_runtime(fabric: Fabric) -> None:
 
 
 def test_numbers_with_more_bytes_than_needed_are_left_to_the_server(fabric: Fabric) -> None:
-    """No serialiser writes them. The server reads them as protobuf does."""
+    """No serialiser writes such numbers; the server reads them as protobuf does."""
     device = next(iter(fabric.devices.values()))
     device.load(Program.load(JSON))
     assert device.program is not None
