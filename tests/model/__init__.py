@@ -1,5 +1,5 @@
-"""Executable reference model of the protocol: switch, worker, root and a hostile network.
+"""Executable reference model of the protocol: switch, worker, parameter server (root) and a hostile network.
 
-:class:`tests.model.switch.Switch` is what every target's behaviour is compared with; :mod:`tests.model.search` and
-:mod:`tests.model.simulation` hunt for wrong sums and stuck states. The contract is ``docs/protocol.md``.
+Every target's behaviour is compared with :class:`tests.model.switch.Switch`; :mod:`tests.model.search` and
+:mod:`tests.model.simulation` look for wrong sums and stuck states. The contract is ``docs/protocol.md``.
 """

@@ -1,4 +1,4 @@
-"""Whole systems with real check words, on a network that flips bits of what it carries."""
+"""Simulations of whole systems with real check words, on a network that flips bits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ TREE = 1
 
 
 class CorruptedSimulation(Simulation):
-    """flips: the probability that one bit of our header or values flips, per packet and hop. `dropped`: packets that
-    the root ("packet", "sum") and the workers ("result") found to be changed."""
+    """A simulation on a network that flips bits.
+
+    flips: the probability that one bit of our header or values flips, per packet and hop. `dropped`: number of packets
+    that the root ("packet", "sum") and the workers ("result") recognised as changed.
+    """
 
     values = 5
 
@@ -50,7 +53,7 @@ class CorruptedSimulation(Simulation):
         return (*(v % 2**32 for v in data), self.word_check.word(data, [worker], TREE, 0, chunk))
 
     def right(self, bits: int, packet: Packet) -> bool:
-        """What the check words of a packet of these workers say."""
+        """Return whether the check word of a packet of these workers is right."""
         words, kind = [signed(word) for word in packet.values], packet.flags & KINDS
         if packet.maximum:
             return self.word_check.maximum_right(words, TREE, packet.sequence)

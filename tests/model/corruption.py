@@ -1,17 +1,17 @@
-"""Search of small systems in which packets are changed on the way: no result is wrong, and nobody gets stuck.
+"""Search of small systems in which packets are changed on the way: no result is wrong, and no worker is stuck.
 
     python -m tests.model.corruption --tree star:2 --slots 1 --chunks 2 [--history K]
 
-The network of :mod:`tests.model.search`, and beside each packet that may arrive one that something has changed: its
-values, its bitmap, its label, its sequence number or its MAXIMUM flag. Copies of results are changed, too. Switches
-add what comes, whatever it is.
+The network is that of :mod:`tests.model.search`; beside each packet that may arrive there is one with a change: in its
+values, its bitmap, its label, its sequence number or its MAXIMUM flag. Copies of results are changed, too. Switches add
+whatever arrives.
 
-Values are two numbers: the sum, and the damage that changes have done to it, which adds up and never goes away by
-itself (two changes that cancel are what the check word leaves to chance). A check word tells whether values are
-undamaged and are those of the workers that the packet is said to be of, in the chunk that it is said to be of.
+Values are two numbers: the sum, and the damage by changes, which adds up and never disappears by itself (two changes
+that cancel are the chance that the check word leaves). A check word tells whether values are undamaged and belong to
+the workers and the chunk that the packet names.
 
-In every reachable state no answer of the root is wrong, no worker has taken a wrong result, and in a network that
-changes and loses nothing any more resends lead to all answers.
+In every reachable state no answer of the root is wrong, no worker has accepted a wrong result, and if the network stops
+changing and losing packets, resends lead to all answers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class CorruptedSearch(Search):
         return (self.value(bits, epoch, chunk), 0)
 
     def check(self, bits: int, epoch: int, chunk: int, values: Values, where: str) -> None:
-        """Only what leaves the root counts: switches hold whatever came."""
+        """Check only what leaves the root: switches hold whatever arrived."""
         if where == "result" and values != self.values(bits, epoch - 1, chunk):
             raise Found(f"result: workers {bits:b} of chunk {chunk} in epoch {epoch} have the sum {values}")
 
     def right(self, bits: int, packet: Packet) -> bool:
-        """What the check word says."""
+        """Return whether the check word is right."""
         if packet.maximum:
-            return False  # the chunks here are sums
+            return False  # all chunks here are sums
         return packet.values == self.values(bits, packet.epoch - 1, packet.sequence)
 
     def takes(self, chunk: int, epoch: int, values: Values) -> bool:
-        """Whether a worker takes a result."""
+        """Return whether a worker accepts a result."""
         return values == self.values(self.tree.expected, epoch, chunk)
 
     def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int, int] | None]:
@@ -69,14 +69,14 @@ class CorruptedSearch(Search):
         return core, (answer.sequence, workers, complete)
 
     def received(self, slot: RootSlot, packet: Packet, flow: RootFlow) -> tuple[RootSlot, Answer | None]:
-        """The root's entry after the packet, and its answer."""
+        """Return the root's entry after the packet, and its answer."""
         return root_receive_checked(slot, packet, flow, self.tree.expected, self.right)
 
     def check_asked(self, core: Core) -> None:
-        """What the root asks for anew is tests.model.search's."""
+        """Check nothing: tests.model.search checks what the root asks for anew."""
 
     def changed(self, packet: Packet, target: int) -> Iterator[Packet]:
-        """The packet after something on its way has changed one thing in it."""
+        """Yield the packet with one thing in it changed on its way."""
         damaged = tuple(a + b for a, b in zip(packet.values, DAMAGE, strict=True))
         yield packet._replace(values=damaged)
         yield packet._replace(flags=packet.flags ^ int(Flag.MAXIMUM))

@@ -1,4 +1,4 @@
-"""What searches over both folded programs have in common: packets that go round."""
+"""The common part of the searches over both folded programs: packets that recirculate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tests.model.tofino_search import ROUND, TofinoSearch
 
 
 class FoldSearch(TofinoSearch):
-    """What goes round goes through at once, or, with ``history``, is a packet on the link like others: it may come
-    late, twice or never. ingress: one pass of the program.
+    """A search in which recirculating packets go through at once, or, with ``history``, are packets on the link.
+
+    They may then come late, twice or never. ingress: one pass of the program.
     """
 
     ingress: Callable[..., tuple[Any, Outcome]]
@@ -39,5 +40,5 @@ class FoldSearch(TofinoSearch):
         return self.checked(cell, point), leaving, verdict
 
     def checked(self, cell: Any, point: int) -> Any:
-        """The cell, without what nobody reads any more; a wrong sum in it is found."""
+        """Return the cell without what nobody reads any more; raises Found if it has a wrong sum."""
         raise NotImplementedError

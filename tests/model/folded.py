@@ -1,8 +1,8 @@
 """The Tofino program folded (p4src/tofino/fold.p4): packets of twice the values that a pass can hold.
 
-As in :mod:`tests.model.tofino`, decisions come from the tables' entries as compiled, here of the program for Tofino 2
-with 128 values; register actions are functions on one cell. What goes from one pass to the next are frames too, so a
-caller can lose, repeat and delay them.
+As in :mod:`tests.model.tofino`, decisions come from the compiled tables' entries, here of the program for Tofino 2 with
+128 values; register actions are functions on one cell. Packets between two passes are frames, too, so that a caller can
+lose, repeat and delay them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.model.switch import Forward, Replicate
 from tests.model.tofino import CODES, GROUP_ADDRESS, LOOPBACK, Cell, Contribution, ReadOut, StaticTable, static_tables
 
 VALUES = 128
-"""Of the compiled program whose tables these are. A model of it may have another even number."""
+"""Values of the compiled program whose tables these are. A model of it may have another even number."""
 FIRST, STAYS, LEAVES, READ = (CODES[f"STEP_{name}"] for name in ("FIRST", "STAYS", "LEAVES", "READ"))
 FOLDED = 0x80 | VERSION
 FOLD = struct.Struct(">BBI")
-"""step, operation, ticket."""
+"""Format of step, operation and ticket."""
 
 Values = tuple[int, ...]
 
@@ -38,7 +38,9 @@ class Fold(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What all registers hold at one slot: of the decision, and of both halves of the values, each with its ticket."""
+    """The content of all registers at one slot: of the decision, and of both halves of the values, each with its
+    ticket.
+    """
 
     slot: Cell = Cell()
     tickets: tuple[int, int] = (0, 0)
@@ -46,8 +48,10 @@ class Folded(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What becomes of a packet. fold: it goes round, with one half of its values. verdict None: not counted.
-    overtaken: it ends on its way."""
+    """The outcome of a packet.
+
+    fold: it recirculates, with one half of its values. verdict None: not counted. overtaken: it ends on its way.
+    """
 
     verdict: Verdict | None
     packet: Packet | None
@@ -55,7 +59,7 @@ class Outcome(NamedTuple):
     overtaken: bool = False
 
 
-# Register actions of slot_ticket: (cell, ticket of the packet, the one before) -> (cell, result).
+# These are the register actions of slot_ticket: (cell, ticket of the packet, the one before) -> (cell, result).
 
 
 def next_ticket(cell: int, ticket: int, previous: int) -> tuple[int, int]:
@@ -83,15 +87,18 @@ TICKETS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
 
 
 def tables() -> dict[str, StaticTable]:
-    """Of the compiled program."""
+    """Return the tables of the compiled program."""
     return static_tables("t2na", VALUES)
 
 
 def ingress(
     cell: Folded, packet: Packet, fold: Fold | None, entry: Contribution | ReadOut, table: dict[str, StaticTable]
 ) -> tuple[Folded, Outcome]:
-    """One pass of one packet. In the first (no ``fold``) a packet has all its values; on its way only those of the
-    half that the pass is about, or to fetch the first half those of the second."""
+    """Run one pass of one packet.
+
+    In the first (no ``fold``) a packet has all its values; on its way it has only those of the half that the pass
+    handles, or, to fetch the first half, those of the second.
+    """
     slot, left, step = cell.slot, 0, FIRST
     if fold is None:
         slot, packet, operation, left, *_ = tofino.slots(cell.slot, packet, entry, table)
@@ -158,20 +165,22 @@ def ingress(
 
 @dataclass
 class FoldedSwitch(tofino.TofinoSwitch):
-    """A switch with this program. What goes round leaves by port LOOPBACK when ``delayed``."""
+    """A switch with this program. Recirculating packets leave by port LOOPBACK if ``delayed``."""
 
     halves: dict[int, Any] = field(default_factory=dict)
     tables: dict[str, StaticTable] = field(default_factory=tables)
 
     def ingress(self, index: int, packet: Packet, fold: Fold | None, entry: Contribution | ReadOut) -> Outcome:
-        """A pass over the registers at an index."""
+        """Run a pass over the registers at an index."""
         cell = self.halves.get(index, Folded())
         self.halves[index], outcome = ingress(cell, packet, fold, entry, self.tables)
         return outcome
 
     def on_the_way(self, step: int) -> tuple[int, int] | None:
-        """How many values a packet has in a pass behind the first, and how many of these the parser asks for.
-        None: there is no such pass."""
+        """Return the number of values of a packet in a pass after the first, and how many of these the parser asks for.
+
+        None: there is no such pass.
+        """
         half = self.values_per_packet // 2
         return {STAYS: (half, half), LEAVES: (half, half), READ: (half, 0)}.get(step)
 
@@ -179,8 +188,11 @@ class FoldedSwitch(tofino.TofinoSwitch):
         self.halves.clear()
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """As :meth:`TofinoSwitch.process`, but of a frame that is shorter than its headers say only the first half of
-        the values is asked for in the first pass; it ends in the second."""
+        """Process a frame as :meth:`TofinoSwitch.process` does.
+
+        If a frame is shorter than its headers say, the first pass asks only for the first half of its values, and the
+        second pass drops it.
+        """
         if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4 or not ours(frame):
             return super().process(port, frame)
         if not frame[0] & GROUP_ADDRESS:
@@ -220,7 +232,7 @@ class FoldedSwitch(tofino.TofinoSwitch):
         if outcome.fold is None:
             whole = leaving.encode()
             if fold is None:
-                # The second half was never looked at: it leaves as it came, and as long.
+                # The second half was never parsed: it leaves unchanged, and with its length.
                 whole = whole[: VALUES_OFFSET + 4 * size] + frame[VALUES_OFFSET + 4 * size :]
             else:
                 whole += rest
@@ -237,7 +249,7 @@ class FoldedSwitch(tofino.TofinoSwitch):
         self.label_bytes[port, label] += len(frame)
 
     def _parsed(self, frame: bytes) -> tuple[Packet | None, Fold | None, bytes]:
-        """The packet (None: malformed), what it has from an earlier pass, and what is behind its values."""
+        """Return the packet (None: malformed), its header from an earlier pass, and the bytes after its values."""
         folded = len(frame) > HEADER_OFFSET and frame[HEADER_OFFSET] == FOLDED
         fold_bytes = FOLD.size if folded else 0
         count = asked = self.values_per_packet // 2
@@ -263,7 +275,7 @@ class FoldedSwitch(tofino.TofinoSwitch):
 
 
 def encode(packet: Packet, fold: Fold, values_per_packet: int) -> bytes:
-    """A packet as it goes from one pass to the next: its lengths are still those of a whole one."""
+    """Return a packet as it goes from one pass to the next: its lengths are still those of a whole one."""
     outer = packet.outer or Packet(0, 0, 0, 0, (0,) * values_per_packet).encode()[:HEADER_OFFSET]
     header = HEADER.pack(FOLDED, packet.flags, packet.job, packet.label, packet.epoch, packet.sequence, packet.bitmap)
     values = struct.pack(f">{len(packet.values)}I", *packet.values)

@@ -1,7 +1,7 @@
-"""The folded program of Tofino 1 (p4src/tofino/fold_flows.p4), whose ALUs give out one word of a pair a pass.
+"""The folded program of Tofino 1 (p4src/tofino/fold_flows.p4), whose ALUs output one word of a pair per pass.
 
-Like :mod:`tests.model.folded`: decisions are those of the compiled program's entries, register actions are functions on
-one cell, and what goes from one pass to the next are frames.
+As in :mod:`tests.model.folded`, decisions are those of the compiled program's entries, register actions are functions
+on one cell, and packets between two passes are frames.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ Pairs = tuple[Pair, ...]
 
 
 class FoldedFlows(NamedTuple):
-    """What all registers hold at one slot. owner (epoch, sequence) and flows: of what the second half is the sum;
-    sums: both halves of the values, in pairs."""
+    """The content of all registers at one slot.
+
+    owner (epoch, sequence) and flows: what the second half is the sum of. sums: both halves of the values, in pairs.
+    """
 
     slot: Cell = Cell()
     owner: Pair = (0, 0)
@@ -31,31 +33,31 @@ class FoldedFlows(NamedTuple):
     sums: tuple[Pairs, Pairs] = ((), ())
 
 
-# Register actions: (cell, operands) -> (cell, result).
+# These are the register actions: (cell, operands) -> (cell, result).
 
 
 def put_owner(owner: Pair, epoch: int, sequence: int) -> tuple[Pair, int]:
-    """half_owner."""
+    """Model the register action of half_owner that stores the owner."""
     return (epoch, sequence), 1
 
 
 def check_owner(owner: Pair, epoch: int, sequence: int) -> tuple[Pair, int]:
-    """half_owner."""
+    """Model the register action of half_owner that compares the owner."""
     return owner, int(owner == (epoch, sequence))
 
 
 def put_flows(flows: int, held: int, bitmap: int) -> tuple[int, int]:
-    """half_flows."""
+    """Model the register action of half_flows that stores the flows."""
     return bitmap, 1
 
 
 def follow_half(flows: int, held: int, bitmap: int) -> tuple[int, int]:
-    """half_flows."""
+    """Model the register action of half_flows that sets new flows if it holds the expected ones."""
     return (bitmap, 1) if flows == held else (flows, 0)
 
 
 def check_flows(flows: int, held: int, bitmap: int) -> tuple[int, int]:
-    """half_flows."""
+    """Model the register action of half_flows that compares the flows."""
     return flows, int(flows == bitmap)
 
 
@@ -71,15 +73,18 @@ FLOWS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
 
 
 def tables() -> dict[str, StaticTable]:
-    """Of the compiled program."""
+    """Return the tables of the compiled program."""
     return static_tables("tna", VALUES)
 
 
 def ingress(
     cell: FoldedFlows, packet: Packet, fold: Fold | None, entry: Contribution | ReadOut, table: dict[str, StaticTable]
 ) -> tuple[FoldedFlows, Outcome]:
-    """One pass of one packet. In the first (no ``fold``) a packet has all its values; later those of the second half,
-    behind the first words of the sum's first half where it leaves."""
+    """Run one pass of one packet.
+
+    In the first (no ``fold``) a packet has all its values; later those of the second half, after the first words of the
+    sum's first half where it leaves.
+    """
     step = FIRST if fold is None else fold.step
     if fold is not None and isinstance(entry, Contribution):
         return cell, Outcome(Verdict.REFUSED, None)
@@ -146,7 +151,7 @@ def ingress(
 
 
 def cut(values: tuple[int, ...], *sizes: int) -> list[tuple[int, ...]]:
-    """Pieces of these sizes, and the rest."""
+    """Return pieces of these sizes, and the rest."""
     pieces, at = [], 0
     for size in sizes:
         pieces.append(values[at : at + size])

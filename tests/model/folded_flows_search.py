@@ -36,7 +36,9 @@ class FoldedFlowsSearch(FoldSearch):
             Search.check(self, bits, epoch, chunk, (value,), where)
 
     def checked(self, cell: FoldedFlows, point: int) -> FoldedFlows:
-        """Each half holds the sum of the flows that it names; the same without what nobody reads any more."""
+        """Check that each half holds the sum of the flows that it names; returns the cell without what nobody reads any
+        more.
+        """
         slot, (first, second) = cell.slot, cell.sums
         flows = slot.flows[1]
         if flows and not flows & CLOSED and first:
@@ -54,7 +56,7 @@ class FoldedFlowsSearch(FoldSearch):
         return cell._replace(slot=slot)
 
     def of_generation_one(self, state: State) -> State:
-        """As of :class:`TofinoSearch`."""
+        """Return the state as :class:`TofinoSearch` does."""
         points, links = [], state.links
         for point, cells in enumerate(state.core.points):
             for packet in state.links[point]:

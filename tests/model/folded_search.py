@@ -19,9 +19,9 @@ from tests.model.tofino import CLOSED, StaticTable
 from tests.model.tofino_search import ROUND
 
 APART = 2
-"""Tickets that are further from each other are as good as these."""
+"""Tickets that differ by more than this are treated as if they differed by this."""
 NEWEST = 64
-"""The ticket of every slot's first half in a state, so that states that differ by a number only are one."""
+"""The ticket of every slot's first half in a state, so that states that differ only by a number are one."""
 
 
 class FoldedSearch(FoldSearch):
@@ -35,7 +35,9 @@ class FoldedSearch(FoldSearch):
         return folded.tables()
 
     def checked(self, cell: Folded, point: int) -> Folded:
-        """Both halves of an open slot hold its flows; the same without what nobody reads any more."""
+        """Check that both halves of an open slot hold its flows; returns the cell without what nobody reads any
+        more.
+        """
         flows, slot = cell.slot.flows[1], cell.slot
         if flows and not flows & CLOSED and cell.sums[0]:
             workers = self.tree.workers_of(point, flows)
@@ -56,11 +58,11 @@ class FoldedSearch(FoldSearch):
             yield step, self.renumbered(following)
 
     def of_generation_one(self, state: State) -> State:
-        """Generations are not taken along here."""
+        """Return the state unchanged: generations are not renumbered here."""
         return state
 
     def renumbered(self, state: State) -> State:
-        """The same state with the tickets of every slot near NEWEST; the order and what follows what is kept."""
+        """Return the same state with the tickets of every slot near NEWEST; their order and differences are kept."""
         points, links = [], state.links
         for point, cells in enumerate(state.core.points):
             made = []

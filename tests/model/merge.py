@@ -9,25 +9,25 @@ WORD = 0xFFFFFFFF
 
 
 def signed(word: int) -> int:
-    """A 32-bit word as two's complement."""
+    """Return a 32-bit word as two's complement."""
     return word - (1 << 32) if word >> 31 else word
 
 
 def add(left: Values, right: Values) -> Values:
-    """Sum modulo 2^32, value by value."""
+    """Return the sum modulo 2^32, value by value."""
     return tuple((a + b) & WORD for a, b in zip(left, right, strict=True))
 
 
 def maximum(left: Values, right: Values) -> Values:
-    """Signed maximum, value by value."""
+    """Return the signed maximum, value by value."""
     return tuple(max(a, b, key=signed) for a, b in zip(left, right, strict=True))
 
 
 def merger(is_maximum: bool) -> Callable[[Values, Values], Values]:
-    """The function that a packet's MAXIMUM flag asks for."""
+    """Return the function that a packet's MAXIMUM flag asks for."""
     return maximum if is_maximum else add
 
 
 def subset(bits: int, of: int) -> bool:
-    """Whether every contributor in ``bits`` is in ``of``."""
+    """Return whether every contributor in ``bits`` is in ``of``."""
     return bits & ~of == 0

@@ -1,4 +1,4 @@
-"""Aggregation packets, to and from bytes; written from the contract, without the agents' code."""
+"""Conversion of aggregation packets to and from bytes; written from the contract, without the agents' code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOURCE_PORT = 49152
 
 
 def internet_checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071) of an even number of bytes; 0 over a header with a right checksum."""
+    """Return the Internet checksum (RFC 1071) of an even number of bytes; 0 over a header with a right checksum."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -56,7 +56,7 @@ def ipv4_header(
     fragment: int = DO_NOT_FRAGMENT,
     ttl: int = PROTOCOL.ttl,
 ) -> bytes:
-    """An IPv4 header without options, with its checksum."""
+    """Return an IPv4 header without options, with its checksum."""
     header = bytearray(
         IPV4.pack(
             IPV4_VERSION_AND_WORDS,
@@ -85,7 +85,7 @@ def envelope(
     checksum: int = 0,
     **ip: int,
 ) -> bytes:
-    """What is in front of the aggregation header: Ethernet, IPv4 (``ip``: as :func:`ipv4_header`), UDP."""
+    """Return the headers before the aggregation header: Ethernet, IPv4 (``ip``: as for :func:`ipv4_header`), UDP."""
     udp_length = PROTOCOL.udp_length(values_per_packet)
     return (
         ETHERNET.pack(GROUP_MAC, source_mac, ETHERTYPE_IPV4)
@@ -97,7 +97,7 @@ def envelope(
 class Packet(NamedTuple):
     """One aggregation packet. ``values``: 32-bit words as unsigned ints; the other fields as on the wire.
 
-    ``outer``: what is in front of the aggregation header; empty: ``envelope(len(values))``.
+    ``outer``: the headers before the aggregation header; empty: ``envelope(len(values))``.
     """
 
     label: int
@@ -112,7 +112,7 @@ class Packet(NamedTuple):
 
     @property
     def own(self) -> int:
-        """What a slot's owner is compared with: epoch and sequence as one number."""
+        """Return what a slot's owner is compared with: epoch and sequence as one number."""
         return self.epoch << 32 | self.sequence
 
     @property
@@ -140,19 +140,22 @@ class Packet(NamedTuple):
         return bool(self.flags & HostFlag.ASK)
 
     def encode(self) -> bytes:
-        """The whole Ethernet frame, without FCS."""
+        """Return the whole Ethernet frame, without FCS."""
         header = HEADER.pack(self.version, self.flags, self.job, self.label, self.epoch, self.sequence, self.bitmap)
         outer = self.outer or envelope(len(self.values))
         return outer + header + struct.pack(f">{len(self.values)}I", *self.values)
 
     def without_checksum(self) -> Packet:
-        """As an aggregation point sends it on: with no UDP checksum."""
+        """Return the packet as an aggregation point sends it on: without UDP checksum."""
         return self._replace(outer=self.outer[: HEADER_OFFSET - 2] + b"\0\0") if self.outer else self
 
 
 def ours(frame: bytes) -> bool:
-    """Whether a frame is for aggregation, well formed or not: UDP over IPv4 without options to the group, and no port
-    that is not ours. A fragment, or a packet too short for a UDP header, has none."""
+    """Return whether a frame is for aggregation, well formed or not.
+
+    Such a frame is UDP over IPv4 without options, to the group and a port of the protocol. A fragment, or a packet too
+    short for a UDP header, has no port.
+    """
     if len(frame) < UDP_OFFSET or int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
         return False
     first, _, _, _, fragment, _, protocol, _, _, destination = IPV4.unpack_from(frame, IPV4_OFFSET)
@@ -164,7 +167,7 @@ def ours(frame: bytes) -> bool:
 
 
 def decode(frame: bytes, values_per_packet: int) -> Packet | None:
-    """The packet in ``frame``, or None when a length or the version is wrong. The frame must be :func:`ours`."""
+    """Return the packet in ``frame``, or None if a length or the version is wrong. The frame must be :func:`ours`."""
     if len(frame) != frame_bytes(values_per_packet):
         return None
     _, _, total_length, _, fragment, *_ = IPV4.unpack_from(frame, IPV4_OFFSET)

@@ -1,4 +1,4 @@
-"""The root of a tree (parameter server): adds what arrives, answers when a chunk is complete."""
+"""The root of a tree (parameter server): it adds what arrives, and answers when a chunk is complete."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from tests.model.packet import Packet
 
 @dataclass(frozen=True)
 class RootFlow:
-    """What a label means: the contributions of all ``parts`` (sets of workers, as bits), or, ``partial``, of those
-    whose bits the packet has in its bitmap.
+    """The meaning of a label at the root.
+
+    Its packets have the contributions of all ``parts`` (sets of workers, as bits), or, if ``partial``, of those whose
+    bits are set in the packet's bitmap.
     """
 
     parts: tuple[int, ...]
     partial: bool
 
     def workers(self, bitmap: int) -> int:
-        """Whose contributions are in a packet with this bitmap; 0: that cannot be."""
+        """Return whose contributions are in a packet with this bitmap; 0: such a packet is impossible."""
         if not self.partial:
             return sum(self.parts)
         if bitmap >> len(self.parts):
@@ -29,8 +31,11 @@ class RootFlow:
 
 
 class RootSlot(NamedTuple):
-    """One entry of the ring; sequence -1: unused. single: one worker's packet is all of it. maximum: how it merges.
-    alone: its sum was wrong once; each packet of it is verified before it is added."""
+    """One entry of the ring; sequence -1: unused.
+
+    single: one worker's packet is the whole chunk. maximum: how it merges. alone: its sum was wrong once, so that each
+    packet of it is verified before it is added.
+    """
 
     sequence: int = -1
     bitmap: int = 0
@@ -40,14 +45,14 @@ class RootSlot(NamedTuple):
     alone: bool = False
 
     def complete(self, expected: int) -> bool:
-        """Whether the result is there. ``expected``: the bits of all workers."""
+        """Return whether the result is complete. ``expected``: the bits of all workers."""
         return self.single or (self.values is not None and self.bitmap == expected)
 
 
 class Answer(NamedTuple):
-    """A result that the root sends: to all workers (``workers`` 0) or to those bits. again: somebody asked for it.
+    """A result that the root sends: to all workers (``workers`` 0) or to those bits. again: a worker asked for it.
 
-    sender: of a SINGLE chunk, its worker, as a bit.
+    sender: for a SINGLE chunk, its worker, as a bit.
     """
 
     sequence: int
@@ -58,11 +63,11 @@ class Answer(NamedTuple):
 
 
 class IncompleteChunkLost(AssertionError):
-    """A newer chunk would take the ring entry of a chunk that is not complete: the window has been broken."""
+    """A newer chunk would take the ring entry of an incomplete chunk: the window has been violated."""
 
 
 def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) -> tuple[RootSlot, Answer | None]:
-    """What a packet of the root's own epoch does to its ring entry, and the answer that it causes."""
+    """Return the ring entry after a packet of the root's own epoch, and the answer to it."""
     bits = flow.workers(packet.bitmap)
     if packet.result or bits == 0 or packet.sequence < slot.sequence:
         return slot, None
@@ -76,14 +81,14 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
             raise IncompleteChunkLost(f"{slot} is not complete when {packet} arrives")
         slot = RootSlot(packet.sequence)
     if slot.values is not None and slot.maximum != packet.maximum:
-        # One of them is wrong. What more workers are in counts; a worker alone cannot keep the others out.
+        # One of them is wrong. The one with more workers counts; a single worker cannot keep the others out.
         if bits.bit_count() < slot.bitmap.bit_count():
             return slot, None
         slot = RootSlot(packet.sequence)
     if bits & slot.bitmap:
         if slot.bitmap & ~bits or bits == slot.bitmap:
             return slot, None
-        slot = RootSlot(packet.sequence)  # a sum that has all of it, and more, takes its place
+        slot = RootSlot(packet.sequence)  # A sum that contains all of it and more takes its place.
     values = packet.values if slot.values is None else merger(packet.maximum)(slot.values, packet.values)
     slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single, packet.maximum)
     sender = bits if packet.single else 0
@@ -93,17 +98,17 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
 def root_receive_checked(
     slot: RootSlot, packet: Packet, flow: RootFlow, expected: int, right: Callable[[int, Packet], bool]
 ) -> tuple[RootSlot, Answer | None]:
-    """As root_receive, with check words (ps_server/native/root_check.h): whatever may have been changed on the way, no
-    answer is wrong.
+    """Return the same as root_receive, with check words (ps_server/native/root_check.h).
 
-    right: whether a packet's values are what these workers (bits) have sent for its chunk, which its check word tells.
+    Whatever may have been changed on the way, no answer is wrong. right: whether a packet's values are what these
+    workers (bits) have sent for its chunk, which its check word tells.
     """
     bits = flow.workers(packet.bitmap)
     if packet.sequence == slot.sequence and bits and not packet.result and not slot.complete(expected):
         other = slot.values is not None and slot.maximum != packet.maximum
         if (other or slot.alone) and not right(bits, packet):
             return slot, None
-        if other and not slot.alone:  # what came before was never what this job sends
+        if other and not slot.alone:  # what came before was never sent by this job
             slot = RootSlot(packet.sequence, alone=True)
     after, answer = root_receive(slot, packet, flow, expected)
     if answer is not None and not answer.again:
@@ -114,7 +119,7 @@ def root_receive_checked(
 
 
 def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
-    """The first chunk of the epoch that is not complete: all before it are."""
+    """Return the first chunk of the epoch that is not complete; all before it are."""
     sequence = 0
     while (slot := ring[sequence % len(ring)]).sequence > sequence or (
         slot.sequence == sequence and slot.complete(expected)
@@ -124,10 +129,10 @@ def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
 
 
 def recipients(packet: Packet, answer: Answer, before: int, after: int, workers: int) -> int:
-    """Who gets it, as bits. before, after: the oldest incomplete chunk before and after the packet.
+    """Return who gets the answer, as bits. before, after: the oldest incomplete chunk before and after the packet.
 
-    Of a SCATTER chunk its owner, sequence modulo workers, of a SINGLE chunk all but its owner, who has it. When later
-    chunks had to wait for it everybody: what they hear of these is that they are complete.
+    A SCATTER chunk goes to its owner, sequence modulo workers, a SINGLE chunk to all but its owner, who has it. If
+    later chunks had to wait for it, all workers get it: they learn that those are complete.
     """
     if answer.workers:
         return answer.workers

@@ -1,4 +1,4 @@
-"""Whole systems of switches with loopback ports: what goes round is lost, doubled and late as everything else."""
+"""Simulations of switches with loopback ports: recirculating packets are lost, doubled and late like all others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tests.model.switch import Switch
 from tests.model.tofino import LOOPBACK, TofinoSwitch
 
 ROUNDS = 1_000_000
-"""In a simulation, the loopback port of a switch's first life is this one."""
+"""Number of the loopback port of a switch's first life in a simulation."""
 
 
 @dataclass
 class RoundSwitch(TofinoSwitch):
-    """What goes round is a packet in the network of a simulation, until the switch restarts: each life of the switch
-    has its own loopback port there.
+    """A switch whose recirculating packets are in the network of a simulation, until it restarts.
+
+    Each life of the switch has its own loopback port there.
     """
 
     put_round: Callable[[int, bytes], None] = print
@@ -44,16 +45,16 @@ class RoundSwitch(TofinoSwitch):
 
 @dataclass
 class FoldedRoundSwitch(RoundSwitch, FoldedSwitch):
-    """The same of the folded program."""
+    """A switch with the folded program whose recirculating packets are in the network."""
 
 
 @dataclass
 class FoldedFlowsRoundSwitch(RoundSwitch, FoldedFlowsSwitch):
-    """The same of the folded program of Tofino 1."""
+    """A switch with the folded program of Tofino 1 whose recirculating packets are in the network."""
 
 
 class TofinoSimulation(Simulation):
-    """Whole systems of switches with this program."""
+    """A simulation of switches with the Tofino program."""
 
     kind: type[RoundSwitch] = RoundSwitch
 
@@ -69,14 +70,14 @@ class TofinoSimulation(Simulation):
 
 
 class FoldedSimulation(TofinoSimulation):
-    """The same of the folded program."""
+    """A simulation of switches with the folded program."""
 
     kind = FoldedRoundSwitch
     values = 4
 
 
 class FoldedFlowsSimulation(TofinoSimulation):
-    """The same of the folded program of Tofino 1."""
+    """A simulation of switches with the folded program of Tofino 1."""
 
     kind = FoldedFlowsRoundSwitch
     values = 4

@@ -1,4 +1,4 @@
-"""Kinds of chunks: which collective they belong to, who adds to them, and who needs them."""
+"""Kinds of chunks: the collective to which they belong, the workers that add to them, and those that need them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from p4src.protocol import Flag, HostFlag
 
 ALL, SCATTER, SCATTER_ALL, SINGLE, SINGLE_ALL = "rsSgG"
-"""r: all-reduce (all add, all need it). s, S: reduce-scatter (all add, the owner needs it); the result of s goes to the
-owner only. g, G: all-gather (the owner's values, all need them); g comes from the owner only, and goes to all others;
-to G all add, the others zeros."""
+"""Kinds of chunks.
+
+r: all-reduce (all add, all need it). s, S: reduce-scatter (all add, the owner needs it); the result of s goes to the
+owner only. g, G: all-gather (the owner's values, all need them); g is sent by the owner only, and goes to all others;
+to G all add, the others zeros.
+"""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The chunks of an epoch, by kind; what comes after them is ALL. The owner of a chunk is sequence modulo workers.
+    """The chunks of an epoch, by kind; later chunks are ALL. The owner of a chunk is sequence modulo workers.
 
-    source: a broadcast: this worker owns all chunks of gathers.
-    period: in a gather at least one chunk of so many in a row is SINGLE_ALL. No gather comes without one at its end and
-    an ALL (the check values) before it.
+    source: the worker that owns all chunks of gathers (a broadcast). period: in a gather, at least one chunk of so many
+    in a row is SINGLE_ALL. Every gather has one at its end and an ALL (the check values) before it.
     """
 
     kinds: str
@@ -36,26 +38,28 @@ class Schedule:
         return self.source if gather and self.source is not None else chunk % self.workers
 
     def window(self, chunk: int) -> int:
-        """How far beyond its oldest unanswered chunk a worker may send this one: less than so much."""
+        """Return the window of this chunk: how far beyond its oldest unanswered chunk a worker may send it,
+        exclusive.
+        """
         gather = self.kind(chunk) in (SINGLE, SINGLE_ALL) or self.kind(chunk + 1) in (SINGLE, SINGLE_ALL)
         return self.slots - self.period + 1 if gather else self.slots
 
     def adds(self, worker: int, chunk: int) -> bool:
-        """Whether the worker sends it."""
+        """Return whether the worker sends it."""
         return self.kind(chunk) != SINGLE or worker == self.owner(chunk)
 
     def counts(self, worker: int, chunk: int) -> bool:
-        """Whether the worker's contribution is more than zeros."""
+        """Return whether the worker's contribution is more than zeros."""
         return self.kind(chunk) not in (SINGLE, SINGLE_ALL) or worker == self.owner(chunk)
 
     def needs(self, worker: int, chunk: int) -> bool:
-        """Whether the worker needs the values, or only that it is complete."""
+        """Return whether the worker needs the values; otherwise it only needs to know that the chunk is complete."""
         if self.kind(chunk) == SINGLE:
             return worker != self.owner(chunk)
         return self.kind(chunk) not in (SCATTER, SCATTER_ALL) or worker == self.owner(chunk)
 
     def flags(self, worker: int, chunk: int, resend: bool) -> int:
-        """Of the worker's packet."""
+        """Return the flags of the worker's packet."""
         kind = self.kind(chunk)
         flags = int(Flag.RESEND) if resend else 0
         if kind == SCATTER:
@@ -65,5 +69,5 @@ class Schedule:
         return int(flags)
 
     def heard(self, worker: int, complete: int, answered: Sequence[int] | set[int] | frozenset[int]) -> list[int]:
-        """Chunks that a worker need not wait for any more when it hears that all below ``complete`` are."""
+        """Return the chunks for which a worker need not wait any more when all below ``complete`` are complete."""
         return [chunk for chunk in range(complete) if chunk not in answered and not self.needs(worker, chunk)]

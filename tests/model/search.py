@@ -52,17 +52,17 @@ from tests.model.tree import ROOT, Tree, racks, star, two_level, with_direct
 
 DIGIT_BITS = 6
 HOSTILE = (1 << 32) - 1
-"""The epoch of packets that no honest worker sends, and their sequence number."""
+"""The epoch, and the sequence number, of packets that no honest worker sends."""
 ATTEMPT_SHIFT = 24
 
 
 def attempt_epoch(epoch: int, attempt: int) -> int:
-    """The epoch that packets of a chunk carry in an attempt: to a switch another epoch, which takes the slot over."""
+    """Return the epoch in a chunk's packets in an attempt; switches see another epoch, which takes the slot over."""
     return epoch ^ attempt << ATTEMPT_SHIFT
 
 
 def epoch_of(wire: int) -> int:
-    """The epoch, without the attempt; that of hostile packets is none of ours."""
+    """Return the epoch without the attempt; hostile packets have no epoch of ours."""
     return wire & (1 << ATTEMPT_SHIFT) - 1
 
 
@@ -71,7 +71,7 @@ class Found(AssertionError):
 
 
 class Core(NamedTuple):
-    """What is left when the network is empty.
+    """The part of a state that remains when the network is empty.
 
     ``workers``: per worker, for each of its epochs so far, the answered chunks as bits. ``points``: slots of each
     aggregation point. ``root``: (epoch, ring).
@@ -83,9 +83,11 @@ class Core(NamedTuple):
 
 
 class State(NamedTuple):
-    """``links``: packets that each aggregation point has sent on (empty without history); ``results``: (epoch, chunk)
-    that the root sent. Each may reach anybody: that is more than can happen. So may the word that all chunks before one
-    are complete, once the results of all of them have been sent.
+    """A state of the system.
+
+    ``links``: packets that each aggregation point has sent on (empty without history). ``results``: (epoch, chunk) that
+    the root sent. Each may reach any worker, which is more than can happen. So may the message that all chunks before
+    one are complete, once the results of all of them have been sent.
     """
 
     core: Core
@@ -95,7 +97,7 @@ class State(NamedTuple):
 
 @dataclass
 class Statistics:
-    """Size of what a search covered."""
+    """The size of what a search covered."""
 
     states: int = 0
     cores: int = 0
@@ -104,9 +106,10 @@ class Statistics:
 
 
 class Search:
-    """One configuration. ``history`` None: every partial sum that could exist is in flight. ``hostile``: see above.
+    """One configuration of the search. ``history`` None: every partial sum that could exist is in flight.
 
-    ``fresh``: a slot after a reboot. A search of another kind of switch has its own, and its own :meth:`at_point`.
+    ``hostile``: see the module. ``fresh``: a slot after a reboot. A search of another kind of switch has its own
+    `fresh` and its own :meth:`at_point`.
     """
 
     fresh: Any = Slot()
@@ -129,13 +132,16 @@ class Search:
             raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
         self.tree, self.slots, self.chunks, self.epochs, self.history = tree, slots, chunks, epochs, history
         self.hostile, self.attempts = hostile, attempts
-        self.forges_maximum = hostile and chunks > 1  # of the first chunk; the others' values are still looked at
+        self.forges_maximum = hostile and chunks > 1  # of the first chunk; the others' values are still checked
         self.schedule = Schedule(kinds, len(tree.workers), slots, period, source)
         self.live: set[Core] = set()
         self.live_again: set[Core] = set()
 
     def initial(self) -> State:
-        """Nothing sent, registers fresh. Epochs count from 0 here; packets carry the number + 1."""
+        """Return the state in which nothing is sent and registers are fresh.
+
+        Epochs count from 0; packets have the number + 1.
+        """
         core = Core(
             ((0,),) * len(self.tree.workers),
             ((self.fresh,) * self.slots,) * len(self.tree.points),
@@ -144,7 +150,7 @@ class Search:
         return State(core, (frozenset(),) * len(self.tree.points), frozenset())
 
     def value(self, bits: int, epoch: int, chunk: int) -> int:
-        """What the sum over ``bits`` of one chunk must be."""
+        """Return what the sum over ``bits`` of one chunk must be."""
         digit = epoch * self.chunks + chunk + 1
         workers = (w for w in range(len(self.tree.workers)) if bits >> w & 1 and self.schedule.counts(w, chunk))
         return sum(digit << DIGIT_BITS * w for w in workers)
@@ -155,11 +161,13 @@ class Search:
         return Packet(self.tree.worker_label(worker), attempt_epoch(epoch + 1, attempt), chunk, 0, values, flags)
 
     def reaches(self, answered: int, chunk: int) -> bool:
-        """Whether a worker with these answers may send the chunk."""
+        """Return whether a worker with these answers may send the chunk."""
         return chunk < self.oldest(answered) + self.schedule.window(chunk)
 
     def answer(self, core: Core, worker: int, results: int, complete: int) -> Core:
-        """Results (bits) of its newest epoch come to a worker, and the word that all before ``complete`` are."""
+        """Deliver results (bits) of its newest epoch to a worker, and the message that all before ``complete`` are
+        complete.
+        """
         *before, answered = core.workers[worker]
         answered |= results
         there = {number for number in range(self.chunks) if answered >> number & 1}
@@ -168,11 +176,11 @@ class Search:
         return with_worker(core, worker, (*before, answered))
 
     def oldest(self, answered: int) -> int:
-        """The oldest unanswered chunk (``chunks`` when there is none)."""
+        """Return the oldest unanswered chunk (``chunks`` if there is none)."""
         return next((chunk for chunk in range(self.chunks) if not answered >> chunk & 1), self.chunks)
 
     def at_point(self, core: Core, point: int, packet: Packet) -> tuple[Core, Packet | None]:
-        """Deliver to an aggregation point; checks what leaves and what stays."""
+        """Deliver a packet to an aggregation point; checks what leaves and what stays."""
         slots = core.points[point]
         index = packet.sequence & (self.slots - 1)
         slot, leaving, _ = self.at_slot(slots[index], point, packet)
@@ -182,7 +190,7 @@ class Search:
         return core, leaving
 
     def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
-        """What a packet does to its slot, what leaves, and the verdict; checks both."""
+        """Return a slot after a packet, what leaves, and the verdict; checks both."""
         action = self.tree.action(point, packet.label, self.slots - 1)
         assert isinstance(action, Aggregate)
         slot, verdict, leaving = aggregate(slot, packet, action)
@@ -195,10 +203,10 @@ class Search:
         return slot, leaving, verdict
 
     def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int, int] | None]:
-        """Deliver to the root; returns the answer as (chunk, workers' bits, below which chunk all are complete)."""
+        """Deliver to the root; returns the answer as (chunk, workers' bits, chunk below which all are complete)."""
         epoch, ring = core.root
         if packet.epoch == HOSTILE or epoch_of(packet.epoch) - 1 != epoch or packet.sequence == HOSTILE:
-            return core, None  # the last is further than any window
+            return core, None  # the last sequence number is beyond any window
         index = packet.sequence % len(ring)
         before = oldest_incomplete(ring, self.tree.expected)
         slot, answer = root_receive(ring[index], packet, self.tree.root_flow(packet.label), self.tree.expected)
@@ -215,14 +223,14 @@ class Search:
         return core, (answer.sequence, workers, complete)
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
-        """``epoch``: as in packets. A hostile epoch's values mean nothing, and no root takes them."""
+        """Check values; a hostile epoch's mean nothing, and no root accepts them. ``epoch``: as in packets."""
         if HOSTILE in (epoch, chunk) or (self.forges_maximum and not chunk):
             return
         if values != (self.value(bits, epoch_of(epoch) - 1, chunk),):
             raise Found(f"{where}: workers {bits:b} of chunk {chunk} in epoch {epoch} have the sum {values[0]:#x}")
 
     def successors(self, state: State) -> Iterator[tuple[str, State]]:
-        """Every state that one step of an agent or of the network leads to, with the name of the step."""
+        """Yield every state to which one step of an agent or of the network leads, with the name of the step."""
         core = state.core
         for worker, epochs in enumerate(core.workers):
             for epoch, answered in enumerate(epochs):
@@ -270,11 +278,11 @@ class Search:
                 yield f"reboot of {point}", state._replace(core=core._replace(points=points))
 
     def after(self, point: int, packet: Packet) -> int:
-        """Where what has left a point goes: complete sums to the next point, all else to the root."""
+        """Return where a packet goes from a point: complete sums to the next point, all others to the root."""
         return self.tree.points[point] if packet.label == self.tree.point_label(point) else ROOT
 
     def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
-        """One delivery. What leaves an aggregation point is lost when the link is full."""
+        """Deliver one packet. What leaves an aggregation point is lost if the link is full."""
         step = f"{source} -> {target}: {packet}"
         if target == ROOT:
             core, answer = self.at_root(state.core, packet)
@@ -290,7 +298,7 @@ class Search:
         yield step, State(core, links, state.results)
 
     def possible(self, core: Core) -> Iterator[tuple[int, Packet]]:
-        """Every partial sum that an aggregation point could have sent, given what the workers could have sent."""
+        """Yield every partial sum that an aggregation point could have sent, given what the workers could have sent."""
         tree = self.tree
         for point in range(len(tree.points)):
             parts = tree.parts(point)
@@ -318,7 +326,7 @@ class Search:
                         yield point, Packet(labels[0], HOSTILE, chunk, everyone, self.values(1, 0, chunk), flags)
 
     def alone(self, point: int, epoch: int, chunk: int, sent: int) -> Iterator[tuple[int, Packet]]:
-        """What an aggregation point could have sent of a SINGLE chunk: one worker's packet, as it came."""
+        """Yield what an aggregation point could have sent of a SINGLE chunk: one worker's packet, unchanged."""
         parts = self.tree.parts(point)
         everyone = (1 << len(parts)) - 1
         for bit, part in enumerate(parts):
@@ -331,10 +339,10 @@ class Search:
             yield point, packet._replace(label=self.tree.partial_label(point), bitmap=1 << bit)
 
     def check_progress(self, core: Core) -> None:
-        """A fair run from here answers everything; raises Found otherwise.
+        """Check that a fair run from here answers everything; raises Found otherwise.
 
-        All agents have reached the newest epoch, nothing is in flight, nothing is lost any more, and all that the
-        workers do is to resend their oldest unanswered chunk: the least that they do on their timeouts.
+        All agents have reached the newest epoch, nothing is in flight, nothing is lost any more, and the workers only
+        resend their oldest unanswered chunk: the least that they do on their timeouts.
         """
         newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
         workers = tuple(epochs + (0,) * (newest + 1 - len(epochs)) for epochs in core.workers)
@@ -352,14 +360,18 @@ class Search:
         self.live.update(path)
 
     def forged(self) -> Iterator[Packet]:
-        """What the first worker should not send in its own epoch: another sequence, its first chunk as a maximum."""
+        """Yield what the first worker should not send in its own epoch: another sequence, its first chunk as a
+        maximum.
+        """
         for flags in (0, int(Flag.RESEND)):
             yield self.worker_packet(0, 0, 0, flags)._replace(sequence=HOSTILE)
             if self.forges_maximum and self.schedule.kind(0) == ALL:
                 yield self.worker_packet(0, 0, 0, flags | int(Flag.MAXIMUM))
 
     def check_asked(self, core: Core) -> None:
-        """What the root asks for in another attempt is added again, until all is answered; raises Found otherwise."""
+        """Check that what the root asks for in another attempt is added again, until all is answered; raises Found
+        otherwise.
+        """
         newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
         workers = tuple(epochs + (0,) * (newest + 1 - len(epochs)) for epochs in core.workers)
         if core.root[0] < newest:
@@ -374,8 +386,10 @@ class Search:
         self.live_again.update(path)
 
     def asked_round(self, core: Core, epoch: int) -> Core:
-        """Workers ask for the results that they lack; then all send the oldest chunk that lacks somebody, in an attempt
-        that no packet of it has had, and not as a RESEND."""
+        """Let workers ask for the results that they lack, and then send the oldest incomplete chunk.
+
+        They send it in an attempt that no packet of it has had, and not as a RESEND.
+        """
         wanted = oldest_incomplete(core.root[1], self.tree.expected)
         for worker, epochs in enumerate(core.workers):
             oldest = self.oldest(epochs[-1])
@@ -386,7 +400,7 @@ class Search:
             return core
         ring = core.root[1]
         core = core._replace(root=(core.root[0], tuple(self.afresh(slot, wanted) for slot in ring)))
-        # Who has a result may have written over its values, and sends the chunk no more.
+        # A worker that has the result may have overwritten its values, and does not send the chunk any more.
         without = [w for w, epochs in enumerate(core.workers) if not epochs[-1] >> wanted & 1]
         senders = [w for w in without if self.schedule.adds(w, wanted)]
         packets = [(self.tree.workers[w], self.worker_packet(w, epoch, wanted, 0, self.attempts)) for w in senders]
@@ -399,18 +413,21 @@ class Search:
         return core
 
     def afresh(self, slot: RootSlot, wanted: int) -> RootSlot:
-        """A root's entry when it asks for the chunk: where it has a part of what a flow brings together, it cannot add
-        that flow's sum, and forgets what it has."""
+        """Return the root's entry when it asks for the chunk again.
+
+        If it has a part of what a flow brings together, it cannot add that flow's sum, and forgets what it has.
+        """
         sets = [1 << w for w, target in enumerate(self.tree.workers) if target == ROOT]
         sets += [self.tree.below(point) for point, target in enumerate(self.tree.points) if target == ROOT]
         cut = any(slot.bitmap & flow not in (0, flow) for flow in sets)
         return RootSlot(wanted) if slot.sequence == wanted and cut else slot
 
     def check_aggregates(self, core: Core) -> None:
-        """Every slot adds up a chunk that comes next, and lets one packet out for it; raises Found otherwise.
+        """Check that every slot adds up a chunk that comes next, and sends one packet for it; raises Found otherwise.
 
-        Where a hostile sequence number has the slot, the first such chunk is asked for in another attempt; then the
-        slot is as ever."""
+        If a hostile sequence number has the slot, the first such chunk is asked for in another attempt; then the slot
+        works as before.
+        """
         newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
         for point, slots in enumerate(core.points):
             for index, slot in enumerate(slots):
@@ -421,7 +438,7 @@ class Search:
                 self.added(slot, point, newest, chunk)
 
     def added(self, slot: Any, point: int, epoch: int, chunk: int, *, attempt: int = 0) -> Any:
-        """The slot after all flows of its point have brought the chunk; raises Found when they were not added."""
+        """Return the slot after all flows of its point have brought the chunk; raises Found if they were not added."""
         index = chunk & (self.slots - 1)
         labels, parts = self.tree.flows(point), self.tree.parts(point)
         for label, part in zip(labels, parts, strict=True):
@@ -433,11 +450,11 @@ class Search:
         return slot
 
     def values(self, bits: int, epoch: int, chunk: int) -> Values:
-        """A packet's values: the sum over ``bits``."""
+        """Return a packet's values: the sum over ``bits``."""
         return (self.value(bits, epoch, chunk),)
 
     def fair_round(self, core: Core, epoch: int) -> Core:
-        """Every worker resends its oldest unanswered chunk once, and all that follows arrives in order."""
+        """Let every worker resend its oldest unanswered chunk once, and deliver all that follows in order."""
         packets = []
         for worker, epochs in enumerate(core.workers):
             oldest = self.oldest(epochs[-1])
@@ -447,7 +464,7 @@ class Search:
         return self.settle(core, packets)[0]
 
     def settle(self, core: Core, packets: Sequence[tuple[int, Packet]]) -> tuple[Core, int]:
-        """These packets, and all that follows, arrive in order; and how many came to the root."""
+        """Deliver these packets and all that follows in order; returns also how many came to the root."""
         queue, came = deque(packets), 0
         while queue:
             target, packet = queue.popleft()
@@ -466,7 +483,7 @@ class Search:
         return core, came
 
     def run(self, limit: int | None = None) -> Statistics:
-        """Breadth first, at most ``limit`` states; raises Found with the shortest trace."""
+        """Search breadth first, at most ``limit`` states; raises Found with the shortest trace."""
         start = self.initial()
         origin: dict[State, tuple[State, str] | None] = {start: None}
         cores: set[Core] = {start.core}
@@ -503,7 +520,7 @@ class Search:
 
 
 def subsets(bits: int) -> Iterator[int]:
-    """Every non-empty subset of ``bits``."""
+    """Yield every non-empty subset of ``bits``."""
     subset = bits
     while subset:
         yield subset
@@ -511,19 +528,19 @@ def subsets(bits: int) -> Iterator[int]:
 
 
 def with_worker(core: Core, worker: int, epochs: tuple[int, ...]) -> Core:
-    """``core`` with another state of one worker."""
+    """Return ``core`` with another state of one worker."""
     return core._replace(workers=(*core.workers[:worker], epochs, *core.workers[worker + 1 :]))
 
 
 def with_link(
     links: tuple[frozenset[Packet], ...], point: int, packets: frozenset[Packet]
 ) -> tuple[frozenset[Packet], ...]:
-    """``links`` with other content of one link."""
+    """Return ``links`` with other content of one link."""
     return (*links[:point], packets, *links[point + 1 :])
 
 
 def tree_of(text: str) -> Tree:
-    """``star:W``, ``direct:W``, ``two-level:BELOW,ABOVE`` or ``racks:COUNT,WORKERS``."""
+    """Return the tree for ``star:W``, ``direct:W``, ``two-level:BELOW,ABOVE`` or ``racks:COUNT,WORKERS``."""
     name, _, numbers = text.partition(":")
     arguments = [int(number) for number in numbers.split(",")]
     if name == "star" and len(arguments) == 1:
@@ -539,7 +556,7 @@ def tree_of(text: str) -> Tree:
 
 
 def main(kind: type[Search] = Search) -> int:
-    """Command line of a search; returns the exit status."""
+    """Run the command line of a search; returns the exit status."""
     description = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog=f"python -m {kind.__module__}", description=description)
     parser.add_argument("--tree", type=tree_of, default="star:2")

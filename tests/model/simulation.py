@@ -1,6 +1,6 @@
-"""A whole system in one process: workers with windows and time-outs, switches, a root, and a network that does harm.
+"""A whole system in one process: workers with windows and timeouts, switches, a root, and a network with faults.
 
-Bigger systems than :mod:`tests.model.search` can exhaust, with schedules at random: many chunks, vectors of 32-bit
+The systems are larger than :mod:`tests.model.search` can exhaust, with random schedules: many chunks, vectors of 32-bit
 values that wrap, sums and maxima, packets as bytes through whole switches with tables.
 """
 
@@ -20,7 +20,7 @@ from tests.model.tree import ROOT, Tree
 RETURN_LABEL = 30_000
 ANSWER_LABEL = 40_000
 BELOW = 10_000
-"""Port of a switch to the switch of point i below: this and i."""
+"""A switch's port to the switch of point i below it is this number plus i."""
 VALUES = 3
 
 
@@ -37,7 +37,7 @@ class Harm:
 
 @dataclass
 class Worker:
-    """One worker's side of a tree: window by range, resend of the oldest unanswered chunk."""
+    """One worker's side of a tree: a window by range, and resends of the oldest unanswered chunk."""
 
     index: int
     epoch: int
@@ -45,26 +45,26 @@ class Worker:
     slots: int
     sent: int = 0
     results: dict[int, Values | None] = field(default_factory=dict)
-    """Answered chunks; None: complete, and not this worker's."""
+    """Answered chunks; None: complete, but not owned by this worker."""
 
     @property
     def oldest(self) -> int:
-        """The oldest unanswered chunk."""
+        """Return the oldest unanswered chunk."""
         return next((chunk for chunk in range(self.chunks) if chunk not in self.results), self.chunks)
 
 
 class WrongResult(AssertionError):
-    """A worker received something else than the exact sum (or maximum)."""
+    """A worker received something other than the exact sum (or maximum)."""
 
 
 class Simulation:
-    """``tree`` with ``slots`` slots at each point. Node names: ("worker", w), ("switch", i), ("root", 0).
+    """A simulation of ``tree`` with ``slots`` slots at each point. Nodes: ("worker", w), ("switch", i), ("root", 0).
 
     Worker w is on port 1 + w of its switch, the switch of point i on port BELOW + i of the next; upwards is port 0.
     """
 
     values = VALUES
-    """In a packet."""
+    """Values per packet."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class Simulation:
         return switch
 
     def is_maximum(self, chunk: int) -> bool:
-        """Every third chunk of an epoch merges by maximum, but in a gather."""
+        """Return whether a chunk merges by maximum: every third chunk of an epoch does, except in a gather."""
         return chunk % 3 == 0 and self.schedule.kind(chunk) not in (SINGLE, SINGLE_ALL)
 
     def contribution(self, worker: int, epoch: int, chunk: int) -> Values:
-        """The same for every resend, as a worker must have it."""
+        """Return a worker's values; they are the same for every resend, as they must be."""
         key = worker, epoch, chunk
         if not self.schedule.counts(worker, chunk):
             return (0,) * self.values
@@ -126,7 +126,7 @@ class Simulation:
         return self.data[key]
 
     def expected(self, epoch: int, chunk: int) -> Values:
-        """The result over all workers."""
+        """Return the result over all workers."""
         key = epoch, chunk
         if key not in self.totals:
             self.totals[key] = self._total(epoch, chunk)
@@ -142,7 +142,7 @@ class Simulation:
         return total
 
     def put(self, kind: str, node: int, port: int, frame: bytes) -> None:
-        """Hand a frame to the network, which may lose, double or keep it for later."""
+        """Hand a frame to the network, which may lose or double it, or keep it for later."""
         if self.random.random() < self.harm.loss:
             return
         item = (kind, node, port, frame)
@@ -154,7 +154,7 @@ class Simulation:
 
     def send(self, worker: Worker, chunk: int, resend: bool) -> None:
         if not resend and not self.schedule.adds(worker.index, chunk):
-            return  # the owner sends it
+            return  # only the owner sends it
         flags = self.schedule.flags(worker.index, chunk, resend) | (Flag.MAXIMUM if self.is_maximum(chunk) else 0)
         values = self.contribution(worker.index, worker.epoch, chunk)
         packet = Packet(self.tree.worker_label(worker.index), worker.epoch, chunk, 0, values, int(flags))
@@ -220,7 +220,7 @@ class Simulation:
         worker.results[packet.sequence] = packet.values
 
     def step(self) -> None:
-        """One thing happens: a worker sends or resends, a packet arrives, a switch forgets, an old packet comes."""
+        """Do one thing: a worker sends or resends, a packet arrives, a switch forgets, an old packet comes."""
         self.steps += 1
         if self.random.random() < self.harm.reboot:
             self.random.choice(self.switches).reboot()
@@ -240,24 +240,24 @@ class Simulation:
             self.send(worker, worker.oldest, resend=True)
 
     def may_send(self, worker: Worker) -> bool:
-        """Whether its next chunk is in its window."""
+        """Return whether its next chunk is in its window."""
         return worker.sent < min(worker.chunks, worker.oldest + self.schedule.window(worker.sent))
 
     def early_resend(self) -> None:
-        """A time-out that comes too early: some worker resends a chunk for which nothing has been lost."""
+        """Let a timeout come too early: some worker resends a chunk for which nothing has been lost."""
         worker = self.random.choice(self.workers)
         if worker.oldest < worker.sent:
             self.send(worker, worker.oldest, resend=True)
 
     def new_epoch(self, chunks: int) -> None:
-        """All agents start again; what is in the network and in the switches stays."""
+        """Start all agents again; what is in the network and in the switches stays."""
         self.epoch += 1
         self.root_epoch = self.epoch
         self.ring = [RootSlot()] * (2 * self.slots)
         self.workers = [Worker(w, self.epoch, chunks, self.slots) for w in range(len(self.workers))]
 
     def run_with_new_epoch(self, chunks: int, before: int, limit: int) -> None:
-        """A new epoch after ``before`` steps, or at the end if that is earlier, and then as :meth:`run`."""
+        """Run, with a new epoch after ``before`` steps, or at the end if that is earlier."""
         for _ in range(before):
             if self.done:
                 break
@@ -270,7 +270,7 @@ class Simulation:
         return all(worker.oldest == worker.chunks for worker in self.workers)
 
     def run(self, limit: int) -> None:
-        """Until every worker has every result; raises AssertionError after ``limit`` steps."""
+        """Run until every worker has every result; raises AssertionError after ``limit`` steps."""
         for _ in range(limit):
             if self.done:
                 return

@@ -37,7 +37,7 @@ class Replicate:
 class Aggregate:
     """Merge into a slot. ``flow``: the bit of this flow among those of its aggregation point, ``everyone``.
 
-    What is complete leaves with ``next_label``, everything else with ``partial_label``.
+    Complete sums leave with ``next_label``, everything else with ``partial_label``.
     """
 
     slot_base: int
@@ -51,8 +51,10 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Bridge:
-    """What is neither ours nor IPv4 to a host, and comes from ``port`` (None: any) to an address that is ``address``
-    where ``mask`` has ones. Addresses are ints. ``action`` None: dropped.
+    """An entry for frames that are neither for aggregation nor IPv4 to a host.
+
+    It matches frames from ``port`` (None: any) to an address that equals ``address`` where ``mask`` has ones. Addresses
+    are ints. ``action`` None: dropped.
     """
 
     port: int | None
@@ -62,8 +64,9 @@ class Bridge:
 
 
 class Slot(NamedTuple):
-    """State of one slot; as here after a reboot. ``bitmap``: the flows that have contributed. ``values`` of an empty or
-    closed slot are never read.
+    """State of one slot; the defaults are those after a reboot.
+
+    ``bitmap``: the flows that have contributed. ``values`` of an empty or closed slot are never read.
     """
 
     owner: int = 0
@@ -73,7 +76,9 @@ class Slot(NamedTuple):
 
 
 def aggregate(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, Verdict, Packet | None]:
-    """The slot algorithm (docs/protocol.md): new slot state, verdict, and the packet that leaves, if one does."""
+    """Run the slot algorithm (docs/protocol.md); returns new slot state, verdict, and the packet that leaves, if
+    any.
+    """
     if packet.result:
         return slot, Verdict.REFUSED, None
     passed_on = packet._replace(bitmap=action.flow, label=action.partial_label)
@@ -122,7 +127,10 @@ class Switch:
         self.registers.clear()
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """What leaves, as (port, frame), when ``frame`` arrives on ``port``. Order among ports means nothing."""
+        """Return what leaves, as (port, frame), when ``frame`` arrives on ``port``.
+
+        Order among ports has no meaning.
+        """
         if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
             return self._bridge(port, frame)
         if not ours(frame):
@@ -151,7 +159,7 @@ class Switch:
         return [] if leaving is None else [(action.port, leaving.encode())]
 
     def _route(self, frame: bytes) -> list[tuple[int, bytes]]:
-        """IPv4 without options, to the longest matching prefix; anything that is not routable is dropped."""
+        """Route IPv4 without options to the longest matching prefix; anything that is not routable is dropped."""
         if len(frame) < IPV4_END or frame[0] & 1 or frame[14] != 0x45 or internet_checksum(frame[14:34]) != 0:
             return []
         ttl = frame[22]
@@ -173,7 +181,7 @@ class Switch:
         return [(port, mac + GATEWAY_MAC + frame[12:14] + bytes(header) + frame[IPV4_END:])]
 
     def _bridge(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Unchanged, to where the first entry says."""
+        """Send a frame unchanged to where the first matching entry says."""
         if len(frame) < ETHERNET_BYTES:
             return []
         address = int.from_bytes(frame[:6], "big")

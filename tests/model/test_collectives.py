@@ -1,4 +1,6 @@
-"""Reduce-scatter and all-gather on the same trees: every contribution once, nobody stuck, only owners are answered."""
+"""Reduce-scatter and all-gather on the same trees: every contribution counts once, no worker is stuck, owners get
+answers.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_a_broadcast_over_two_levels() -> None:
 
 
 def test_the_search_finds_a_gather_whose_window_is_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the whole window the others can be so far that the root has given up what one has not got."""
+    """With the whole window the others can be so far ahead that the root has given up a chunk that one worker lacks."""
     monkeypatch.setattr(Schedule, "window", lambda self, chunk: self.slots)
     with pytest.raises(Found, match="stuck"):
         Search(star(2), 2, 6, kinds="rggGrr", period=3).run()
@@ -68,13 +70,13 @@ Receive = Callable[[RootSlot, Packet, RootFlow, int], tuple[RootSlot, Answer | N
 
 
 def takes_questions(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) -> tuple[RootSlot, Answer | None]:
-    """A root for which who asks for a chunk has sent it."""
+    """Receive like a root that takes a request for a chunk for a contribution to it."""
     flags = packet.flags & ~HostFlag.ASK | (HostFlag.SINGLE if packet.ask else 0)
     return root_receive(slot, packet._replace(flags=int(flags)), flow, expected)
 
 
 def waits_for_all(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) -> tuple[RootSlot, Answer | None]:
-    """A root that does not know chunks of one worker."""
+    """Receive like a root that does not know chunks of one worker."""
     return root_receive(slot, packet._replace(flags=packet.flags & ~int(HostFlag.SINGLE)), flow, expected)
 
 
@@ -86,7 +88,7 @@ def test_the_search_finds_mistakes_of_a_root(monkeypatch: pytest.MonkeyPatch, mi
 
 
 def test_the_search_finds_a_worker_that_takes_complete_for_received(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own chunks are complete before it has their sums: it must not go on without them."""
+    """A worker's own chunks are complete before it has their sums: it must not go on without them."""
 
     def goes_on(self: Schedule, worker: int, complete: int, answered: set[int]) -> list[int]:
         return [chunk for chunk in range(complete + 1) if chunk not in answered]
@@ -98,8 +100,9 @@ def test_the_search_finds_a_worker_that_takes_complete_for_received(monkeypatch:
 
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[str, int, int | None]:
-    """Collectives one after another, as the agents cut them; and the period of a gather's chunks that all send;
-    and who has what is gathered, if one has it all."""
+    """Draw collectives one after another, as the agents cut them; the period of a gather's chunks; and a broadcast's
+    source.
+    """
     period = draw(st.sampled_from([1, 2]))
     kinds = ""
     for collective in draw(st.lists(st.sampled_from("rsg"), min_size=1, max_size=4)):
@@ -132,7 +135,7 @@ def test_without_harm_a_scattered_sum_comes_down_once_and_a_gathered_chunk_goes_
     for tree in (star(4), two_level(3, 1), with_direct(4), racks(2, 2)):
         simulation = Simulation(tree, 8, 16, Harm(), seed=1, kinds="s" * 15 + "S")
         simulation.run(limit=100_000)
-        assert simulation.to_workers < 1.5 * (15 + 4)  # early time-outs are answered, too
+        assert simulation.to_workers < 1.5 * (15 + 4)  # early timeouts are answered, too
 
         simulation = Simulation(tree, 8, 17, Harm(), seed=1, kinds="r" + "gggG" * 4, period=4)
         sent = 0

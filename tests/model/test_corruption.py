@@ -1,4 +1,4 @@
-"""What is changed on the way makes no result wrong and stops nobody; and the search finds who would let it."""
+"""Packets changed on the way make no result wrong and block no worker; and the search finds faulty variants."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.model.tree import Tree, star, two_level, with_direct
     ("tree", "chunks"), [(star(2), 1), (with_direct(2), 2), (two_level(1, 1), 1), (with_direct(3), 1)], ids=str
 )
 def test_no_result_is_wrong_and_nobody_is_stuck(tree: Tree, chunks: int) -> None:
-    """Values, bitmaps, labels, sequence numbers and flags change on every way, whenever they like."""
+    """Values, bitmaps, labels, sequence numbers and flags may change on every hop at any time."""
     statistics = CorruptedSearch(tree, 1, chunks).run()
     assert statistics.complete
     assert statistics.states > 100
 
 
 class BrokenSwitches(CorruptedSearch):
-    """Switches that damage each sum of several flows, for good."""
+    """Switches that damage each sum of several flows, permanently."""
 
     def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
         slot, leaving, verdict = super().at_slot(slot, point, packet)
@@ -41,19 +41,19 @@ class BrokenSwitches(CorruptedSearch):
 
 @pytest.mark.parametrize("tree", [star(2), with_direct(3), two_level(1, 1)], ids=str)
 def test_a_switch_that_always_adds_wrongly_stops_nobody(tree: Tree) -> None:
-    """What the root asks for past the switches is right."""
+    """The packets that the root asks for, past the switches, are right."""
     assert BrokenSwitches(tree, 1, 1).run().complete
 
 
 class Trusting(CorruptedSearch):
-    """A root that answers with whatever it has added up."""
+    """A faulty root that answers with whatever it has added up."""
 
     def received(self, slot: RootSlot, packet: Packet, flow: RootFlow) -> tuple[RootSlot, Answer | None]:
         return root_receive(slot, packet, flow, self.tree.expected)
 
 
 class Keeping(CorruptedSearch):
-    """A root that refuses the last packet of a wrong sum, and keeps the others."""
+    """A faulty root that refuses the last packet of a wrong sum, and keeps the others."""
 
     def received(self, slot: RootSlot, packet: Packet, flow: RootFlow) -> tuple[RootSlot, Answer | None]:
         after, answer = super().received(slot, packet, flow)
@@ -61,7 +61,7 @@ class Keeping(CorruptedSearch):
 
 
 class Bound(CorruptedSearch):
-    """A root that refuses what has not the flags of the first packet that came."""
+    """A faulty root that refuses packets that lack the flags of the first one."""
 
     def received(self, slot: RootSlot, packet: Packet, flow: RootFlow) -> tuple[RootSlot, Answer | None]:
         other = slot.sequence == packet.sequence and slot.values is not None and slot.maximum != packet.maximum
@@ -71,7 +71,7 @@ class Bound(CorruptedSearch):
 
 
 class Credulous(CorruptedSearch):
-    """Workers that take what comes."""
+    """Faulty workers that accept whatever comes."""
 
     def takes(self, chunk: int, epoch: int, values: Any) -> bool:
         return True
@@ -94,7 +94,7 @@ def test_the_search_finds_mistakes(mistake: type[CorruptedSearch], message: str)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from([1, 4]), st.sampled_from([0.002, 0.02, 0.1]), st.integers(0, 2**32))
 def test_flipped_bits_make_no_result_wrong(tree: Tree, slots: int, flips: float, seed: int) -> None:
-    """Real packets through whole switches, with real check words, and losses beside."""
+    """Real packets go through whole switches, with real check words, and with losses."""
     simulation = CorruptedSimulation(tree, slots, 6, Harm(loss=0.01, reorder=0.2), seed, flips=flips)
     simulation.run(limit=200_000)
     assert all(len(worker.results) == 6 for worker in simulation.workers)

@@ -1,4 +1,4 @@
-"""The folded program: both halves of every sum are of the same contributions, whatever happens between two passes."""
+"""The folded program: both halves of every sum have the same contributions, whatever happens between two passes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Action = Callable[[int, int, int], tuple[int, int]]
 
 
 def joins_anything(cell: int, ticket: int, previous: int) -> tuple[int, int]:
-    """A second pass that does not ask what the half has already."""
+    """Model a faulty second pass that does not check what the half has already."""
     return ticket, 1
 
 
 def cut(frame: bytes, values: int) -> bool:
-    """Whether a frame is short of the second half of its values only."""
+    """Return whether a frame lacks only the second half of its values."""
     return VALUES_OFFSET + 2 * values <= len(frame) < VALUES_OFFSET + 4 * values
 
 
 def three_flows(kind: type[FoldedSwitch] = FoldedSwitch) -> FoldedSwitch:
-    """Three flows into one slot; complete sums have the label 101, all else 201."""
+    """Return a switch with three flows into one slot; complete sums have the label 101, others 201."""
     entries: dict[tuple[int, int], Any] = {
         (1, 20): Aggregate(4, 0, 0b001, 0b111, 101, 201, 6),
         (2, 21): Aggregate(4, 0, 0b010, 0b111, 101, 201, 6),
@@ -51,7 +51,7 @@ def three_flows(kind: type[FoldedSwitch] = FoldedSwitch) -> FoldedSwitch:
 
 
 def contribution(port: int, sequence: int = 7, flags: int = 0) -> bytes:
-    """A packet of the flow on ``port``, whose values are its bit."""
+    """Return a packet of the flow on ``port``, whose values are its bit."""
     return Packet(19 + port, 9, sequence, 0, (1 << port - 1,) * 4, flags).encode()
 
 
@@ -59,7 +59,7 @@ SUM = Packet(101, 9, 7, 0b111, (7,) * 4).encode()
 
 
 def going_round(switch: FoldedSwitch, port: int, **of: int) -> bytes:
-    """What goes round because of one contribution."""
+    """Return the packet that recirculates because of one contribution."""
     ((out, frame),) = switch.process(port, contribution(port, **of))
     assert out == LOOPBACK
     return frame
@@ -117,7 +117,7 @@ def test_a_sum_whose_slot_was_taken_over_ends_on_its_way(before: str) -> None:
 
 
 def test_what_looks_as_if_it_went_round_is_refused_from_outside() -> None:
-    """Its version is no host's; neither a slot nor a port gets it."""
+    """A packet whose version only recirculating packets have is refused; neither a slot nor a port gets it."""
     switch = three_flows()
     frame = going_round(switch, 1)
     assert frame[HEADER_OFFSET] == FOLDED and frame[VALUES_OFFSET] == STAYS
@@ -156,13 +156,13 @@ def test_the_compiled_register_of_tickets_does_the_same(held: int, ticket: int, 
 
 
 def order(register: salu.Register, ticket: int, previous: int) -> tuple[int, int]:
-    """The operands as the compiler has put them."""
+    """Return the operands in the compiler's order."""
     first = ticket if register.inputs[64].startswith("hdr.fold.ticket") else previous
     return first, previous if first is ticket else ticket
 
 
 def keeps_its_ticket(cell: int, ticket: int, previous: int) -> tuple[int, int]:
-    """A first half that changes and has the same number as before."""
+    """Model a first half that changes and keeps its number."""
     return cell, cell
 
 

@@ -29,7 +29,7 @@ WHOLE = len(Packet(0, 0, 0, 0, (0,) * 4).encode())
 
 
 def joins_anything(flows: int, held: int, bitmap: int) -> tuple[int, int]:
-    """A second pass that does not ask which flows the half has already."""
+    """Model a faulty second pass that does not check which flows the half has already."""
     return bitmap, 1
 
 
@@ -119,7 +119,7 @@ def test_the_compiled_registers_do_the_same(one: int, other: int, first: int, se
 
 
 def owns_anything(owner: tuple[int, int], epoch: int, sequence: int) -> tuple[tuple[int, int], int]:
-    """A second half that does not ask of which chunk it is."""
+    """Model a faulty second half that does not check to which chunk it belongs."""
     return owner, 1
 
 

@@ -1,4 +1,4 @@
-"""What both folded programs promise: of tickets (Tofino 2) and of flows (Tofino 1)."""
+"""The guarantees of both folded programs, with tickets (Tofino 2) and with flows (Tofino 1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sizes = st.tuples(trees(), st.sampled_from([1, 2, 4]))  # a tree, its slots
 
 @dataclass(frozen=True)
 class Program:
-    """A folded program. mistake: (its actions, which of them, a wrong one)."""
+    """A folded program. mistake: (its actions, the action to replace, a wrong one)."""
 
     switch: type[FoldedSwitch]
     simulation: type[Simulation]

@@ -1,4 +1,4 @@
-"""The explicit-state search finds nothing in the protocol, and finds each of the mistakes that it is there to find."""
+"""The explicit-state search finds nothing wrong in the protocol, and finds each deliberate mistake."""
 
 from __future__ import annotations
 
@@ -50,14 +50,16 @@ def test_no_reachable_state_is_wrong_or_stuck(
 def test_an_epoch_that_nobody_gave_out_does_no_harm_that_stays(
     tree: Tree, slots: int, chunks: int, epochs: int
 ) -> None:
-    """No wrong sum, nobody stuck, and every slot aggregates the next chunk, whatever came with the highest epoch."""
+    """No sum is wrong, no worker is stuck, and every slot aggregates the next chunk, whatever came with the highest
+    epoch.
+    """
     statistics = Search(tree, slots, chunks, epochs, hostile=True).run()
     assert statistics.complete
     assert statistics.states > 20
 
 
 def adds_duplicates(slot: Slot, packet: Packet, action: Aggregate) -> Result:
-    """A switch that forgets who has contributed when it adds."""
+    """Aggregate like a faulty switch that forgets who has contributed when it adds."""
     after, verdict, leaving = aggregate(slot, packet, action)
     if verdict is Verdict.DUPLICATE:
         assert slot.values is not None
@@ -66,26 +68,26 @@ def adds_duplicates(slot: Slot, packet: Packet, action: Aggregate) -> Result:
 
 
 def never_taken_over(slot: Slot, packet: Packet, action: Aggregate) -> Result:
-    """A switch on which a slot keeps what the chunk before has left there."""
+    """Aggregate like a faulty switch whose slot keeps what the previous chunk left there."""
     if packet.own > slot.owner and slot.owner:
         slot = slot._replace(owner=packet.own)
     return aggregate(slot, packet, action)
 
 
 def never_flushes(slot: Slot, packet: Packet, action: Aggregate) -> Result:
-    """A switch that treats a resend like a first packet."""
+    """Aggregate like a faulty switch that treats a resend like a first packet."""
     after, verdict, leaving = aggregate(slot, packet._replace(flags=0), action)
     return after, verdict, leaving
 
 
 def stale_dropped(slot: Slot, packet: Packet, action: Aggregate) -> Result:
-    """A switch that drops packets of chunks older than its slot's owner."""
+    """Aggregate like a faulty switch that drops packets of chunks older than its slot's owner."""
     after, verdict, leaving = aggregate(slot, packet, action)
     return after, verdict, None if verdict is Verdict.STALE else leaving
 
 
 def only_newer_epochs(slot: Slot, packet: Packet, action: Aggregate) -> Result:
-    """A switch as it was before version 3: a slot belongs to the highest epoch that it has ever seen."""
+    """Aggregate like a switch before version 3: a slot belongs to the highest epoch that it has ever seen."""
     if packet.own < slot.owner:
         return slot, Verdict.STALE, packet._replace(bitmap=action.flow, label=action.partial_label)
     return aggregate(slot, packet, action)
@@ -98,7 +100,7 @@ def test_the_search_finds_a_slot_that_a_huge_epoch_keeps(monkeypatch: pytest.Mon
 
 
 def sums_are_complete(slot: Slot, packet: Packet, action: Aggregate) -> Result:
-    """A switch that sends on what it flushes as if everybody were in it."""
+    """Aggregate like a faulty switch that sends on what it flushes as if it were complete."""
     after, verdict, leaving = aggregate(slot, packet, action)
     if verdict is Verdict.FLUSHED and leaving is not None:
         leaving = leaving._replace(label=action.next_label)
@@ -182,14 +184,14 @@ def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.Monke
 def test_what_the_root_asks_for_in_another_attempt_is_added_up_again(
     tree: Tree, slots: int, chunks: int, epochs: int, more: dict[str, Any]
 ) -> None:
-    """Whatever was lost, in whatever attempt it was sent; with hostile whatever sequence number had the slot, too."""
+    """This holds whatever was lost, in whatever attempt; if hostile, also whatever sequence number had the slot."""
     statistics = Search(tree, slots, chunks, epochs, attempts=2, **more).run()
     assert statistics.complete
     assert statistics.states > 20
 
 
 def test_the_search_finds_a_switch_that_does_not_tell_attempts_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was lost behind it would come worker by worker: the congestion that keeps itself up."""
+    """Chunks lost behind such a switch would come worker by worker, a congestion that maintains itself."""
 
     def one_attempt(slot: Slot, packet: Packet, action: Aggregate) -> Result:
         return aggregate(slot, packet._replace(epoch=search_module.epoch_of(packet.epoch)), action)
@@ -206,14 +208,14 @@ def test_the_search_finds_a_root_that_keeps_a_part_of_what_it_asks_for(monkeypat
 
 
 def test_the_search_finds_a_root_that_forgets_what_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has the result may have written over its values."""
+    """A worker that has the result may have overwritten its values."""
     monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: RootSlot())
     with pytest.raises(Found):
         Search(star(2), 2, 2, attempts=2).run()
 
 
 def test_the_search_finds_a_root_that_the_first_flag_binds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker's wrong MAXIMUM flag would keep all others' packets out for good."""
+    """One worker's wrong MAXIMUM flag would keep all others' packets out permanently."""
     receive = search_module.root_receive
 
     def bound(slot: RootSlot, packet: Packet, *rest: Any) -> Any:

@@ -14,7 +14,7 @@ BOUNDED = settings(max_examples=150, deadline=None, suppress_health_check=[Healt
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Up to 6 workers and 4 aggregation points in any shape; every point has somebody below it."""
+    """Draw a tree of up to 6 workers and 4 aggregation points in any shape; every point has a worker below it."""
     points = draw(st.integers(1, 4))
     parents = tuple(draw(st.sampled_from([ROOT, *range(point + 1, points)])) for point in range(points))
     inner = [point for point in range(points) if point not in parents]
@@ -60,7 +60,7 @@ def test_time_outs_that_come_too_early(tree: Tree, seed: int, early: float) -> N
 
 
 def test_256_workers_over_two_levels() -> None:
-    """No switch tells more than 16 flows apart, and the root all workers."""
+    """No switch distinguishes more than 16 flows; the root distinguishes all workers."""
     simulation = Simulation(racks(16, 16), 4, 3, Harm(), seed=1)
     simulation.run(limit=100_000)
     assert sum(switch.verdicts[Verdict.COMPLETED] for switch in simulation.switches) == 17 * 3
@@ -73,7 +73,7 @@ def test_256_workers_over_two_levels() -> None:
 
 
 def test_without_harm_nothing_reaches_the_root_but_one_packet_a_chunk() -> None:
-    """The point of it all: W contributions in, one sum out."""
+    """The purpose of the system: W contributions in, one sum out."""
     for tree, direct in ((star(4), 0), (two_level(3, 2), 0), (with_direct(4), 1), (racks(3, 3), 0)):
         simulation = Simulation(tree, 4, 20, Harm(), seed=1)
         at_root = 0

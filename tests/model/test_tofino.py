@@ -62,13 +62,16 @@ def test_what_the_root_asks_for_in_another_attempt_is_added_up_again(tree: Tree,
 
 
 def test_a_slot_whose_generations_are_used_up_is_as_ever_in_the_next_attempt() -> None:
-    """After 2^32 other epochs in one slot its generation is 0, which says that the epoch is another: no packet finds
-    what is there, and none is added to another's values. The next attempt of a chunk counts on from there."""
+    """After 2^32 other epochs a slot's generation is 0, and then it starts afresh in the next attempt.
+
+    Generation 0 says that the epoch is another one: no packet finds what is there, and none is added to another's
+    values. The next attempt of a chunk counts on from there.
+    """
     search = TofinoSearch(star(2), 1, 1, history=1)
 
     def arrive(cell: Cell, worker: int, attempt: int) -> tuple[Cell, list[Packet]]:
         cell, leaving, _ = search.at_slot(cell, 0, search.worker_packet(worker, 0, 0, 0, attempt))
-        while leaving is not None and leaving.job:  # goes round
+        while leaving is not None and leaving.job:  # the packet recirculates
             cell, leaving, _ = search.at_slot(cell, 0, leaving)
         return cell, [] if leaving is None else [leaving]
 
@@ -88,32 +91,32 @@ def test_what_goes_round_meets_an_epoch_that_nobody_gave_out() -> None:
 
 
 def reads_whatever_is_there(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
-    """A second pass that does not look whether the slot is still the packet's."""
+    """Run a faulty second pass that does not check whether the slot still belongs to the packet."""
     if isinstance(entry, ReadOut):
         cell = cell._replace(epoch=(packet.epoch, packet.bitmap >> 32), sequence=packet.sequence)
     return ingress(cell, packet, entry)
 
 
 def forgets_that_it_is_closed(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
-    """A slot that stays open after a resend: what is read out on the second pass may have grown."""
+    """Run a faulty slot that stays open after a resend: what the second pass reads may have grown."""
     cell, outcome = ingress(cell, packet, entry)
     return cell._replace(flows=(cell.flows[0], cell.flows[1] & ~CLOSED)), outcome
 
 
 def epoch_without_sequence(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
-    """A slot that follows the epoch but keeps what it has of the old one."""
+    """Run a faulty slot that follows the epoch but keeps what it has of the old one."""
     return ingress(cell._replace(epoch=(packet.epoch, max(1, cell.epoch[1]))), packet, entry)
 
 
 def asks_for_the_chunk_only(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
-    """A second pass that does not look at the generation: another epoch may have had the slot in between."""
+    """Run a faulty second pass that ignores the generation: another epoch may have had the slot in between."""
     if isinstance(entry, ReadOut):
         packet = packet._replace(bitmap=cell.epoch[1] << 32 | packet.bitmap & WORD)
     return ingress(cell, packet, entry)
 
 
 def adds_twice(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
-    """A slot that forgets its flows when it has stored something."""
+    """Run a faulty slot that forgets its flows when it has stored something."""
     cell, outcome = ingress(cell, packet, entry)
     if isinstance(entry, Contribution) and outcome.verdict is Verdict.ABSORBED and cell.flows[1] == entry.flow:
         cell = cell._replace(flows=(cell.flows[0], 1 << 20))
@@ -167,8 +170,9 @@ def test_without_harm_one_packet_a_chunk_reaches_the_root_and_goes_round_once_at
 
 
 def as_on_tofino(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, Verdict, Packet | None]:
-    """The reference's slot algorithm with the one difference that a worker's packet meets: a resend of what an open
-    slot has already closes the slot and goes on alone, instead of taking what is there along.
+    """Run the reference's slot algorithm with the one difference that a worker's packet can notice.
+
+    A resend of what an open slot has already closes the slot and goes on alone, instead of taking along what is there.
     """
     after, verdict, leaving = aggregate(slot, packet, action)
     if verdict is Verdict.FLUSHED and packet.own == slot.owner and action.flow & slot.bitmap:
@@ -178,7 +182,7 @@ def as_on_tofino(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, V
 
 
 def labels() -> dict[tuple[int, int], Any]:
-    """The entries of the rig, with the highest flow that there is here in place of higher ones."""
+    """Return the entries of the rig, with the highest flow that exists here in place of higher ones."""
     highest = 1 << PROTOCOL.targets["tna"].flows - 1
 
     def low(bits: int) -> int:
@@ -191,8 +195,11 @@ def labels() -> dict[tuple[int, int], Any]:
 
 
 def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
-    """Frames of the rig; ours without what is behind their values, which a Tofino does not see, and to a group's
-    MAC address, without which they are not ours to it."""
+    """Yield frames of the rig as a Tofino can get them.
+
+    Ours are without the bytes after their values, which a Tofino does not see, and go to a group's MAC address, without
+    which they are not ours to it.
+    """
     right = frame_bytes(traffic.values_per_packet)
     for _ in range(number):
         arrival = traffic.arrival()
@@ -203,7 +210,7 @@ def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
 
 
 def pair_of_switches(monkeypatch: pytest.MonkeyPatch, values: int) -> tuple[TofinoSwitch, Switch]:
-    """A Tofino switch and the reference with the difference above, in the same configuration."""
+    """Return a Tofino switch and the reference with the difference above, in the same configuration."""
     monkeypatch.setattr(switch_module, "aggregate", as_on_tofino)
     configuration = (values, SLOTS, labels(), dict(GROUPS), dict(ROUTES))
     return TofinoSwitch(*configuration), Switch(*configuration)
@@ -237,7 +244,7 @@ def test_any_sequence_of_workers_packets_is_treated_as_on_v1model(
 
 @pytest.mark.parametrize("missing", range(1, 9))
 def test_a_packet_that_is_short_of_values_is_refused(missing: int) -> None:
-    """Its sender says the truth about its length: what the parser takes for values does not matter."""
+    """Its sender states its length correctly: what the parser takes for values does not matter."""
     switch = TofinoSwitch(4, SLOTS, labels())
     whole = Packet(10, 9, 1, 0, (1, 2, 3, 4)).encode()
     udp_length = PROTOCOL.udp_length(4) - missing
@@ -250,7 +257,7 @@ def test_a_packet_that_is_short_of_values_is_refused(missing: int) -> None:
 
 
 def test_a_frame_of_another_length_than_its_headers_say() -> None:
-    """Longer: the rest leaves with it. Shorter: refused, also by less than a frame check sequence."""
+    """In a longer frame the rest leaves with it; a shorter one is refused, also by less than a frame check sequence."""
     frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
     leaving = Packet(0xFFFFFFFF, 9, 1, 1 << 30, (1, 2, 3, 4)).encode()
     for length in range(len(frame) - 8, len(frame) + 8):
@@ -265,7 +272,7 @@ def test_a_frame_of_another_length_than_its_headers_say() -> None:
 
 
 def three_flows() -> TofinoSwitch:
-    """Three flows into one slot; complete sums have the label 101, all else 201."""
+    """Return a switch with three flows into one slot; complete sums have the label 101, others 201."""
     entries: dict[tuple[int, int], Any] = {
         (1, 20): Aggregate(4, 0, 0b001, 0b111, 101, 201, 6),
         (2, 21): Aggregate(4, 0, 0b010, 0b111, 101, 201, 6),
@@ -275,12 +282,12 @@ def three_flows() -> TofinoSwitch:
 
 
 def contribution(port: int, epoch: int = 9, sequence: int = 7, flags: int = 0) -> bytes:
-    """A packet of the flow on ``port``, whose values are its bit."""
+    """Return a packet of the flow on ``port``, whose values are its bit."""
     return Packet(19 + port, epoch, sequence, 0, (1 << port - 1,) * 4, flags).encode()
 
 
 def going_round(switch: TofinoSwitch) -> bytes:
-    """All three contribute; the sum that is on its way to the second pass."""
+    """Let all three contribute; returns the sum on its way to the second pass."""
     frames = [frame for port in (1, 2, 3) for frame in switch.process(port, contribution(port))]
     ((out, frame),) = frames
     assert out == LOOPBACK
@@ -304,7 +311,9 @@ def test_a_sum_whose_slot_was_taken_over_is_dropped_on_its_second_pass(epoch: in
 
 
 def test_a_slot_that_another_epoch_had_meanwhile_is_not_read() -> None:
-    """Also when the right epoch has it again, with the same flows in it: they may have passed through a closed slot."""
+    """This holds even if the right epoch has the slot again, with the same flows: they may have passed a closed
+    slot.
+    """
     switch = three_flows()
     frame = going_round(switch)
     switch.process(1, contribution(1, epoch=8))
@@ -327,7 +336,7 @@ def test_a_resend_that_passes_a_complete_slot_does_not_cost_its_sum() -> None:
 
 
 def test_the_slot_is_found_by_exclusive_or() -> None:
-    """The sum that v1model takes, where slot_base is a multiple of slot_mask + 1, as the control plane has it."""
+    """It is the sum that v1model computes, because the control plane makes slot_base a multiple of slot_mask + 1."""
     for base in range(0, 64, 8):
         for sequence in range(20):
             assert base ^ (sequence & 7) == base + (sequence & 7)

@@ -1,10 +1,9 @@
 """The Tofino program, table by table and register action by register action.
 
-Nothing of the decisions is written down here a second time: what the program's own tables say is read from the entries
-that the compiler made of ``p4src/tofino/`` (``inart.entries.txtpb`` of the artifact), and codes from ``headers.p4``.
-The register actions are functions on one cell with the names that they have in ``slots.p4`` and ``values.p4``;
-tests/p4/test_salu.py holds them to what the compiler makes of them. The order of things in :func:`ingress` is that of
-``inart.p4``.
+The decisions are not written a second time: they are read from the entries that the compiler made of ``p4src/tofino/``
+(``inart.entries.txtpb`` of the artifact), and codes from ``headers.p4``. The register actions are functions on one cell
+with the names that they have in ``slots.p4`` and ``values.p4``; tests/p4/test_salu.py compares them with the compiled
+ones. The order of steps in :func:`ingress` is that of ``inart.p4``.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ CODES = {
 OLDER, SAME, NEWER, NONE = (CODES[f"AGE_{name}"] for name in ("OLDER", "SAME", "NEWER", "NONE"))
 CLOSED = CODES["CLOSED"]
 GROUP_ADDRESS = 1
-"""The bit of a MAC address's first byte that a group's has, and broadcast."""
+"""The bit of a MAC address's first byte that is set in group and broadcast addresses."""
 LOOPBACK = 68
-"""The port by which sums go round."""
+"""The port over which sums recirculate."""
 
 Pair = tuple[int, int]
 
@@ -57,7 +56,7 @@ class StaticTable:
         self.apply = cache(self._apply)
 
     def _apply(self, **fields: int) -> tuple[str, tuple[int, ...]]:
-        """The action and its arguments for these fields; names are the last part of those in P4."""
+        """Return the action and its arguments for these fields; names are the last part of those in P4."""
         for row in self.rows:
             if all(fields[name] & mask == value for name, value, mask in row.matches):
                 return row.action, row.arguments
@@ -66,13 +65,13 @@ class StaticTable:
 
 @cache
 def static_tables(target: str = "tna", values: int | None = None) -> dict[str, StaticTable]:
-    """The compiled program's tables that have entries of their own, by the last part of their names."""
+    """Return the compiled program's tables that have entries of their own, by the last part of their names."""
     return tables_of(find(target, values).directory)
 
 
 @cache
 def tables_of(directory: Path) -> dict[str, StaticTable]:
-    """The same of the program in a folder."""
+    """Return the tables of the program in a folder."""
     artifact = load(directory)
     info = text_format.Parse(artifact.p4info.read_text(), p4info_pb2.P4Info())
     written = text_format.Parse((artifact.directory / ENTRIES).read_text(), p4runtime_pb2.WriteRequest())
@@ -106,35 +105,35 @@ def tables_of(directory: Path) -> dict[str, StaticTable]:
     return tables
 
 
-# Register actions: (cell, operands) -> (cell, result). The result is 0 where the action gives none.
+# These are the register actions: (cell, operands) -> (cell, result). The result is 0 if the action gives none.
 
 
 def follow_epoch(slot: Pair, epoch: int, generation: int) -> tuple[Pair, int]:
-    """slot_epoch: (epoch, generation)."""
+    """Model the register action of slot_epoch, whose cell is (epoch, generation), that takes a new epoch over."""
     if epoch == slot[0]:
         return slot, slot[1]
     return (epoch, slot[1] + 1 & WORD), 0
 
 
 def check_epoch(slot: Pair, epoch: int, generation: int) -> tuple[Pair, int]:
-    """slot_epoch: (epoch, generation)."""
+    """Model the register action of slot_epoch, whose cell is (epoch, generation), that compares both."""
     return slot, slot[1] if slot == (epoch, generation) else 0
 
 
 def follow_sequence(sequence: int, packet_sequence: int) -> Pair:
-    """slot_sequence."""
+    """Model the register action of slot_sequence that follows newer sequence numbers."""
     if packet_sequence > sequence:
         return packet_sequence, NEWER
     return sequence, SAME if packet_sequence == sequence else OLDER
 
 
 def take_sequence(sequence: int, packet_sequence: int) -> Pair:
-    """slot_sequence."""
+    """Model the register action of slot_sequence that takes any sequence number."""
     return packet_sequence, NEWER
 
 
 def follow_flows(slot: Pair, sequence: int, claim: int) -> tuple[Pair, int]:
-    """slot_flows: (sequence, flows)."""
+    """Model the register action of slot_flows, whose cell is (sequence, flows), that adds a flow."""
     held = slot[1] if sequence == slot[0] else 0
     if sequence > slot[0]:
         slot = sequence, claim
@@ -144,29 +143,29 @@ def follow_flows(slot: Pair, sequence: int, claim: int) -> tuple[Pair, int]:
 
 
 def take_flows(slot: Pair, sequence: int, claim: int) -> tuple[Pair, int]:
-    """slot_flows: (sequence, flows)."""
+    """Model the register action of slot_flows, whose cell is (sequence, flows), that takes the slot over."""
     return (sequence, claim), 0
 
 
 def store(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """store_NN."""
+    """Model the register actions store_NN."""
     return (first, second), 0
 
 
 def add(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """add_NN."""
+    """Model the register actions add_NN."""
     cell = (cell[0] + first) & WORD, (cell[1] + second) & WORD
     return cell, cell[0]
 
 
 def maximum(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """maximum_NN."""
+    """Model the register actions maximum_NN."""
     cell = max(cell[0], first, key=signed), max(cell[1], second, key=signed)
     return cell, cell[0]
 
 
 def read(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """read_NN."""
+    """Model the register actions read_NN."""
     return cell, cell[1]
 
 
@@ -179,7 +178,10 @@ VALUE_ACTIONS: dict[str, Callable[[Pair, int, int], tuple[Pair, int]]] = {
 
 
 class Cell(NamedTuple):
-    """What all registers hold at one index; as here after a reboot. ``sums`` grows with the packets that it meets."""
+    """The content of all registers at one index; the defaults are those after a reboot.
+
+    ``sums`` grows with its packets.
+    """
 
     epoch: Pair = (0, 0)
     sequence: int = 0
@@ -189,7 +191,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Contribution:
-    """An entry with aggregate."""
+    """An entry with the action aggregate."""
 
     flow: int
     everyone: int
@@ -200,13 +202,13 @@ class Contribution:
 
 @dataclass(frozen=True)
 class ReadOut:
-    """An entry with read_out."""
+    """An entry with the action read_out."""
 
     port: int
 
 
 class Outcome(NamedTuple):
-    """What becomes of a packet: the packet and the port by which it leaves, if it does. verdict None: not counted."""
+    """The outcome of a packet: the packet and the port by which it leaves, if it does. verdict None: not counted."""
 
     verdict: Verdict | None
     packet: Packet | None
@@ -214,15 +216,19 @@ class Outcome(NamedTuple):
 
 
 def halves(values: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The headers first and second; with an odd number of values (small models only) second has a 0 more."""
+    """Return the headers first and second; with an odd number of values (small models only) second has an
+    additional 0.
+    """
     half = (len(values) + 1) // 2
     return values[:half], (*values[half:], *([0] * (2 * half - len(values))))
 
 
 class Decision(NamedTuple):
-    """What Slots says of a packet: what its slot's registers hold now, the packet with its new bitmap and label, what
-    to do with its values, and which flows are missing. generation: 0 is another epoch than the slot's. held: the flows
-    that the slot had before."""
+    """The decision of Slots about a packet.
+
+    It has the slot's registers, the packet with its new bitmap and label, what to do with its values, and which flows
+    are missing. generation: 0 means another epoch than the slot's. held: the flows that the slot had before.
+    """
 
     cell: Cell
     packet: Packet
@@ -241,8 +247,11 @@ def slots(
     step: int = 0,
     resumed: int = 0,
 ) -> Decision:
-    """Label and Slots, of a packet whose label_table entry is known. ``step``: which pass it is, 0 the first;
-    ``resumed``: the operation that an earlier pass has decided on (folded programs only)."""
+    """Run Label and Slots on a packet whose label_table entry is known.
+
+    ``step``: number of the pass, 0 for the first. ``resumed``: the operation that an earlier pass has decided on
+    (folded programs only).
+    """
     flow = everyone = 0
     if isinstance(entry, ReadOut):
         kind = CODES["KIND_READ"]
@@ -280,7 +289,7 @@ def slots(
 
 
 def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
-    """One pass of one packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
+    """Run one pass of a packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
     tables = static_tables()
     cell, packet, operation, left, generation, _ = slots(cell, packet, entry, tables)
 
@@ -317,7 +326,9 @@ def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[
 def install(
     labels: dict[tuple[int, int], Forward | Replicate | Aggregate],
 ) -> dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]]:
-    """The entries for slots, as the control plane makes them of a RuleSet, each with the rule that it comes from."""
+    """Return the entries for slots, as the control plane makes them of a RuleSet, each with the rule from which it
+    comes.
+    """
     entries: dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]] = {}
     for key, rule in labels.items():
         if isinstance(rule, Aggregate):
@@ -330,9 +341,10 @@ def install(
 
 @dataclass
 class TofinoSwitch(Switch):
-    """A switch with this program and the tables of a :class:`Switch`. What goes round leaves by port LOOPBACK when
-    ``delayed``, and comes back when the caller brings it; else it comes back at once. ``overtaken`` counts the sums
-    that were dropped on their second pass.
+    """A switch with this program and the tables of a :class:`Switch`.
+
+    Recirculating packets leave by port LOOPBACK if ``delayed``, and come back when the caller brings them; otherwise
+    they come back at once. ``overtaken`` counts the sums that were dropped on their second pass.
     """
 
     delayed: bool = False
@@ -343,8 +355,10 @@ class TofinoSwitch(Switch):
         self.cells.clear()
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """As :meth:`Switch.process`, but only what has a group's MAC address is ours, and a longer frame than IPv4 and
-        UDP say counts for its first values and leaves with its rest.
+        """Process a frame as :meth:`Switch.process` does, with two differences.
+
+        Only frames to a group's MAC address are ours, and a frame that is longer than IPv4 and UDP say counts for its
+        first values and leaves with its rest.
         """
         if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4 or not ours(frame):
             return super().process(port, frame)

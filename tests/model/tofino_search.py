@@ -17,23 +17,23 @@ from tests.model.search import Core, Search, State, main, with_link
 from tests.model.tofino import CLOSED, LOOPBACK, Cell, Contribution, ReadOut, ingress, install
 
 ROUND = 1
-"""Job number that marks a packet as one that goes round (the search only)."""
+"""Job number that marks a recirculating packet (in the search only)."""
 GONE = 1 << 31
 """A generation that no slot has."""
 
 
 class TofinoSearch(Search):
-    """The search of :mod:`tests.model.search` over switches with this program, packets of two values (one pair).
+    """The search over switches with this program, packets of two values (one pair).
 
-    What goes round comes back at once, or, with ``history``, is a packet on the link like others: it may come late,
-    twice or never, and anything may happen in between.
+    Recirculating packets come back at once, or, with ``history``, are packets on the link like others: they may come
+    late, twice or never, and anything may happen in between.
     """
 
     fresh = Cell()
 
     @cached_property
     def entries(self) -> list[dict[int, Contribution | ReadOut]]:
-        """Of each aggregation point, by label."""
+        """Return the entries of each aggregation point, by label."""
         made = []
         for point in range(len(self.tree.points)):
             labels = {(0, label): self.tree.action(point, label, self.slots - 1) for label in self.tree.flows(point)}
@@ -64,7 +64,7 @@ class TofinoSearch(Search):
             workers = self.tree.workers_of(point, leaving.bitmap)
             self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
         if self.history is None and (flows & CLOSED or flows == everyone):
-            # Nobody reads them any more; without that there are many more states that are the same.
+            # Nobody reads them any more; with them there would be many more states that are equivalent.
             cell = cell._replace(sums=(), flows=(cell.flows[0], flows & CLOSED or flows))
         if self.history is None:
             cell = cell._replace(epoch=(cell.epoch[0], min(cell.epoch[1], 1)))
@@ -81,7 +81,7 @@ class TofinoSearch(Search):
         return point if packet.job == ROUND else super().after(point, packet)
 
     def successors(self, state: State) -> Iterator[tuple[str, State]]:
-        """What goes round in a switch is lost when it restarts."""
+        """Yield successors; what recirculates in a switch is lost when it restarts."""
         for step, following in super().successors(state):
             if step.startswith("reboot of "):
                 point = int(step.removeprefix("reboot of "))
@@ -101,7 +101,9 @@ class TofinoSearch(Search):
         yield f"round at {target}: {packet}", State(core, links, state.results)
 
     def of_generation_one(self, state: State) -> State:
-        """The same state with all slots in generation 1. What goes round in an older one has one that no slot gets."""
+        """Return the same state with all slots in generation 1; older recirculating packets get a generation that no
+        slot has.
+        """
         points, links = [], state.links
         for point, cells in enumerate(state.core.points):
             for packet in state.links[point]:

@@ -1,1 +1,1 @@
-"""Behaviour of the P4 program on every target that can run here, held to the reference model."""
+"""Behaviour of the P4 program on every target that can run here, compared with the reference model."""

@@ -2,10 +2,10 @@
 
     python -m tests.p4.alternatives --width 128 [--slices] [--values 256] --output FOLDER
 
-writes the program with few wide registers instead of one of 32 bits per value, compiled, into FOLDER for
+This writes the program with few wide registers instead of one of 32 bits per value, compiled, into FOLDER for
 ``python -m tests.p4.measure --artifact FOLDER``. The lanes of a wide register are added either slice by slice or all at
-once: with H the highest bit of every lane, ((a & ~H) + (b & ~H)) ^ ((a ^ b) & H). These programs are only there to be
-measured: they add, and have no maximum.
+once: with H the highest bit of every lane, ((a & ~H) + (b & ~H)) ^ ((a ^ b) & H). These programs are only for
+measurements: they add, and have no maximum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p4src.protocol import DIRECTORY, PROTOCOL
 
 
 def lane_sum(width: int, index: int, slices: bool) -> str:
-    """P4 statements that add register ``index``, read into ``held``, to the packet's field."""
+    """Return P4 statements that add register ``index``, read into ``held``, to the packet's field."""
     field = f"hdr.values.wide_{index}"
     if slices:
         lanes = [f"[{low + 31}:{low}]" for low in range(0, width, 32)]
@@ -32,7 +32,7 @@ def lane_sum(width: int, index: int, slices: bool) -> str:
 
 
 def values_p4(values: int, width: int, slices: bool) -> str:
-    """The text that takes the place of values.p4."""
+    """Return the text that replaces values.p4."""
     count = values * 32 // width
     read = [f"        sum_{i}.read(held, meta.slot);\n{lane_sum(width, i, slices)}" for i in range(count)]
     write = [f"        sum_{i}.write(meta.slot, hdr.values.wide_{i});" for i in range(count)]
@@ -83,7 +83,7 @@ def build(values: int, width: int, slices: bool, output: Path) -> None:
 
 
 def main() -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.p4.alternatives")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--slices", action="store_true")

@@ -20,14 +20,14 @@ SENTINEL_LABEL = 0xFFFF0001
 SENTINEL_GROUP = 4000
 SENTINEL_JOB = 0xBEEF
 DEADLINE = 20.0
-"""Seconds that a switch may take to answer."""
+"""Seconds in which a switch must answer."""
 
 
 class Bmv2Target(Target):
-    """One ``simple_switch_grpc``. Ports are those of the configuration.
+    """One ``simple_switch_grpc`` process with the ports of the configuration.
 
-    What a frame causes is known to be complete when a second frame, sent behind it on the same port and replicated to
-    all ports, has arrived on each of them: ingress takes packets in turn, and so does every egress port.
+    The output for a frame is complete when a second frame, sent behind it on the same port and replicated to all ports,
+    has arrived on each of them: ingress takes packets in turn, and so does every egress port.
     """
 
     def __init__(self, artifact: Artifact, configuration: Switch, ports: tuple[int, ...]) -> None:
@@ -67,7 +67,7 @@ class Bmv2Target(Target):
             name, numbers = bridging(one)
             entries.append(client.entry("bridge_table", keys, name, numbers, priority(self.configuration, place)))
         client.insert(entries)
-        # The new program is in force from some packet on: frames that are lost before it are sent again.
+        # The new program takes effect at some packet: frames that are lost before that are sent again.
         end = time.monotonic() + DEADLINE
         while not self._try_sentinel(self.ports[0], wait=0.2):
             if time.monotonic() > end:
@@ -86,11 +86,11 @@ class Bmv2Target(Target):
         return self.settle(port)
 
     def settle(self, port: int) -> Frames:
-        """All that is still on its way because of frames sent on ``port``."""
+        """Return all frames that are still on their way because of frames sent on ``port``."""
         return self._behind(port, DEADLINE)
 
     def _behind(self, port: int, wait: float) -> Frames:
-        """Send a sentinel on ``port``; what arrives anywhere before it."""
+        """Send a sentinel on ``port``; returns what arrives anywhere before it."""
         values = (0,) * self.artifact.manifest.values_per_packet
         self.sentinels += 1
         sentinel = Packet(SENTINEL_LABEL, 0, self.sentinels, 0, values, job=SENTINEL_JOB).encode()
@@ -111,7 +111,7 @@ class Bmv2Target(Target):
         return frames
 
     def _is_sentinel(self, frame: bytes) -> bool:
-        """An earlier sentinel, from before the switch had its program."""
+        """Return whether a frame is an earlier sentinel, from before the switch had its program."""
         if not ours(frame):
             return False
         packet = decode(frame, self.artifact.manifest.values_per_packet)

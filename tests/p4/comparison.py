@@ -1,4 +1,4 @@
-"""Holding a target to the reference model, frame by frame."""
+"""Compares a target with the reference model, frame by frame."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.p4.targets import Frames, Target
 
 
 def readable(frames: Frames) -> list[str]:
-    """Frames in a form and an order that compare well and print well."""
+    """Return frames in a form and an order that compare well and print well."""
     return sorted(f"port {port}: {frame.hex(' ', -4)}" for port, frame in frames)
 
 
 def compare(target: Target, reference: Switch, arrivals: Iterable[Arrival]) -> None:
-    """Both get every frame; raises AssertionError at the first one after which they differ."""
+    """Give every frame to both; raises AssertionError at the first one after which they differ."""
     for number, arrival in enumerate(arrivals):
         expected = readable(reference.process(arrival.port, arrival.frame))
         found = readable(target.process(arrival.port, arrival.frame))
@@ -23,7 +23,7 @@ def compare(target: Target, reference: Switch, arrivals: Iterable[Arrival]) -> N
 
 
 def compare_counters(target: Target, reference: Switch) -> None:
-    """Verdict counters and counters per label are what the reference has counted since both were fresh."""
+    """Check that verdict counters and counters per label equal the reference's since both were fresh."""
     verdicts = target.verdicts()
     assert verdicts == {verdict: reference.verdicts[verdict] for verdict in verdicts}
     labels = target.label_counters()

@@ -1,4 +1,4 @@
-"""The targets as fixtures: every behavioural test runs on each of them that can run here."""
+"""The targets as fixtures: every behavioural test runs on each target that can run here."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.p4.targets import SoftswitchTarget, Target
 from tests.support.switches import missing_with_cables
 
 VALUES = 4
-"""Values per packet in most tests: small packets, every path."""
+"""Values per packet in most tests: packets are small, and every path is tested."""
 
 
 @dataclass
 class Pair:
     """A target and the reference in the same configuration and state. Tests share both: each takes a newer epoch.
 
-    What differs from chip to chip: ``zero``: the first epoch that there is. ``flushes``: a resend of what a slot has
+    Two things differ from chip to chip. ``zero``: the first epoch. ``flushes``: whether a resend of what a slot has
     takes along what else the slot has.
     """
 
@@ -33,31 +33,31 @@ class Pair:
     flushes: bool = True
 
     def next_epoch(self) -> int:
-        """An epoch that is newer than all that the slots have seen."""
+        """Return an epoch that is newer than all that the slots have seen."""
         self.epoch += 1000
         return self.epoch
 
     def restart(self) -> None:
-        """Both as after power-up, with their tables."""
+        """Reset both as after power-up, with their tables."""
         self.target.restart()
         self.reference = self.fresh()
 
     def fresh(self) -> Switch:
-        """The reference after power-up."""
+        """Return the reference after power-up."""
         return rig.switch(self.values)
 
     def arrivals(self, traffic: rig.Traffic) -> Iterator[rig.Arrival]:
-        """Of this traffic what the target's ports can get."""
+        """Yield the part of this traffic that the target's ports can receive."""
         while True:
             yield traffic.arrival()
 
     def repeated(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Some values again and again, for a whole packet."""
+        """Return some values repeated to fill a packet."""
         return values * (self.values // len(values))
 
 
 def make(kind: str, values: int) -> Pair:
-    """A pair on a target of that kind; skips where it cannot run."""
+    """Return a pair on a target of that kind; skips if it cannot run."""
     artifact, configuration = find(values=values), rig.switch(values)
     if kind == "bmv2":
         reason = missing_with_cables("bmv2")
@@ -72,7 +72,7 @@ TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.namespaces)]
 
 @pytest.fixture(scope="module", params=TARGETS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Target and reference with 4 values a packet."""
+    """Make target and reference with 4 values per packet."""
     made = make(request.param, VALUES)
     yield made
     made.target.close()
@@ -80,7 +80,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module", params=TARGETS)
 def wide_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Target and reference with the default of 256 values a packet."""
+    """Make target and reference with the default of 256 values per packet."""
     made = make(request.param, 256)
     yield made
     made.target.close()

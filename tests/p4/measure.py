@@ -1,13 +1,14 @@
-"""How much CPU time a switch needs for an aggregation packet.
+"""Measures how much CPU time a switch needs for an aggregation packet.
 
     python -m tests.p4.measure [--switch bmv2|softswitch] [--values 256] [--artifact FOLDER] [--workers 4] [--packets N]
 
-W workers' packets for one chunk after another go into one port; the sums leave by another. CPU time is less disturbed
-than a rate by what else runs on the machine.
+W workers' packets for one chunk after another go into one port; the sums leave by another. Other load on the machine
+disturbs CPU time less than a rate.
 
-bmv2: CPU microseconds per packet of the whole process and of its busiest thread (ingress), whose inverse is the packet
-rate that the switch can reach. softswitch: of a call that runs one packet through the pipeline, without ports and
-queues; a call from Python costs about as much as the packet that is only forwarded, which is printed beside it.
+For bmv2 it prints CPU microseconds per packet of the whole process and of its busiest thread (ingress), whose inverse
+is the packet rate that the switch can reach. For softswitch it is the CPU time of a call that runs one packet through
+the pipeline, without ports and queues; a call from Python costs about as much as a packet that is only forwarded, which
+is printed beside it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from tests.p4.targets import SoftswitchTarget
 from tests.support.switches import missing_with_cables
 
 IN_FLIGHT = 16
-"""Packets that are sent before waiting for what they cause: bmv2 loses longer bursts, its capture buffer is small."""
+"""Packets that are sent before waiting for their results: bmv2 loses longer bursts, because its capture buffer is
+small.
+"""
 FORWARD_LABEL = 50
 
 
 def thread_ticks(pid: int) -> dict[int, int]:
-    """CPU time of each thread of a process, in clock ticks."""
+    """Return the CPU time of each thread of a process, in clock ticks."""
     ticks = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         fields = (task / "stat").read_text().rpartition(")")[2].split()
@@ -41,13 +44,13 @@ def thread_ticks(pid: int) -> dict[int, int]:
 
 
 def child_of(pid: int) -> int:
-    """The switch itself: ``ip netns exec`` becomes it, so it is the process, or its only child."""
+    """Return the switch's process id: ``ip netns exec`` becomes it, so it is this process, or its only child."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(children[0]) if children else pid
 
 
 def configuration(artifact: Artifact, workers: int) -> Switch:
-    """All workers on port 1, sums to port 2."""
+    """Return the tables: all workers on port 1, sums to port 2."""
     labels: dict[tuple[int, int], Forward | Replicate | Aggregate] = {(1, FORWARD_LABEL): Forward(2)}
     for worker in range(workers):
         labels[1, 10 + worker] = Aggregate(0, 1023, 1 << worker, (1 << workers) - 1, 100, 100, 2)
@@ -55,13 +58,13 @@ def configuration(artifact: Artifact, workers: int) -> Switch:
 
 
 def frames_of(artifact: Artifact, workers: int, sequence: int) -> list[bytes]:
-    """What the workers send for one chunk."""
+    """Return what the workers send for one chunk."""
     values = (sequence,) * artifact.manifest.values_per_packet
     return [Packet(10 + worker, 1, sequence, 0, values).encode() for worker in range(workers)]
 
 
 def measure_bmv2(artifact: Artifact, workers: int, packets: int) -> str:
-    """One line about bmv2."""
+    """Measure bmv2; returns one line."""
     target = bmv2.Bmv2Target(artifact, configuration(artifact, workers), (1, 2))
     try:
         assert target.switch.process is not None
@@ -87,7 +90,7 @@ def measure_bmv2(artifact: Artifact, workers: int, packets: int) -> str:
 
 
 def measure_softswitch(artifact: Artifact, workers: int, packets: int) -> str:
-    """One line about softswitch."""
+    """Measure softswitch; returns one line."""
     target = SoftswitchTarget(artifact, configuration(artifact, workers))
     values = (0,) * artifact.manifest.values_per_packet
     try:
@@ -107,7 +110,7 @@ def measure_softswitch(artifact: Artifact, workers: int, packets: int) -> str:
 
 
 def main() -> int:
-    """Command line; returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.p4.measure")
     parser.add_argument("--switch", choices=("bmv2", "softswitch"), default="bmv2")
     parser.add_argument("--values", type=int, default=256)

@@ -13,7 +13,7 @@ from tests.support.p4runtime import INSERT, as_bytes
 
 
 class Client(p4runtime.Client):
-    """Primary controller of device 1 at ``address``, which may still be starting."""
+    """A client that is primary controller of device 1 at ``address``, which may still be starting."""
 
     def __init__(self, address: str, artifact: Artifact) -> None:
         super().__init__(address)
@@ -44,7 +44,9 @@ class Client(p4runtime.Client):
         values: Sequence[int],
         priority: int = 0,
     ) -> p4runtime_pb2.Entity:
-        """A table entry; a match field is a value, or (value, prefix length), with ``priority`` (value, mask)."""
+        """Return a table entry; a match field is a value, or (value, prefix length), with ``priority`` (value,
+        mask).
+        """
         entity = p4runtime_pb2.Entity()
         entry = entity.table_entry
         entry.table_id = self._id("tables", table)
@@ -66,7 +68,7 @@ class Client(p4runtime.Client):
         return entity
 
     def group(self, group: int, ports: Sequence[int]) -> p4runtime_pb2.Entity:
-        """A multicast group."""
+        """Return a multicast group."""
         entity = p4runtime_pb2.Entity()
         multicast = entity.packet_replication_engine_entry.multicast_group_entry
         multicast.multicast_group_id = group
@@ -75,13 +77,13 @@ class Client(p4runtime.Client):
         return entity
 
     def counter(self, name: str) -> dict[int, int]:
-        """Packets of an indirect counter, by index."""
+        """Return the packets of an indirect counter, by index."""
         entity = p4runtime_pb2.Entity()
         entity.counter_entry.counter_id = self._id("counters", name)
         return {found.counter_entry.index.index: found.counter_entry.data.packet_count for found in self.read(entity)}
 
     def direct_counters(self, table: str) -> dict[tuple[int, ...], tuple[int, int]]:
-        """(packets, bytes) of each entry of a table of exact keys, by its key."""
+        """Return (packets, bytes) of each entry of a table of exact keys, by its key."""
         entity = p4runtime_pb2.Entity()
         entity.direct_counter_entry.table_entry.table_id = self._id("tables", table)
         counters = {}

@@ -1,8 +1,8 @@
-"""Sequences of frames with what a switch made of them, kept as text so that every target can be held to a real bmv2.
+"""Sequences of frames with the answers of a real bmv2, kept as text so that every target can be compared with it.
 
     python -m tests.p4.recording        records them anew; needs simple_switch_grpc on PATH and root
 
-A file has one JSON object a line: first {"values", "switch"}, then [port, frame, [[port, frame], ...]] with frames in
+A file has one JSON object per line: first {"values", "switch"}, then [port, frame, [[port, frame], ...]] with frames in
 hexadecimal, last {"verdicts"}. The configuration is that of :mod:`tests.p4.rig`.
 """
 
@@ -24,12 +24,12 @@ from tests.support.switches import BMV2, missing_with_cables
 
 DIRECTORY = Path(__file__).resolve().parent / "recorded"
 PLANNED = {"mixed-4": (4, 11, 900), "mixed-64": (64, 12, 150), "mixed-256": (256, 13, 60)}
-"""Name -> values per packet, seed, frames."""
+"""Values per packet, seed and number of frames of each recording."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One file: values per packet, the switch that was recorded, (arrival, what left), counts per verdict."""
+    """One file: values per packet, the recorded switch, (arrival, what left), counts per verdict."""
 
     values: int
     switch: str
@@ -38,13 +38,13 @@ class Recording:
 
 
 def planned(values: int, seed: int, frames: int) -> Iterator[rig.Arrival]:
-    """The arrivals of a recording."""
+    """Yield the arrivals of a recording."""
     traffic = rig.Traffic(random.Random(seed), values, 1_700_000_000)
     return (traffic.arrival() for _ in range(frames))
 
 
 def write(path: Path, target: Target, switch: str, values: int, arrivals: Iterable[rig.Arrival]) -> None:
-    """Run ``arrivals`` through ``target`` and keep what leaves."""
+    """Run ``arrivals`` through ``target`` and record what leaves."""
     lines = [json.dumps({"values": values, "switch": switch})]
     for arrival in arrivals:
         out = sorted(target.process(arrival.port, arrival.frame))
@@ -56,7 +56,7 @@ def write(path: Path, target: Target, switch: str, values: int, arrivals: Iterab
 
 
 def read(path: Path) -> Recording:
-    """A recording from its file."""
+    """Read a recording from its file."""
     first, *lines, last = [json.loads(line) for line in path.read_text().splitlines()]
     steps = [
         (rig.Arrival(port, bytes.fromhex(frame)), [(to, bytes.fromhex(left)) for to, left in out])
@@ -66,7 +66,7 @@ def read(path: Path) -> Recording:
 
 
 def verdict_counts(target: Target) -> dict[str, int]:
-    """A target's counts, by the names in a recording."""
+    """Return a target's counts, by the names in a recording."""
     return {Verdict(verdict).name.lower(): count for verdict, count in target.verdicts().items()}
 
 

@@ -1,4 +1,4 @@
-"""A switch configuration that has every kind of entry, and packets that try every way through it."""
+"""A switch configuration with every kind of entry, and packets that take every path through it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ EDGE_VALUES = (0, 1, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF)
 SEQUENCES = (0, 1, 2, 3, 4, 5, 7, 8, 0x7FFFFFFF, 0xFFFFFFFF)
 
 LABELS: dict[tuple[int, int], Forward | Replicate | Aggregate] = {
-    # Four workers, four slots.
+    # Four workers use four slots.
     (1, 10): Aggregate(0, 3, 0b0001, 0b1111, 100, 100, 5),
     (2, 11): Aggregate(0, 3, 0b0010, 0b1111, 100, 100, 5),
     (3, 12): Aggregate(0, 3, 0b0100, 0b1111, 100, 100, 5),
     (4, 13): Aggregate(0, 3, 0b1000, 0b1111, 100, 100, 5),
-    # Three flows into two slots, whose complete sums have another label than the rest.
+    # Three flows use two slots, whose complete sums have another label than the rest.
     (1, 20): Aggregate(4, 1, 0b001, 0b111, 101, 201, 6),
     (2, 21): Aggregate(4, 1, 0b010, 0b111, 101, 201, 6),
     (3, 22): Aggregate(4, 1, 0b100, 0b111, 101, 201, 6),
-    # The last slot, the first and the last flow; it leaves by the port of one of them.
+    # The last slot has the first and the last flow; its sum leaves by the port of one of them.
     (1, 30): Aggregate(SLOTS - 1, 0, 1, TOP_BIT | 1, 102, 202, 1),
     (2, 31): Aggregate(SLOTS - 1, 0, TOP_BIT, TOP_BIT | 1, 102, 202, 1),
-    # A single flow.
+    # This slot has a single flow.
     (3, 32): Aggregate(16, 7, 1 << 40, 1 << 40, 0xFFFFFFFF, 0x80000000, 4),
     # The same label on another port is another flow.
     (5, 10): Forward(6),
@@ -56,7 +56,7 @@ GROUPS = {1: (1, 2, 3, 4), 2: (6,), 3: (5, 6)}
 
 
 def ipv4(text: str) -> int:
-    """Dotted quad to int."""
+    """Return the number of a dotted quad."""
     return int.from_bytes(bytes(int(part) for part in text.split(".")), "big")
 
 
@@ -79,11 +79,11 @@ BRIDGE = (
     Bridge(None, GROUP_BIT, GROUP_BIT, Replicate(1)),
     Bridge(6, 0, 0, Replicate(2)),
 )
-"""What is bridged, first match first: neither all ports nor all addresses are."""
+"""Bridge entries, first match first; they cover neither all ports nor all addresses."""
 
 
 def switch(values_per_packet: int) -> Switch:
-    """The reference model in this configuration."""
+    """Return the reference model in this configuration."""
     return Switch(values_per_packet, SLOTS, dict(LABELS), dict(GROUPS), dict(ROUTES), bridge=BRIDGE)
 
 
@@ -96,13 +96,13 @@ class Arrival:
 
 
 class Traffic:
-    """Packets at random, from ``source``. Epochs begin at ``epoch`` and move on now and then."""
+    """Random packets, drawn from ``source``. Epochs begin at ``epoch`` and advance now and then."""
 
     def __init__(self, source: random.Random, values_per_packet: int, epoch: int) -> None:
         self.random, self.values_per_packet, self.epoch = source, values_per_packet, epoch
 
     def arrival(self) -> Arrival:
-        """One frame; seven of ten are for aggregation."""
+        """Return one frame; seven of ten are for aggregation."""
         if not self.random.randrange(25):
             self.epoch += 1
         kind = self.random.randrange(22)
@@ -123,7 +123,7 @@ class Traffic:
         return Arrival(self.random.choice(PORTS), self.ipv4_frame())
 
     def packet(self, label: int) -> Packet:
-        """A well-formed packet with any flags (unknown ones too) and any bitmap."""
+        """Return a well-formed packet with any flags (unknown ones too) and any bitmap."""
         choose = self.random.choice
         flags = choose(
             (0, 0, 0, 0, Flag.RESEND, Flag.RESEND, Flag.MAXIMUM, Flag.RESEND | Flag.MAXIMUM, Flag.RESULT, 0xF9)
@@ -142,7 +142,9 @@ class Traffic:
         )
 
     def outer(self) -> bytes:
-        """Headers of any sender to any of our ports; sometimes with a wrong IPv4 checksum, which no switch minds."""
+        """Return headers of any sender to any of our ports; sometimes with a wrong IPv4 checksum, which switches
+        ignore.
+        """
         if self.random.randrange(3):
             return b""
         made = bytearray(
@@ -166,12 +168,12 @@ class Traffic:
         return bytes(made)
 
     def values(self) -> tuple[int, ...]:
-        """Words at random, most often at the edges of the number range. Long packets repeat a few of them."""
+        """Return random words, most often at the limits of the number range. Long packets repeat a few of them."""
         few = [self.random.choice(EDGE_VALUES) ^ self.random.randrange(4) for _ in range(4)]
         return tuple((few[i % 4] + i // 4 * 0x01010101) & 0xFFFFFFFF for i in range(self.values_per_packet))
 
     def for_aggregation(self) -> tuple[int, Packet]:
-        """A packet of a flow that is aggregated here, most often one that is right."""
+        """Return a packet of a flow that is aggregated here, most often a correct one."""
         port, label = self.random.choice([key for key, action in LABELS.items() if is_aggregate(action)])
         packet = self.packet(label)
         if self.random.randrange(8):
@@ -180,14 +182,16 @@ class Traffic:
         return port, packet
 
     def misdirected(self) -> Arrival:
-        """A label that does not exist, or exists on another port."""
+        """Return a packet with a label that does not exist, or exists on another port."""
         port = self.random.choice(PORTS)
         label = self.random.choice([label for _, label in LABELS] + [0, 99, 0xFFFFFFFF])
         return Arrival(port, self.packet(label).encode())
 
     def malformed(self) -> Arrival:
-        """A packet for an existing flow that is too short, too long, a fragment, of another version, or wrong about its
-        length."""
+        """Return a malformed packet for an existing flow.
+
+        It is too short, too long, a fragment, of another version, or has a wrong length field.
+        """
         port, packet = self.for_aggregation()
         frame = packet.encode()
         how = self.random.randrange(7)
@@ -211,7 +215,9 @@ class Traffic:
         return Arrival(port, halves[0][:UDP_OFFSET] + halves[1][UDP_OFFSET:] + frame[HEADER_OFFSET:])
 
     def beside(self) -> bytes:
-        """What is nearly ours, with a whole packet behind it: another port, protocol, group, EtherType, or options."""
+        """Return a frame that is nearly ours, with a whole packet in it: another port, protocol, group, EtherType, or
+        options.
+        """
         choose = self.random.choice
         _, packet = self.for_aggregation()
         frame = bytearray(packet._replace(outer=envelope(self.values_per_packet)).encode())
@@ -238,7 +244,7 @@ class Traffic:
         return bytes(frame)
 
     def noise(self) -> bytes:
-        """Random bytes, most often behind a header that makes them ours, IPv4, or nothing that a switch knows."""
+        """Return random bytes, most often after a header that makes them ours, IPv4, or unknown to a switch."""
         length = self.random.choice((0, 1, 20, 23, 24, 25, 40, 24 + 4 * self.values_per_packet))
         body = self.random.randbytes(length)
         ethertype = self.random.choice((None, None, ETHERTYPE_IPV4, 0x0806, 0x88B6))
@@ -247,7 +253,9 @@ class Traffic:
         return envelope(self.values_per_packet) + body
 
     def ipv4_frame(self) -> bytes:
-        """An IPv4 packet; sometimes with a wrong checksum, with options, at the end of its TTL, without a route."""
+        """Return an IPv4 packet; sometimes with a wrong checksum, with options, at the end of its TTL, or without a
+        route.
+        """
         choose = self.random.choice
         destination = choose(("10.0.0.9", "10.1.0.9", "10.1.1.1", "10.1.1.2", "11.0.0.1", "224.0.0.251", str(GROUP)))
         words = choose((0x45, 0x45, 0x45, 0x45, 0x45, 0x46, 0x65))
@@ -271,5 +279,5 @@ class Traffic:
 
 
 def is_aggregate(action: Forward | Replicate | Aggregate) -> bool:
-    """Whether an entry's action merges packets."""
+    """Return whether an entry's action merges packets."""
     return isinstance(action, Aggregate)

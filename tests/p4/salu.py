@@ -1,7 +1,7 @@
-"""Tofino's stateful ALU: what its instructions, as the compiler writes them, do with a cell.
+"""Tofino's stateful ALU: executes its instructions, as the compiler writes them, on a cell.
 
-Two comparisons (cmplo, cmphi), two ALUs for each of the two words, one word of output. Written from the syntax of p4c's
-assembler; only what the compiler makes of our program, anything else is an error.
+It has two comparisons (cmplo, cmphi), two ALUs for each of the two words, one word of output. Written from the syntax
+of p4c's assembler; it knows only what the compiler makes of our program, and anything else is an error.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Register:
     actions: dict[str, list[str]] = field(default_factory=dict)
 
     def execute(self, action: str, cell: tuple[int, int], low: int, high: int) -> tuple[tuple[int, int], int]:
-        """(new cell, output) for the operands phv_lo and phv_hi. Of a cell that is no pair the second word is 0."""
+        """Return (new cell, output) for the operands phv_lo and phv_hi. If a cell is no pair, its second word is 0."""
         memory = {"lo": cell[0], "hi": cell[1]}
         sources = {"phv_lo": low, "phv_hi": high, **memory}
         instructions = [split(text) for text in self.actions[action]]
         true: dict[str, bool] = {"cmplo": False, "cmphi": False}
         for name, operands in instructions:
             if name in COMPARISONS:
-                # Words are extended by zeros to 34 bits, so a difference does not wrap.
+                # Words are extended by zeros to 34 bits, so that a difference does not wrap.
                 difference = sum(
                     -sources[operand[1:]] if operand.startswith("-") else sources[operand] for operand in operands[1:]
                 )
@@ -76,7 +76,7 @@ class Register:
 
 
 def split(text: str) -> tuple[str, list[str]]:
-    """An instruction as its name and operands."""
+    """Return an instruction as its name and operands."""
     name, _, rest = text.partition(" ")
     return name, [operand.strip() for operand in rest.split(",")]
 
@@ -86,7 +86,7 @@ def is_predicate(operand: str) -> bool:
 
 
 def holds(operands: list[str], true: dict[str, bool]) -> bool:
-    """Whether the predicate, if there is one, is true."""
+    """Return whether the predicate, if there is one, is true."""
     if not is_predicate(operands[0]):
         return True
     expression = operands[0].replace("!", " not ").replace("&", " and ").replace("|", " or ")
@@ -95,8 +95,10 @@ def holds(operands: list[str], true: dict[str, bool]) -> bool:
 
 
 def registers(path: Path | None = None) -> dict[str, Register]:
-    """The compiled program's registers (default: of tna), by the last part of their names in P4. On Tofino 2 operands
-    begin at bit 0 instead of 64, and comparisons have numbers; of two words that are given out the first counts here.
+    """Return the compiled program's registers (default: of tna), by the last part of their names in P4.
+
+    On Tofino 2 operands begin at bit 0 instead of 64, and comparisons have numbers; if two words are output, the first
+    counts here.
     """
     found: dict[str, Register] = {}
     current = Register()

@@ -16,15 +16,15 @@ class Target(ABC):
 
     @abstractmethod
     def process(self, port: int, frame: bytes) -> Frames:
-        """All that leaves because ``frame`` arrives on ``port``, in any order."""
+        """Return all that leaves because ``frame`` arrives on ``port``, in any order."""
 
     @abstractmethod
     def verdicts(self) -> dict[Verdict, int]:
-        """Packets per verdict since the start, for every verdict."""
+        """Return packets per verdict since the start, for every verdict."""
 
     @abstractmethod
     def label_counters(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """(packets, bytes) of each entry of the label table, by (ingress port, label)."""
+        """Return (packets, bytes) of each entry of the label table, by (ingress port, label)."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -32,11 +32,11 @@ class Target(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back all that the switch holds."""
+        """Release all that the switch holds."""
 
 
 def parameters(action: Forward | Replicate | Aggregate) -> tuple[str, list[tuple[str, int]]]:
-    """An entry's action as name and (parameter name, value), in the order of the P4 program."""
+    """Return an entry's action as name and (parameter name, value), in the order of the P4 program."""
     if isinstance(action, Forward):
         return "forward", [("port", action.port)]
     if isinstance(action, Replicate):
@@ -49,7 +49,7 @@ PORT_MASK = 0x1FF
 
 
 def bridging(entry: Bridge) -> tuple[str, list[int]]:
-    """A bridge entry's action and its parameters."""
+    """Return a bridge entry's action and its parameters."""
     if entry.action is None:
         return "discard", []
     if isinstance(entry.action, Forward):
@@ -58,12 +58,12 @@ def bridging(entry: Bridge) -> tuple[str, list[int]]:
 
 
 def priority(configuration: Switch, place: int) -> int:
-    """The first entry's is the highest."""
+    """Return the priority of an entry; the first entry's is the highest."""
     return len(configuration.bridge) - place
 
 
 class SoftswitchTarget(Target):
-    """softswitch in this process, frame by frame, past its queues."""
+    """softswitch in this process, frame by frame, without its queues."""
 
     def __init__(self, artifact: Artifact, configuration: Switch) -> None:
         from softswitch import Fabric, Program

@@ -1,4 +1,4 @@
-"""The compiled programs in the repository are what the sources say."""
+"""The compiled programs in the repository match their sources."""
 
 from __future__ import annotations
 

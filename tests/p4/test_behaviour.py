@@ -50,13 +50,13 @@ def test_packets_of_256_values(wide_pair: Pair) -> None:
 
 
 def contribution(worker: int, epoch: int, sequence: int, values: tuple[int, ...], flags: int = 0) -> Arrival:
-    """Worker ``worker``'s packet."""
+    """Return the packet of worker ``worker``."""
     port, label = WORKERS[worker]
     return Arrival(port, Packet(label, epoch, sequence, 0, values, flags, job=7).encode())
 
 
 def leaving(pair: Pair, arrivals: list[Arrival]) -> list[tuple[int, bytes]]:
-    """What leaves the target, in order of arrivals; the reference has to agree."""
+    """Return what leaves the target, in order of arrivals; the reference has to agree."""
     frames = []
     for arrival in arrivals:
         compare_to = sorted(pair.reference.process(arrival.port, arrival.frame))
@@ -153,7 +153,7 @@ def test_any_other_epoch_takes_the_slot_and_none_keeps_it(pair: Pair) -> None:
 
 
 def test_only_complete_sums_have_the_next_label(pair: Pair) -> None:
-    """What is flushed or passes through leaves by another: it is not added again before the root."""
+    """What is flushed or passes through leaves with another label: it is not added again before the root."""
     epoch = pair.next_epoch()
     ones = (1,) * pair.values
     flows = [Arrival(port, Packet(label, epoch, 3, 0, ones).encode()) for port, label in ((1, 20), (2, 21), (3, 22))]
@@ -178,8 +178,8 @@ def test_only_complete_sums_have_the_next_label(pair: Pair) -> None:
 def test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum(pair: Pair) -> None:
     """Any sender, port of ours, service, TTL, and a wrong IPv4 checksum: forwarded, replicated, completed.
 
-    Before the test that restarts the switch: bmv2 keeps the nodes of its groups when it gets a program again, and
-    replicates twice from then on.
+    It runs before the test that restarts the switch: bmv2 keeps the nodes of its groups when it gets a program again,
+    and replicates twice from then on.
     """
     epoch = pair.next_epoch()
     outer = bytearray(
@@ -207,7 +207,7 @@ def test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum(pair: Pair)
             assert isinstance(rule, Aggregate)
             left = packet._replace(label=0xFFFFFFFF, bitmap=rule.flow, outer=without_checksum)
         assert leaving(pair, [Arrival(port, packet.encode())]) == [(out, left.encode()) for out in sent]
-    # Of the packets of a sum, the last one's headers are the sum's.
+    # The sum's headers are those of its last packet.
     arrivals = [contribution(worker, epoch, 7, ones) for worker in range(3)]
     last = Packet(13, epoch, 7, 0, ones, outer=bytes(outer))
     total = Packet(100, epoch, 7, 0b1111, (4,) * pair.values, outer=without_checksum)
@@ -222,7 +222,7 @@ def test_a_restarted_switch_has_forgotten_its_slots_and_its_counts(pair: Pair) -
     after = [contribution(worker, epoch, 3, ones) for worker in (3, 0, 1, 2)]
     assert leaving(pair, before) == []
     pair.restart()
-    # Epoch 0 and sequence 0 are what a fresh slot seems to be owned by.
+    # Epoch 0 and sequence 0 are the apparent owner of a fresh slot.
     frames = leaving(pair, [contribution(worker, pair.zero, 0, ones) for worker in range(4)] + after)
     assert [
         Packet(100, at, sequence, 0b1111, (4,) * pair.values, 0, job=7).encode()
@@ -232,7 +232,7 @@ def test_a_restarted_switch_has_forgotten_its_slots_and_its_counts(pair: Pair) -
 
 
 def test_nothing_malformed_changes_a_slot(pair: Pair) -> None:
-    """Between the contributions of a chunk comes everything that is wrong with a packet; the sum is right."""
+    """Between the contributions of a chunk comes every kind of wrong packet; the sum is right."""
     epoch = pair.next_epoch()
     ones = (1,) * pair.values
     good = [contribution(worker, epoch, 6, ones) for worker in range(4)]

@@ -1,4 +1,4 @@
-"""What a real bmv2 did with sequences of frames is what the reference model and softswitch do."""
+"""The reference model and softswitch answer sequences of frames as a real bmv2 did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""softswitch: replicas share their bytes until somebody changes them, and nobody sees that."""
+"""softswitch: replicas share their bytes until one is changed, and that is not visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABEL, NEXT = 50, 60
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("writer", [2, 3])
 def test_a_switch_that_changes_its_copy_changes_no_other(threads: int, writer: int) -> None:
-    """1 replicates to 2 and 3, on links in memory: one of them writes into what it gets, the other passes it on."""
+    """1 replicates to 2 and 3, on links in memory: one of them changes what it gets, the other passes it on."""
     from softswitch import Fabric, Match, Program
 
     program = Program.load(find("v1model", 4).program.read_bytes())

@@ -1,4 +1,4 @@
-"""What the compiler made of the register actions does what the model's functions do."""
+"""The compiled register actions do what the model's functions do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compiled() -> dict[str, salu.Register]:
 
 
 def action_of(register: str, name: str) -> str:
-    """The compiled name of a register action."""
+    """Return the compiled name of a register action."""
     (found,) = [action for action in compiled()[register].actions if name in action]
     return found
 

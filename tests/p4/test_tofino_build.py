@@ -1,4 +1,4 @@
-"""The artifact for Tofino is what its sources say, and its toolchain is found, used or named as missing."""
+"""The artifact for Tofino matches its sources, and its toolchain is found, used or named as missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ both = pytest.mark.parametrize("target", ["tna", "t2na"])
 
 
 def tables(target: str, values: int | None = None) -> dict[str, dict[str, object]]:
-    """bf-rt.json's tables by the last part of their names."""
+    """Return bf-rt.json's tables by the last part of their names."""
     schema = json.loads(artifacts.find(target, values).program.read_text())
     return {table["name"].rpartition(".")[2]: table for table in schema["tables"]}
 
@@ -127,7 +127,7 @@ parser egress: ALL
 
 
 def build_folder(folder: Path, assembler: str, parser: str = PARSER) -> Path:
-    """A build folder of p4c whose compiler accepts everything."""
+    """Make a build folder of p4c whose compiler accepts everything."""
     compiler = """case "$*" in *--version*) echo "p4c-barefoot"; echo "Version 1.2.3"; exit;; esac
 echo "$@" > "$(dirname "$0")/said"
 while [ "$1" != -o ]; do shift; done
@@ -251,7 +251,7 @@ def test_a_binary_of_other_sources_is_not_installed(tmp_path: Path) -> None:
 
 
 def built_artifact(folder: Path) -> Path:
-    """The artifact with what only a switch needs, made up."""
+    """Make the artifact with made-up files that only a switch needs."""
     kept = artifacts.find("tna").directory
     (folder / "switch").mkdir(parents=True)
     for name in (artifacts.MANIFEST, artifacts.PROGRAMS["tna"], artifacts.P4INFO):
@@ -303,7 +303,7 @@ def test_a_release_that_is_not_whole_is_not_installed(tmp_path: Path, capsys: py
 
 
 def stage(number: int, alus: int) -> dict[str, object]:
-    """A stage of the compiler's report."""
+    """Return a stage of the compiler's report."""
     return {
         "stage_number": number,
         "rams": {"nRows": 8, "nColumns": 10, "srams": [1] * 40},
