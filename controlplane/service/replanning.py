@@ -13,14 +13,13 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import limited
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.changeover import Late, Work, change_over
+from controlplane.service.core.turns import SAME, Rate, Turns, goes_on, in_two_steps, worst_first
 from controlplane.service.network_state import NetworkState
 from controlplane.service.residual import with_loads
 from controlplane.service.running import RunningJob
-from controlplane.service.update import SAME, Update, UpdateError
+from controlplane.service.update import Update, UpdateError
 from controlplane.targets.base import TargetError
 
-REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
-"""Seconds until jobs that could not be planned again are tried once more; the last from then on."""
 TURN_SECONDS = 2.0
 """How long a change of a job's plan waits for the one before it."""
 CLOSE_SECONDS = 20.0
@@ -76,10 +75,10 @@ class Replanning:
                     wanted, _ = self._admissions.fair_plans(list(jobs.values()), fixed=late)
                 jobs = {name: job for name, job in jobs.items() if name in wanted}
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
-                less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
+                steps = in_two_steps(before, {name: wanted[name].rate_mbps for name in jobs})
                 failures: dict[str, str] = {}
                 done: dict[str, Update | None] = {}
-                for names in (less, [name for name in jobs if name not in less]):
+                for names in steps:
                     if not failures:
                         made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
                         done |= made_way
@@ -100,23 +99,21 @@ class Replanning:
     def reshared(self, job: RunningJob) -> bool:
         """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
         before = job.plan.version
-        rate = job.updater.reshare(self.state.of(job))
-        if rate is not None and job.plan.version != before:
-            self._log(f"job {job.name}: new shares for trees that are intact, {rate:.4g} Mbit/s; no switch is written")
-        return rate is not None
+        carried = job.updater.reshare(self.state.of(job))
+        if carried is not None and job.plan.version != before:
+            words = f"new shares for trees that are intact, {carried:.4g} Mbit/s; no switch is written"
+            self._log(f"job {job.name}: {words}")
+        return carried is not None
 
     def most_of(self, job: RunningJob) -> float:
         """What a job may have when it is planned again by itself: no more than it was given, while there are others:
         whoever comes first would take what these had."""
         return job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
 
-    def worst_first(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
-        """Those that have the least of what they were given."""
-
-        def part(job: RunningJob) -> float:
-            return job.plan.rate_mbps / max(job.updater.home.rate_mbps, SAME)
-
-        return sorted(jobs, key=part)
+    def worst_first(self, jobs: Iterable[RunningJob], late: Collection[str] = ()) -> list[RunningJob]:
+        """In the order in which they are planned (core/turns.py)."""
+        found = {job.name: job for job in jobs}
+        return [found[name] for name in worst_first({name: rate(job) for name, job in found.items()}, late)]
 
     def end(self) -> None:
         """Nothing is planned any more but what is being planned now."""
@@ -131,22 +128,20 @@ class Replanning:
             thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        said: dict[str, str] = {}
-        tries = 0
+        turns = Turns()
         while True:
-            waiting = None if not tries else REPLAN_PAUSES[min(tries, len(REPLAN_PAUSES)) - 1]
-            tries = 0 if self._wanted.wait(waiting) else tries
+            if self._wanted.wait(turns.pause):
+                turns = turns.asked()
             if self.closed:
                 return
             self._wanted.clear()
             try:
-                failures = self._plan_all(said)
+                failures = self._plan_all(turns.said)
             except Exception as error:  # the thread must not end; whatever it was is said
                 failures = {"all": f"{type(error).__name__}: {error}"}
-            for name, words in failures.items():
-                if said.get(name) != words:
-                    self._log(f"job {name} was not planned again: {words}")
-            said, tries = failures, tries + 1 if failures else 0
+            turns, lines = turns.over(failures)
+            for line in lines:
+                self._log(line)
 
     def _plan_all(self, late: Collection[str] = ()) -> dict[str, str]:
         """Why a job was not planned again, by its name. late: those that were not, before; they come last."""
@@ -168,7 +163,7 @@ class Replanning:
             return {}
         # One after the other: each is planned on what the others leave.
         moved_on = False
-        for job in sorted(self.worst_first(self.state.jobs.staying()), key=lambda one: one.name in late):
+        for job in self.worst_first(self.state.jobs.staying(), late):
             if self.closed or not self.state.jobs.runs(job):
                 continue
             try:
@@ -184,8 +179,8 @@ class Replanning:
                 self._answers["plans changed"] += 1
                 self._log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
             failures |= failed if self.state.jobs.runs(job) else {}
-        if moved_on and any(self._has_less(job) for job in self.state.jobs.staying()):
-            self._wanted.set()  # another may have made room meanwhile
+        if goes_on(moved_on, map(rate, self.state.jobs.staying())):
+            self._wanted.set()
         return failures
 
     def _all_home(self) -> bool:
@@ -193,7 +188,7 @@ class Replanning:
         the other they may not find there: what one goes around by is another's way.)"""
         jobs = self.state.jobs.staying()
         homes = {job.name: job.updater.home for job in jobs}
-        if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
+        if len(jobs) < 2 or not any(rate(job).less for job in jobs):
             return False
         for job in jobs:
             home, state = homes[job.name], self.state.of(job)
@@ -212,14 +207,15 @@ class Replanning:
         self._log("all jobs have again what they were given")
         return True
 
-    def _has_less(self, job: RunningJob) -> bool:
-        """Than it was given."""
-        return job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
-
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
         updater = job.updater
         most = self.most_of(job) if plan is None else None
         return lambda moved: updater.update(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
+
+
+def rate(job: RunningJob) -> Rate:
+    """What a job has, and what it was given."""
+    return Rate(job.plan.rate_mbps, job.updater.home.rate_mbps)
 
 
 def entries(updates: Iterable[Update | None]) -> str:
