@@ -1,12 +1,15 @@
-"""What all tests share, and which are the essentials: ``pytest -m quick`` (``make quick``), under two minutes."""
+"""Settings that all tests share, and the list of essential tests that ``pytest -m quick`` (``make quick``) runs in
+under two minutes.
+"""
 
 import signal
 from pathlib import Path
 
 import pytest
 
-# By file below tests/: all of its tests, or those whose name begins with one of these. From each part of the system
-# what breaks first when something is wrong; `test_essentials.py` says so when a name here leads nowhere.
+# The essential tests by file below tests/: all tests of the file, or those whose names begin with one of these
+# prefixes. They are, for each part of the system, the tests that fail first when something is wrong;
+# `test_essentials.py` fails when a name here does not exist.
 ALL = ("",)
 QUICK: dict[str, tuple[str, ...]] = {
     "test_essentials.py": ALL,
@@ -34,8 +37,8 @@ QUICK: dict[str, tuple[str, ...]] = {
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: one of the essentials (listed in tests/conftest.py)")
-    # A shell starts background commands with SIGINT ignored, and processes hand that on: tests that press Ctrl-C in a
-    # process of theirs would wait for nothing.
+    # A shell starts background commands with SIGINT ignored, and child processes inherit that: tests that press Ctrl-C
+    # in a child process would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

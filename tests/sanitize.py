@@ -3,10 +3,10 @@
     python -m tests.sanitize [address] [undefined] [thread] [--rounds N]
 
 `address` finds wrong accesses of memory (ASan), `undefined` undefined behaviour (UBSan), `thread` data races (TSan).
-All of a job (tests/sanitized.py) runs with instrumented libraries: sums with loss, other collectives, configurations
-that change under way, interfaces that are made again, forks, ends in the middle. Needs root (it makes network
-namespaces) and the compiler's sanitizer libraries. Exit status: 0 nothing was found; 1 something was, and is printed;
-2 it cannot run here, for the reason that is printed.
+A whole job (tests/sanitized.py) runs with instrumented libraries: sums with loss, other collectives, configurations
+that change during sums, interfaces that are made again, forks, and closing in the middle of a sum. Needs root (it makes
+network namespaces) and the compiler's sanitizer libraries. Exit status: 0 when nothing was found; 1 when something
+was, which is printed; 2 when it cannot run here, with the reason printed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLAGS = {
 }
 KINDS = tuple(FLAGS)
 LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
-# Python, numpy and gRPC are not instrumented: what they do with memory is not looked at, nor what they never free.
+# Python, numpy and gRPC are not instrumented: their memory accesses are not checked, nor their leaks reported.
 OPTIONS = {
     "address": ("ASAN_OPTIONS", "detect_leaks=0"),
     "undefined": ("UBSAN_OPTIONS", "print_stacktrace=1"),
@@ -37,7 +37,10 @@ SECONDS = 600
 
 
 def environment(kind: str, log: Path) -> dict[str, str]:
-    """What a process needs to run with instrumented libraries. Raises OSError with the reason why it cannot here."""
+    """Return the environment that a process needs for instrumented libraries.
+
+    Raises OSError with the reason why it cannot run here.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         raise OSError("there is no C compiler (cc)")
@@ -51,7 +54,7 @@ def environment(kind: str, log: Path) -> dict[str, str]:
     flags = f"{FLAGS[kind]} -g -O1 -fno-omit-frame-pointer"
     made = {"INART_CFLAGS": flags, "SOFTSWITCH_CFLAGS": flags, "LD_PRELOAD": str(path.resolve())}
     made[option] = f"{text}:log_path={log}"
-    made["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its handlers and a sanitizer's fork do not go together
+    made["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # gRPC's fork handlers do not work together with a sanitizer's fork.
     probe = subprocess.run(
         [sys.executable, "-c", "import ctypes, numpy"],
         env=os.environ | made,
@@ -65,8 +68,10 @@ def environment(kind: str, log: Path) -> dict[str, str]:
 
 
 def reports(kind: str, rounds: int) -> str:
-    """What the sanitizer has found; empty: nothing. Raises OSError when it cannot run here, RuntimeError when the job
-    failed."""
+    """Return what the sanitizer has found, or "" for nothing.
+
+    Raises OSError when it cannot run here, and RuntimeError when the job failed.@ tests/fuzz/differential.py
+    """
     with tempfile.TemporaryDirectory(prefix="inart-sanitize-") as folder:
         log = Path(folder) / "report"
         command = [sys.executable, "-m", "tests.sanitized", str(rounds)]

@@ -1,4 +1,6 @@
-"""A whole job in one process, and softswitch in another, with what happens to jobs: run by tests/sanitize.py."""
+"""Runs a whole job in one process and softswitch in another, with the events of a job's life; started by
+tests/sanitize.py.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,19 @@ from worker_agent.io_options import IoOptions
 WORKERS, SERVERS, VALUES, ELEMENTS = 3, 2, 64, 60_000
 CHILD_SECONDS = 20.0
 MOST_SECONDS = 120.0
-"""Of a round; what takes longer hangs, and says where."""
+"""The most seconds of a round; a round that takes longer hangs, and the stacks of its threads are printed."""
 TREES = (TreeShape(0, 0.5, True), TreeShape(1, 0.3, False), TreeShape(1, 0.2, True))
 
 
 def reduce(rig: Rig, elements: int = ELEMENTS) -> None:
-    """A sum of whole numbers, which is exact."""
+    """Reduce whole numbers, whose sum is exact, and check the result."""
     tensors = [np.full(elements, worker + 1, np.float32) for worker in range(WORKERS)]
     finish(rig.submit(tensors))
     assert all((tensor == sum(range(1, WORKERS + 1))).all() for tensor in tensors)
 
 
 def under_way(rig: Rig, op: str = "sum") -> list[np.ndarray]:
-    """Starts sums that will not end well, while the trainer writes into the tensors."""
+    """Start sums that will not complete, while the trainer writes into the tensors."""
     tensors = [np.ones(20 * ELEMENTS, np.float32) for _ in range(WORKERS)]
     before = rig.engines[0].stats().packets_sent
     rig.submit(tensors, op)
@@ -46,8 +48,10 @@ def under_way(rig: Rig, op: str = "sum") -> list[np.ndarray]:
 
 
 def fork(rig: Rig) -> None:
-    """A child that ends without having touched anything. A sanitizer's own locks may be held when a process with
-    threads forks, and its child may then wait for ever: that says nothing of our code (test_forked.py is without)."""
+    """Fork a child that ends without having touched anything. A sanitizer's own locks may be held when a process with
+    threads forks, and its child may then wait for ever. That says nothing about our code; test_forked.py tests it
+    without sanitizers.
+    """
     child = os.fork()
     if child == 0:
         for agent in (*rig.engines, *rig.servers):
@@ -65,7 +69,7 @@ def fork(rig: Rig) -> None:
 
 
 def life(network: StarNetwork, switch: Switch, io: IoOptions) -> None:
-    """From the first sum to the end in the middle of one."""
+    """Run a job from its first sum until it is closed in the middle of a sum."""
     hosts = list(network.hosts)
     job = star(WORKERS, SERVERS, TREES, values_per_packet=VALUES, slots=64, rate_mbps=40, hosts=hosts, gathers=True)
     with Rig(network, switch, job, io=io) as rig:

@@ -1,4 +1,4 @@
-"""Links in the documentation lead to files that there are."""
+"""Links in the documentation lead to files that exist."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The list of essential tests (tests/conftest.py) leads to tests that there are."""
+"""The list of essential tests (tests/conftest.py) names tests that exist."""
 
 import ast
 from pathlib import Path

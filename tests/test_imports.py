@@ -1,4 +1,4 @@
-"""Imports between packages go one way, as docs/architecture.md has it."""
+"""Imports between packages go one way, as docs/architecture.md describes."""
 
 import ast
 import subprocess
@@ -37,27 +37,29 @@ MAY_IMPORT = {
     "examples": AGENT | {"worker_agent.torch"},
     "topologies": CLI | AGENT | {"ps_server", "overlay", "overlay.core", "overlay.net", "overlay.sim"},
 }
-"""Of each package, which others its files may import; evaluation and tests may import all."""
+"""For each package, the other packages that its files may import; evaluation and tests may import all."""
 
 PURE = {"controlplane.service.core": {"threading", "time", "queue", "socket", "os", "pathlib", "random", "logging"}}
-"""Packages that decide and do nothing: libraries with effects, or with a clock, that they do not import."""
+"""Packages that decide but have no effects: the libraries with effects or a clock that they must not import."""
 
 ONLY_IN = {
     "torch": {"worker_agent.torch", "overlay.net", "overlay.sites", "examples"},
     "grpc": {"controlplane.common", "controlplane.targets", "controlplane.service", "softswitch"},
 }
-"""Libraries that only these packages import when they are imported themselves (in a function, any may)."""
+"""Libraries that only these packages may import when they are imported themselves (inside a function any package
+may).
+"""
 
 
 def package(module: str) -> str | None:
-    """The longest known package that a module is in; None: it is not ours, or free to import all."""
+    """Return the longest known package that a module is in, or None when it is not ours or free to import all."""
     parts = module.split(".")
     names = (".".join(parts[:k]) for k in range(len(parts), 0, -1))
     return next((name for name in names if name in MAY_IMPORT or name in ("evaluation", "tests")), None)
 
 
 def imported(file: Path, *, at_once: bool = False) -> set[str]:
-    """Modules that a file names in imports; at_once: only those outside functions and TYPE_CHECKING."""
+    """Return the modules that a file imports; at_once: only imports outside functions and TYPE_CHECKING."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:

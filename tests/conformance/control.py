@@ -1,4 +1,4 @@
-"""Carries out STF statements over P4Runtime, so the same way on every switch that speaks it."""
+"""Carries out STF statements over P4Runtime, and therefore in the same way on every switch that speaks it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Named = TypeVar("Named")
 
 
 class ExpectationFailed(Exception):
-    """A counter or register does not hold what the file says."""
+    """A counter or register does not hold the value that the STF file expects."""
 
 
 def named(objects: Iterable[Named], name: str, what: str) -> Named:
-    """The object of that name, or the only one whose name ends in it."""
+    """Return the object with this name, or the only object whose name ends in it."""
     found = list(objects)
     exact = [o for o in found if name in (o.preamble.name, o.preamble.alias)]  # type: ignore[attr-defined]
     ending = [o for o in found if o.preamble.name.endswith(name)]  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ class Controller:
     def _entry(
         self, table: p4info_pb2.Table, keys: Iterable[tuple[str, str]], priority: int | None
     ) -> p4runtime_pb2.TableEntry:
-        """An entry without action."""
+        """Return a table entry with match fields and priority but without an action."""
         entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id)
         kinds = p4info_pb2.MatchField
         if any(f.match_type in (kinds.TERNARY, kinds.RANGE, kinds.OPTIONAL) for f in table.match_fields):
@@ -128,7 +128,7 @@ class Controller:
         if field.match_type == kinds.EXACT:
             entry.match.add(field_id=field.id).exact.value = as_bytes(number(text or "0"))
         elif text is None:
-            return  # P4Runtime leaves out what may be anything
+            return  # P4Runtime leaves out a field that may have any value.
         elif field.match_type == kinds.LPM:
             value, length = _prefix(text, field.bitwidth)
             if length:
@@ -229,11 +229,12 @@ class Controller:
         self._upsert(action_profile_group=entry)
 
     def _upsert(self, **entity: Any) -> None:
-        """Insert, or modify what is there."""
+        """Insert the entity; modify it when it already exists."""
         try:
             self._write(INSERT, **entity)
         except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.UNKNOWN:  # not the status of a batch
+            # Any other status than that of a failed batch is an error of another kind.
+            if error.code() != grpc.StatusCode.UNKNOWN:
                 raise
             self._write(MODIFY, **entity)
 
@@ -308,7 +309,7 @@ BITS_PER_DIGIT = {"0x": 4, "0b": 1, "0o": 3}
 
 
 def _masked(text: str, width: int) -> tuple[int, int]:
-    """(value, mask) of a ternary key: V, V&&&MASK, or digits some of which are *."""
+    """Return (value, mask) of a ternary key: V, V&&&MASK, or digits some of which are ``*``."""
     full = (1 << width) - 1
     value, ampersands, mask = text.partition("&&&")
     if ampersands:
@@ -324,7 +325,7 @@ def _masked(text: str, width: int) -> tuple[int, int]:
 
 
 def _prefix(text: str, width: int) -> tuple[int, int]:
-    """(value, prefix length) of an LPM key: V/LENGTH, or digits of which the last ones may be *."""
+    """Return (value, prefix length) of an LPM key: V/LENGTH, or digits of which the last ones may be ``*``."""
     value, slash, length = text.partition("/")
     if slash:
         bits = number(length)

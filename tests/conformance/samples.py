@@ -1,4 +1,4 @@
-"""A sample: a P4 program and its STF file. Compiles it, runs it on a target, judges the outcome."""
+"""Compiles a sample (a P4 program and its STF file), runs it on a target and judges the outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """``outcome``: pass, fail (it runs, and something is not as expected) or unsupported (it does not load)."""
+    """The result of one sample.
+
+    ``outcome``: pass, fail (it runs, and something is not as expected) or unsupported (it does not load).
+    """
 
     name: str
     outcome: str
@@ -43,17 +46,20 @@ class Result:
 
 
 class NotCompiled(Exception):
-    """p4c refuses the program, or it is for another architecture."""
+    """p4c refuses the program, or the program is for another architecture."""
 
 
 def find(folder: Path) -> list[Sample]:
-    """The pairs NAME.p4 and NAME.stf of a folder, by name."""
+    """Return the pairs NAME.p4 and NAME.stf of a folder, ordered by name."""
     pairs = ((path, path.with_suffix(".p4")) for path in sorted(folder.glob("*.stf")))
     return [Sample(path.stem, program, path) for path, program in pairs if program.exists()]
 
 
 def compile_sample(sample: Sample, directory: Path, std: str = STANDARD) -> tuple[bytes, str]:
-    """(bmv2 JSON, P4Info as text) of a program in this version of P4. Raises ``NotCompiled``."""
+    """Return (bmv2 JSON, P4Info as text) of a sample's program, compiled for this version of P4.
+
+    Raises ``NotCompiled``.
+    """
     included = re.search(r'#include\s*[<"](?:.*/)?(psa|pna|dpdk/pna|ubpf_model|ebpf_model)\.p4[>"]',
                          sample.program.read_text(errors="replace"))  # fmt: skip
     if included:
@@ -71,7 +77,7 @@ def compile_sample(sample: Sample, directory: Path, std: str = STANDARD) -> tupl
 
 
 def _without_removed_tables(info: str, config: bytes) -> str:
-    """The P4Info without the tables that p4c describes in it although it has optimised them away."""
+    """Return the P4Info without the tables that p4c describes in it although it has optimised them away."""
     parsed = text_format.Parse(info, p4info_pb2.P4Info())
     present = {table["name"] for pipeline in json.loads(config)["pipelines"] for table in pipeline["tables"]}
     for table in [t for t in parsed.tables if t.preamble.name not in present]:
@@ -80,7 +86,7 @@ def _without_removed_tables(info: str, config: bytes) -> str:
 
 
 def run_sample(sample: Sample, target: str, std: str = STANDARD) -> Result:
-    """Compile and run. Never raises for what is wrong with the sample or the switch: that is the result."""
+    """Compile and run a sample. Never raises for a defect of the sample or the switch: the result reports it."""
     start = time.monotonic()
 
     def result(outcome: str, reason: str = "") -> Result:
@@ -103,9 +109,10 @@ def run_sample(sample: Sample, target: str, std: str = STANDARD) -> Result:
 
 
 def run_compiled(path: Path, config: bytes, info: str, target: str) -> tuple[list[str], str]:
-    """Run an STF file against a compiled program: (what was not as expected, a note). As with p4c's own runner, a port
-    that the file does not name is not connected. A program that P4Runtime cannot describe is loaded past it if the file
-    needs no control plane; the note says so."""
+    """Run an STF file against a compiled program and return (differences from what is expected, a note). As with p4c's
+    own runner, a port that the file does not name is not connected. A program that P4Runtime cannot describe is loaded
+    without P4Runtime if the file needs no control plane; the note says so.
+    """
     statements = stf.read(path)
     ports = sorted({s.port for s in statements if isinstance(s, stf.Packet | stf.Expect)})
     switch = TARGETS[target](config, ports)
@@ -170,8 +177,9 @@ def _play(statements: list[stf.Statement], switch: Switch, controller: Controlle
 
 
 def compare(expected: list[stf.Expect], received: Frames) -> list[str]:
-    """What differs: per port, the same number of frames in the same order; an expectation without pattern allows all
-    that leave its port."""
+    """Return the differences between expected and received frames. On each port the same number of frames must leave in
+    the same order; an expectation without a pattern allows any frames on its port.
+    """
     problems: list[str] = []
     for port in sorted({e.port for e in expected} | set(received)):
         wanted = [e for e in expected if e.port == port]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 
 class StfError(Exception):
-    """A statement that is not STF; the message has the file's line."""
+    """A statement is not valid STF; the message names the line of the file."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ class Packet:
 
 @dataclass(frozen=True)
 class Expect:
-    """``pattern``: hex digits and ``*``; empty: anything. ``exact``: nothing may follow."""
+    """The expectation of one frame.
+
+    ``pattern``: hex digits and ``*``, or empty for any frame. ``exact``: no byte may follow the pattern.
+    """
 
     port: int
     pattern: str
@@ -77,14 +80,14 @@ class Expect:
 class CheckCounter:
     counter: str
     index: int
-    unit: str  # packets or bytes
+    unit: str  # "packets" or "bytes"
     comparison: str
     number: int
 
 
 @dataclass(frozen=True)
 class Command:
-    """A statement of bmv2's command line: name and arguments."""
+    """A statement of bmv2's command line: its name and its arguments."""
 
     name: str
     arguments: tuple[str, ...]
@@ -115,7 +118,7 @@ COMMANDS = {
     "delete": 3,
     "value_set": 1,
 }
-"""Each with the fewest arguments that it takes."""
+"""Maps each command to the smallest number of arguments that it takes."""
 
 _CALL = re.compile(r'"?(?P<action>[^\s("]+)"?\s*\((?P<arguments>[^)]*)\)\s*(=\s*\w+)?$')
 _COUNTER = re.compile(r"(?P<name>[^\s(]+)\s*\((?P<index>\w+)\)(?:\s+(?P<unit>packets|bytes)\s*"
@@ -123,7 +126,7 @@ _COUNTER = re.compile(r"(?P<name>[^\s(]+)\s*\((?P<index>\w+)\)(?:\s+(?P<unit>pac
 
 
 def number(text: str) -> int:
-    """A plain number of STF."""
+    """Return the value of a plain STF number."""
     try:
         return int(text, 10) if text.isdigit() else int(text, 0)
     except ValueError:
@@ -131,12 +134,12 @@ def number(text: str) -> int:
 
 
 def read(path: Path) -> list[Statement]:
-    """The statements of a file. Raises ``StfError``."""
+    """Return the statements of a file. Raises ``StfError``."""
     return read_text(path.read_text(), f"{path.name}:")
 
 
 def read_text(text: str, where: str = "line ") -> list[Statement]:
-    """The statements of a text; ``where``, then the line's number, begins the message of a ``StfError``."""
+    """Return the statements of a text. The message of a ``StfError`` begins with ``where`` and the line's number."""
     statements: list[Statement] = []
     for at, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].strip()
@@ -189,7 +192,7 @@ def _statement(line: str) -> Statement:
 
 
 def call(text: str) -> Call:
-    """``ACTION(PARAM:VALUE, ...)``."""
+    """Parse ``ACTION(PARAM:VALUE, ...)``."""
     match = _CALL.match(text.strip())
     if match is None:
         raise StfError(f"not an action call: {text!r}")

@@ -18,44 +18,51 @@ from softswitch.p4runtime import P4RuntimeServer
 from tests.support import switches
 
 Frames = dict[int, list[bytes]]
-"""By port, in the order in which they left it."""
+"""Maps each port to the frames that left by it, in the order in which they left."""
 
 DEADLINE = 30.0
 DEVICE_ID = 1
 
 
 class Switch(ABC):
-    """A running switch without a program, served over P4Runtime at ``address``."""
+    """A running switch without a program, which serves P4Runtime at ``address``."""
 
     address: str
 
     @abstractmethod
     def load(self, config: bytes) -> bool:
-        """Load a program past P4Runtime; False if that cannot be done."""
+        """Load a program without P4Runtime. Returns False if the switch cannot do that."""
 
     @abstractmethod
     def send(self, port: int, frame: bytes) -> None:
-        """Give it a frame."""
+        """Send the switch a frame on this port."""
 
     @abstractmethod
     def settle(self, expected: int = 0) -> None:
-        """Return when the frames sent so far have been processed; ``expected``: how many should have left by then."""
+        """Return when the frames sent so far have been processed.
+
+        ``expected``: the number of frames that should have left by then.
+        """
 
     @abstractmethod
     def received(self) -> Frames:
-        """Everything that the switch has sent so far."""
+        """Return everything that the switch has sent so far."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop it."""
+        """Stop the switch."""
 
 
 class Softswitch(Switch):
-    """softswitch, with its P4Runtime server, in this process. Raises ``SoftswitchError`` for what it cannot load."""
+    """softswitch with its P4Runtime server in this process.
+
+    Raises ``SoftswitchError`` for a program that it cannot load.
+    """
 
     def __init__(self, config: bytes, ports: Sequence[int], threads: int = 1) -> None:
         del ports
-        Program.load(config)  # for the exception: over P4Runtime it would be a status with the same text
+        # This raises the exception itself; over P4Runtime it would be a status with the same text.
+        Program.load(config)
         self._frames: Frames = {}
         self._directory = tempfile.TemporaryDirectory(prefix="conformance-")
         self._fabric = Fabric(threads, seed=1)
@@ -73,7 +80,7 @@ class Softswitch(Switch):
             self._frames.setdefault(out, []).append(data)
 
     def settle(self, expected: int = 0) -> None:
-        """``send`` returns when the frame is done."""
+        """Do nothing, because ``send`` returns only when the frame has been processed."""
 
     def received(self) -> Frames:
         return self._frames
@@ -84,13 +91,13 @@ class Softswitch(Switch):
         self._directory.cleanup()
 
 
-QUIET = 0.15  # seconds without output after which bmv2 is taken to be done
-SETTLE = 0.4  # seconds that bmv2 may take to use a program or entries that it has acknowledged
-PATIENCE = 5.0  # seconds that it may take for the frames that are expected
+QUIET = 0.15  # Seconds without output after which bmv2 is taken to have processed everything.
+SETTLE = 0.4  # Seconds that bmv2 may need until a program or entries that it has acknowledged take effect.
+PATIENCE = 5.0  # Seconds that bmv2 may need for the frames that are expected.
 
 
 def _packet_type() -> type[message.Message]:
-    """bmv2's PacketStreamRequest and -Response, which have the same fields."""
+    """Return the message type of bmv2's PacketStreamRequest and PacketStreamResponse, which have the same fields."""
     file = descriptor_pb2.FileDescriptorProto(name="conformance/dataplane.proto", package="p4.bm", syntax="proto3")
     declared = file.message_type.add(name="PacketStreamMessage")
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -104,8 +111,11 @@ def _packet_type() -> type[message.Message]:
 
 
 class Bmv2(Switch):
-    """simple_switch_grpc; frames go in and out over its gRPC data plane, because an interface would not carry frames as
-    short as some samples have."""
+    """bmv2's simple_switch_grpc.
+
+    Frames go in and out over its gRPC data plane, because an interface would not carry frames as short as those of some
+    samples.
+    """
 
     def __init__(self, config: bytes, ports: Sequence[int]) -> None:
         del config, ports
@@ -135,14 +145,14 @@ class Bmv2(Switch):
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=self._type.FromString,
         )
-        while True:  # the switch refuses the stream until it has a program
+        while True:  # The switch refuses the stream until it has a program.
             requests: queue.SimpleQueue[message.Message | None] = queue.SimpleQueue()
             stream = call(iter(requests.get, None))
             if self._closed.wait(SETTLE / 2):
                 return
             if stream.is_active():
                 break
-            requests.put(None)  # ends the thread that reads it
+            requests.put(None)  # None ends the thread that reads this queue.
         self._requests = requests
         self._ready.set()
         try:
@@ -150,7 +160,7 @@ class Bmv2(Switch):
                 self._frames.setdefault(response.port, []).append(response.packet)
                 self._last = time.monotonic()
         except grpc.RpcError:
-            pass  # the switch has ended, or been ended
+            pass  # The switch has ended by itself or has been stopped.
 
     def load(self, config: bytes) -> bool:
         del config

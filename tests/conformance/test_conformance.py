@@ -1,5 +1,6 @@
-"""The programs of ``programs/`` do on softswitch what their STF files say (bmv2 does the same: run it with
-``python -m tests.conformance tests/conformance/programs --target bmv2``), and the runner notices when they don't."""
+"""The programs of ``programs/`` do on softswitch what their STF files say, and the runner notices when they do not.
+bmv2 does the same: run ``python -m tests.conformance tests/conformance/programs --target bmv2``.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_unsupported_is_not_a_failure(tmp_path: Path) -> None:
 
 
 def test_artifacts_are_of_the_sources(tmp_path: Path) -> None:
-    """p4c, where there is one, makes the same JSON of the programs again."""
+    """p4c, where it is installed, compiles the programs to the same JSON again."""
     if shutil.which(COMPILER) is None:
         pytest.skip(f"{COMPILER} is not on PATH")
     from tests.conformance.samples import compile_sample

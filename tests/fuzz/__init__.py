@@ -1,1 +1,3 @@
-"""Fuzzers of softswitch that run longer than tests: ``python -m tests.fuzz.differential`` and others, see --help."""
+"""Fuzzers of softswitch that run longer than tests: ``python -m tests.fuzz.differential`` and others (see
+``--help``).
+"""

@@ -1,4 +1,4 @@
-"""Builds the fuzzing harness of one program with sanitizers, and makes inputs for it."""
+"""Builds the fuzzing harness of one program with sanitizers and makes initial inputs for it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HARNESS = Path(__file__).with_name("harness.c")
 SANITIZERS = "address,undefined"
 WARNINGS = ("-std=gnu11", "-g", "-O1", "-march=native", "-fno-strict-aliasing", "-fno-omit-frame-pointer",
             "-fno-sanitize-recover=undefined", "-pthread", "-w")  # fmt: skip
-CHOICES = 4  # of each action profile: a power of two, of which table entries have one
+CHOICES = 4  # Number of choices of each action profile that table entries can have; it must be a power of two.
 COVERED = ("tables.c", "bitmaps.c", "switch.c", "offload.c", "buffer.c", "profiles.c", "meters.c", "value_sets.c")
-"""Of the runtime, what inputs can reach; the rest is threads, sockets and timers."""
+"""The files of the runtime that inputs can reach; the others are threads, sockets and timers."""
 
 
 @functools.cache
 def missing_libfuzzer() -> str | None:
-    """Why coverage-guided fuzzing cannot run here; None when it can."""
+    """Return why coverage-guided fuzzing cannot run here, or None when it can."""
     clang = shutil.which("clang")
     if clang is None:
         return "clang is not on PATH (Debian: apt-get install clang libclang-rt-14-dev)"
@@ -49,7 +49,7 @@ def missing_libfuzzer() -> str | None:
 
 @functools.cache
 def missing_sanitizers(compiler: str) -> str | None:
-    """Why ``compiler`` cannot build with sanitizers; None when it can."""
+    """Return why ``compiler`` cannot build with sanitizers, or None when it can."""
     if shutil.which(compiler) is None:
         return f"{compiler} is not on PATH"
     with tempfile.TemporaryDirectory() as work:
@@ -62,7 +62,7 @@ def missing_sanitizers(compiler: str) -> str | None:
 
 
 def _actions(name: str, n: int, code: Generated, action_ids: Sequence[int], size: int) -> tuple[list[str], str]:
-    """C of what each action's parameters may be, and the name of the array of it."""
+    """Return C that defines the bits that each action's parameters may have, and the name of the array of them."""
     actions = _parameter_bits(code, action_ids, size)
     lines = [f"static const uint8_t {name}_params_{n}_{i}[] = {{{', '.join(map(str, data))}}};"
              for i, data in enumerate(actions)]  # fmt: skip
@@ -72,7 +72,7 @@ def _actions(name: str, n: int, code: Generated, action_ids: Sequence[int], size
 
 
 def _parameter_bits(code: Generated, action_ids: Sequence[int], size: int) -> list[bytes]:
-    """For each action the bits that the ``size`` bytes of parameters may have, as the native code has them."""
+    """Return, for each action, the bits that its ``size`` bytes of parameters may have in the native code's layout."""
     found: list[bytes] = []
     for action_id in action_ids:
         data = bytearray(max(size, 1))
@@ -85,8 +85,10 @@ def _parameter_bits(code: Generated, action_ids: Sequence[int], size: int) -> li
 
 
 def _tables_header(code: Generated) -> str:
-    """fuzz_tables.h: per table the bits that a key may have and, per action, those that its parameters may have; the
-    same of the actions of each action profile. An entry of a table with a profile has the number of a choice."""
+    """Return the text of fuzz_tables.h. It has the bits that a key may have, per table, and the bits that parameters
+    may have, per action of the table; and the same for the actions of each action profile. An entry of a table with a
+    profile has the number of a choice.
+    """
     lines = ["#include <stdint.h>",
              "struct fuzz_table { uint32_t n_actions, params_bytes; const uint64_t *key; "
              "const uint8_t *const *actions; };",
@@ -128,7 +130,8 @@ def _tables_header(code: Generated) -> str:
 def build(
     config: bytes, directory: Path, *, libfuzzer: bool, compiler: str = "clang", runtime: Path | None = None
 ) -> Path:
-    """Compile harness, runtime and a program's generated code. Raises ``SoftswitchError`` for what does not load.
+    """Compile the harness, the runtime and a program's generated code. Raises ``SoftswitchError`` for a program that
+    does not load.
 
     ``runtime``: a folder where the runtime's objects are kept from one program to the next.
     """
@@ -160,7 +163,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def inputs(artifacts: Artifacts, known: Sequence[bytes], count: int, seed: int) -> list[bytes]:
-    """Inputs to begin with: table entries, groups, and frames that walk the program's parser."""
+    """Return initial inputs: table entries, groups, and frames that walk the program's parser."""
     source = random.Random(seed)
     config = artifacts.config
     program = read_program(config)
@@ -175,7 +178,7 @@ def inputs(artifacts: Artifacts, known: Sequence[bytes], count: int, seed: int) 
             plan = source.choice(list(code.tables.values()))
             ops += bytes([8, plan.index, source.randrange(256), source.randrange(256), source.randrange(3)])
             ops += source.randbytes(8 * plan.key_words + plan.params_bytes)
-        if info.tables and source.random() < 0.1:  # many masks: tables keep bitmaps then
+        if info.tables and source.random() < 0.1:  # Many masks make the tables keep bitmaps.
             plan = source.choice(list(code.tables.values()))
             size = 16 * plan.key_words + sum(2 * plan.key_places[i][1] for i in plan.ranges) + plan.params_bytes
             for _ in range(source.randrange(17, 40)):

@@ -1,4 +1,4 @@
-"""A case: a program, control-plane statements, frames. Runs on either switch; is written as an STF file."""
+"""A case is a program, control-plane statements and frames; it runs on either switch and is written as an STF file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ PROGRAM_LINE = "# program: "
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A compiled program. ``path``: its JSON relative to the repository if it is in it, else a name."""
+    """A compiled program.
+
+    ``path``: the path of its JSON relative to the repository if it is in the repository, else a name.
+    """
 
     path: str
     config: bytes
@@ -37,12 +40,12 @@ class Case:
 
 
 def multiset(frames: Frames) -> dict[int, list[bytes]]:
-    """What left each port, in no order: bmv2's threads overtake each other."""
+    """Return the frames of each port sorted, because bmv2's threads overtake each other."""
     return {port: sorted(out) for port, out in sorted(frames.items()) if out}
 
 
 def as_text(statement: Statement) -> str:
-    """The STF line of a control-plane statement."""
+    """Return the STF line of a control-plane statement."""
     if isinstance(statement, Command):
         return " ".join((statement.name, *statement.arguments))
     assert isinstance(statement, Add | SetDefault)
@@ -55,7 +58,7 @@ def as_text(statement: Statement) -> str:
 
 
 def write(path: Path, case: Case, answers: Frames, comment: Sequence[str]) -> None:
-    """An STF file of a case with what it should lead to."""
+    """Write an STF file of a case and the frames that it should lead to."""
     lines = [PROGRAM_LINE + case.artifacts.path, *(f"# {line}" for line in comment)]
     lines += [as_text(s) for s in case.statements]
     lines += [f"packet {port} {frame.hex()}" for port, frame in case.frames]
@@ -65,7 +68,7 @@ def write(path: Path, case: Case, answers: Frames, comment: Sequence[str]) -> No
 
 
 def read(path: Path, root: Path) -> tuple[Case, Frames]:
-    """A file that :func:`write` wrote; the program is below ``root``."""
+    """Read a file that :func:`write` wrote; the program's path is relative to ``root``."""
     first = path.read_text().splitlines()[0]
     if not first.startswith(PROGRAM_LINE):
         raise stf.StfError(f"{path.name} does not begin with {PROGRAM_LINE!r}")

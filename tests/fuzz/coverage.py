@@ -31,13 +31,16 @@ OURS = (
     "tests/softswitch/p4runtime/digests.json",
 )
 MEMORY_MIB = 2048
-INPUT_SECONDS = 10  # an input that takes longer is a finding
+INPUT_SECONDS = 10  # An input that takes longer than this is a finding.
 MAX_INPUT = 4096
 
 
 @dataclass(frozen=True)
 class Result:
-    """What fuzzing one program came to. ``edges``: reached, of ``all_edges`` in the program and the runtime's part."""
+    """The result of fuzzing one program.
+
+    ``edges``: the number reached of ``all_edges`` in the program and its part of the runtime.
+    """
 
     program: str
     executions: int
@@ -49,7 +52,7 @@ class Result:
 
 
 def fuzz(path: Path, seconds: int, output: Path, seed: int) -> Result:
-    """Fuzz one program. Raises ``NotCompiled`` or ``SoftswitchError`` for one that does not load."""
+    """Fuzz one program. Raises ``NotCompiled`` or ``SoftswitchError`` for a program that does not load."""
     artifacts, known = load(path)
     folder = output / path.stem
     corpus = folder / "corpus"

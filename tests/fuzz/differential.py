@@ -39,29 +39,30 @@ from tests.fuzz.wellformed import repair
 from tests.support.switches import missing
 
 ROOT = Path(__file__).resolve().parents[2]
-DIFFERENT = ("departures", "queueing")  # of our programs: where bmv2 departs from P4, how full its queues are
+# Programs of ours that answer differently on bmv2: where bmv2 departs from P4, and how full its queues are.
+DIFFERENT = ("departures", "queueing")
 OURS = ("tests/conformance/programs", "tests/softswitch/dataplane/p4", "p4src/artifacts/v1model-4")
-IN_FLIGHT = 32  # frames given to bmv2 before its answers are waited for: its port queues hold 64
-PATIENCE = 3.0  # seconds that bmv2 may take for the answers that softswitch gave
-QUIET = 0.06  # seconds without output after which it is taken to be done
-SETTLE = 0.15  # seconds that it may take to use a program that it has acknowledged
-GRACE = 0.003  # for one frame too many, when frames are given one at a time
+IN_FLIGHT = 32  # Frames given to bmv2 before its answers are awaited: its port queues hold 64.
+PATIENCE = 3.0  # Seconds that bmv2 may need for the answers that softswitch gave.
+QUIET = 0.06  # Seconds without output after which bmv2 is taken to have processed everything.
+SETTLE = 0.15  # Seconds that bmv2 may need until a program that it has acknowledged takes effect.
+GRACE = 0.003  # Seconds to wait for a surplus frame when frames are given one at a time.
 SHRINK_RUNS = 60
 Item = TypeVar("Item")
 
 
 class Unusable(Exception):
-    """A case that cannot be compared: a switch refuses its configuration, or bmv2 does not survive it."""
+    """The case cannot be compared: a switch refuses its configuration, or bmv2 crashes on it."""
 
 
 # ------------------------------------------------------------------------------------------------------------- running
 
 
 class _Bmv2(Bmv2):
-    """bmv2 that is waited for no longer than needed."""
+    """A bmv2 switch whose answers are awaited no longer than needed."""
 
     def drain(self, expected: int, patience: float = PATIENCE) -> None:
-        """Until so many frames have left, or ``patience`` seconds have passed."""
+        """Wait until ``expected`` frames have left or ``patience`` seconds have passed."""
         end = time.monotonic() + patience
         while sum(map(len, self._frames.values())) < expected and time.monotonic() < end:
             if self._switch.status() is not None:
@@ -78,7 +79,7 @@ class _Bmv2(Bmv2):
 
 
 def configure(controller: Controller, statements: Sequence[Statement]) -> list[Statement]:
-    """Carry them out; returns those that the switch accepted."""
+    """Carry out the statements and return those that the switch accepted."""
     accepted: list[Statement] = []
     for statement in statements:
         try:
@@ -103,17 +104,21 @@ def _controller(switch: Bmv2 | Softswitch, case: Case) -> Controller:
 
 @dataclass
 class Answers:
-    """What a switch did with a case: frames that left, in all and because of each frame; statements it accepted."""
+    """The answers of a switch to a case: all frames that left, the frames that left because of each frame, and the
+    accepted statements.
+    """
 
     frames: Frames
     each: list[list[Frame]] = field(default_factory=list)
     accepted: list[Statement] = field(default_factory=list)
-    unfit: list[int] = field(default_factory=list)  # frames that went round without end, or did something undefined
+    unfit: list[int] = field(default_factory=list)  # frames that recirculate for ever or do something undefined
     rejected: list[int] = field(default_factory=list)  # frames that led to a parser error
 
 
 def on_softswitch(case: Case, counting: bool = True) -> Answers:
-    """``counting``: also which frames are unfit or rejected; only under :func:`undefined.counted`."""
+    """Run a case on softswitch. ``counting``: also find out which frames are unfit or rejected; only possible under
+    :func:`undefined.counted`.
+    """
     switch = Softswitch(case.artifacts.config, ())
     try:
         controller = _controller(switch, case)
@@ -149,7 +154,7 @@ def on_softswitch(case: Case, counting: bool = True) -> Answers:
 
 
 def on_bmv2(case: Case, expected: Sequence[int]) -> Answers:
-    """``expected``: how many frames should leave because of each frame."""
+    """Run a case on bmv2. ``expected``: the number of frames that should leave because of each frame."""
     switch = _Bmv2(case.artifacts.config, ())
     try:
         controller = _controller(switch, case)
@@ -175,7 +180,7 @@ def on_bmv2(case: Case, expected: Sequence[int]) -> Answers:
 
 
 def first_difference(case: Case) -> int | None:
-    """The first frame that bmv2, given one at a time, does not answer as softswitch does."""
+    """Return the first frame that bmv2, given one frame at a time, does not answer as softswitch does."""
     ours = on_softswitch(case)
     switch = _Bmv2(case.artifacts.config, ())
     try:
@@ -203,15 +208,18 @@ def first_difference(case: Case) -> int | None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two switches, one case. ``what`` says in a line what differs; empty: nothing."""
+    """The comparison of two switches on one case.
+
+    ``what``: one line that says what differs; empty when nothing does.
+    """
 
     what: str
     bmv2: Frames
-    suspect: int | None = None  # a frame to which softswitch gave an answer that bmv2 did not
+    suspect: int | None = None  # a frame to which softswitch gave an answer that bmv2 did not give
 
 
 def compare(case: Case) -> Comparison:
-    """Run a case on both. Raises ``Unusable``."""
+    """Run a case on both switches. Raises ``Unusable``."""
     ours = on_softswitch(case)
     if ours.unfit:
         raise Unusable("a frame goes round without end or does something undefined: bmv2 would hang or crash")
@@ -244,7 +252,7 @@ def _some(frames: Sequence[bytes]) -> str:
 
 
 class Shrinker:
-    """Makes a case smaller as long as ``differs`` holds; asks at most ``runs`` times."""
+    """Makes a case smaller as long as ``differs`` holds, with at most ``runs`` calls of it."""
 
     def __init__(self, differs: Callable[[Case], bool], runs: int = SHRINK_RUNS) -> None:
         self._differs = differs
@@ -266,7 +274,9 @@ class Shrinker:
         return case
 
     def _subset(self, items: Sequence[Item], differs: Callable[[Sequence[Item]], bool]) -> list[Item]:
-        """A small subset, in order, that still differs: halves are left out, then quarters, ... (Zeller's ddmin)."""
+        """Return a small subset, in order, that still differs, by leaving out halves, then quarters and so on (Zeller's
+        ddmin).
+        """
         kept = list(items)
         chunk = max(1, len(kept) // 2)
         while kept:
@@ -288,7 +298,7 @@ class Shrinker:
             return case.with_frames(frames)
 
         cut = len(case.frames[i][1]) // 2
-        while cut:  # never to nothing: bmv2 ignores empty frames
+        while cut:  # A frame is never shrunk to nothing, because bmv2 ignores empty frames.
             shorter = having(case.frames[i][1][:-cut])
             if self._still(shorter):
                 case = shorter
@@ -305,7 +315,7 @@ class Shrinker:
 
 
 def has_state(config: bytes) -> bool:
-    """Whether a program keeps something from frame to frame that could change what later frames lead to."""
+    """Return whether a program keeps state between frames that could change the answers to later frames."""
     root = json.loads(config)
     return bool(root.get("register_arrays") or root.get("meter_arrays"))
 
@@ -321,7 +331,7 @@ def _reproduces(case: Case) -> bool:
 
 
 def load(path: Path) -> tuple[Artifacts, list[bytes]]:
-    """A program given as .json (with .p4info.txtpb beside it) or .p4, and the frames of an STF file beside it."""
+    """Load a program given as .json (with .p4info.txtpb beside it) or .p4, and the frames of an STF file beside it."""
     seeds: list[bytes] = []
     beside = path.with_suffix(".stf")
     if beside.exists():
@@ -338,7 +348,7 @@ def load(path: Path) -> tuple[Artifacts, list[bytes]]:
 
 
 def programs(options: argparse.Namespace) -> list[Path]:
-    """What to fuzz, as asked for."""
+    """Return the paths of the programs that the options ask for."""
     found = list(options.program)
     if options.samples is not None:
         found += sorted(p for p in options.samples.glob(f"{options.only}.p4") if p.with_suffix(".stf").exists())
@@ -346,7 +356,7 @@ def programs(options: argparse.Namespace) -> list[Path]:
 
 
 def our_programs(only: str = "*") -> list[Path]:
-    """The programs of this repository that have answers which do not depend on time."""
+    """Return the programs of this repository whose answers do not depend on time."""
     return [path for folder in OURS for path in sorted((ROOT / folder).glob(f"{only}.json"))
             if path.with_suffix(".p4info.txtpb").exists() and path.stem not in DIFFERENT]  # fmt: skip
 
@@ -356,16 +366,16 @@ def our_programs(only: str = "*") -> list[Path]:
 
 @dataclass
 class Tally:
-    """What one program's rounds came to."""
+    """The counts of one program's rounds."""
 
     rounds: int = 0
     frames: int = 0
     answers: int = 0
     statements: int = 0
-    left_out: int = 0  # frames that go round without end or do something undefined
+    left_out: int = 0  # frames that recirculate for ever or do something undefined
     differences: list[str] = field(default_factory=list)
-    leftovers: int = 0  # stateless programs, and yet bmv2's answer hangs on earlier frames
-    unsteady: int = 0  # bmv2 differs from itself: times, ...
+    leftovers: int = 0  # differences of stateless programs where bmv2's answer depends on earlier frames
+    unsteady: int = 0  # cases in which bmv2 differs from itself, for example in times
     not_reproduced: int = 0
     unusable: Counter[str] = field(default_factory=Counter)
 
@@ -382,8 +392,9 @@ class Program:
         self.tally = Tally()
 
     def case(self, number: int, frames: int) -> Case:
-        """The case of round ``number``. Frames that the parser rejects are in every third one, and in none of a program
-        with registers: bmv2 reads what earlier frames left in headers that this one does not have."""
+        """Return the case of round ``number``. Every third case has frames that the parser rejects, except for programs
+        with registers: bmv2 then reads what earlier frames left in headers that this frame does not have.
+        """
         rejected_too = number % 3 == 2 and not has_state(self.artifacts.config)
         source = random.Random(f"{self.artifacts.path}/{self.seed}/{number}")
         pool = [*self.pool, *(source.getrandbits(source.choice((4, 8, 16, 32))) for _ in range(6))]
@@ -392,7 +403,7 @@ class Program:
         path = self.artifacts.path
         made = (repair(path, packets.frame(), source, packets.ports, statements) for _ in range(frames))
         case = Case(self.artifacts, tuple(statements), tuple(made))
-        for _ in range(4):  # without some frames others may become unfit
+        for _ in range(4):  # When some frames are removed, others may become unfit.
             answers = on_softswitch(case)
             unfit = {*answers.unfit, *(() if rejected_too else answers.rejected)}
             if not unfit:
@@ -402,7 +413,7 @@ class Program:
         raise Unusable("too many frames go round without end or do something undefined")
 
     def round(self, number: int, frames: int, folder: Path) -> float:
-        """Run one; returns the seconds that shrinking took."""
+        """Run one round and return the seconds that shrinking took."""
         tally = self.tally
         tally.rounds += 1
         try:
@@ -432,7 +443,8 @@ class Program:
             if _reproduces(alone):
                 case = alone
             elif not has_state(self.artifacts.config):
-                self.tally.leftovers += 1  # softswitch keeps nothing either, so what the answer hangs on is in bmv2
+                # softswitch keeps no state either, so bmv2's answer depends on state of its own.
+                self.tally.leftovers += 1
                 return
             else:
                 case = case.with_frames(case.frames[: suspect + 1])
@@ -456,7 +468,8 @@ class Program:
             return
         name = f"{Path(self.artifacts.path).stem}-{self.seed}-{number}"
         write(folder / f"{name}.stf", small, found.bmv2, [found.what])
-        if "/" not in self.artifacts.path:  # not of this repository: what is needed to run it again
+        # The program is not in this repository: write what is needed to run it again.
+        if "/" not in self.artifacts.path:
             write(folder / f"{name}.stf", replace_path(small, f"{name}.json"), found.bmv2, [found.what])
             (folder / f"{name}.json").write_bytes(self.artifacts.config)
             (folder / f"{name}.p4info.txtpb").write_text(self.artifacts.info)
@@ -468,7 +481,7 @@ def replace_path(case: Case, path: str) -> Case:
 
 
 def _numbers(statements: Sequence[Statement]) -> Iterator[int]:
-    """The values of entries' keys, several times each: frames should hit them."""
+    """Yield the values of the entries' keys, several times each, so that frames match them."""
     for statement in statements:
         if isinstance(statement, Add):
             for _, text in statement.keys:
@@ -477,7 +490,7 @@ def _numbers(statements: Sequence[Statement]) -> Iterator[int]:
 
 
 def summary(fuzzed: Sequence[Program]) -> dict[str, object]:
-    """Figures of a run, for people and for machines."""
+    """Return the figures of a run, for people and for machines."""
     tallies = [p.tally for p in fuzzed]
     unusable: Counter[str] = Counter()
     for tally in tallies:
@@ -544,7 +557,7 @@ def _rounds(fuzzed: Sequence[Program], options: argparse.Namespace, end: float) 
         for program in fuzzed:
             known = len(program.tally.differences)
             if known >= 3 or time.monotonic() > end:
-                continue  # enough to look at
+                continue  # There are enough findings for this program.
             end += program.round(number, options.packets, options.output)
             for difference in program.tally.differences[known:]:
                 print(difference, file=sys.stderr, flush=True)

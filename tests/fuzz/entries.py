@@ -1,4 +1,4 @@
-"""Random control-plane state for a program, as STF statements."""
+"""Makes random control-plane state for a program, as STF statements."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from softswitch.p4runtime.stubs import p4info_pb2
 from tests.conformance.stf import Add, Call, Command, SetDefault, Statement
 from tests.fuzz.packets import draw_value
 
-PORTS = 8  # most parameters and replicas name a port below this
+PORTS = 8  # Most parameters and replicas name a port below this number.
 
 
 def constants(value: Any) -> list[int]:
-    """The numbers that a bmv2 JSON names, each once."""
+    """Return the numbers that a bmv2 JSON names, each once."""
     found: set[int] = set()
 
     def collect(node: Any) -> None:
@@ -40,7 +40,7 @@ def _scope_allows(ref: p4info_pb2.ActionRef, default: bool) -> bool:
 
 
 class EntrySource:
-    """Statements for the tables, multicast groups and clone sessions of a program."""
+    """Makes statements for the tables, multicast groups and clone sessions of a program."""
 
     def __init__(self, info: p4info_pb2.P4Info, pool: Sequence[int], source: random.Random) -> None:
         self.info = info
@@ -79,7 +79,7 @@ class EntrySource:
                     break
                 keys = self._keys(table)
                 priority = source.randrange(1, 1000) if prioritised else None
-                # of entries with equal priority P4Runtime leaves open which wins: each has its own
+                # P4Runtime leaves open which of several entries with equal priority wins, so each has its own priority.
                 identity = (table.preamble.id, priority) if prioritised else (table.preamble.id, keys)
                 if identity not in seen:
                     seen.add(identity)
@@ -88,7 +88,10 @@ class EntrySource:
         return out
 
     def _profile(self, profile: p4info_pb2.ActionProfile) -> tuple[list[Statement], list[Call]]:
-        """Members and groups (none empty, which bmv2 leaves undefined), and what entries can point to."""
+        """Return statements that make members and groups, and the references to them that entries can have.
+
+        No group is empty, because bmv2 leaves that undefined.
+        """
         source, name = self.source, profile.preamble.name
         tables = [table for table in self.info.tables if table.implementation_id == profile.preamble.id]
         out: list[Statement] = []

@@ -1,9 +1,9 @@
 """``python -m tests.fuzz.hostile``: damaged bmv2 JSON and damaged P4Runtime messages.
 
-JSON: the repository's programs with a few members changed, removed or exchanged. Each must be refused with an error of
-softswitch's own or give a program; some of those are built with sanitizers and given frames. P4Runtime: random messages
-of the right type and random bytes, by every method, to a served device. None may lead to INTERNAL or UNKNOWN, and the
-server must serve in the end.
+JSON: a few members of the repository's programs are changed, removed or exchanged. softswitch must refuse each
+result with an error of its own or load it; some of those that load are built with sanitizers and given frames.
+P4Runtime: random messages of the right type and random bytes are sent by every method to a served device. No answer
+may be INTERNAL or UNKNOWN, and the server must still serve in the end.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tests.conformance.control import Controller
 from tests.fuzz.build import build, missing_sanitizers
 from tests.fuzz.differential import OURS, ROOT
 
-SLOW = 20.0  # seconds that reading a damaged program may take
-HIGHEST = (1 << 128) - 1  # election id
-PATIENCE = 60.0  # seconds for an answer: some ask for all registers
-FRAMES = 40  # for a damaged program that is accepted
+SLOW = 20.0  # Seconds that reading a damaged program may take.
+HIGHEST = (1 << 128) - 1  # The highest election id.
+PATIENCE = 60.0  # Seconds to wait for an answer: some requests read all registers.
+FRAMES = 40  # Number of frames for a damaged program that is accepted.
 VALUES: tuple[Any, ...] = (None, 0, 1, -1, 7, 8, 65, 1 << 32, 1 << 70, "", "0x", "0x1", "0xffffffffffffffffffffffff",
                            "no such thing", "$valid$", [], {}, [1, 2], True, False, 3.5)  # fmt: skip
 METHODS = {"Write": p4rt.WriteRequest, "Read": p4rt.ReadRequest, "StreamChannel": p4rt.StreamMessageRequest,
@@ -51,7 +51,10 @@ FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.
 
 @dataclass
 class Tally:
-    """What was tried and how it ended; ``findings``: what should not happen, kept in ``folder``."""
+    """Counts of what was tried and how it ended.
+
+    ``findings``: descriptions of what should not happen, kept in ``folder``.
+    """
 
     folder: Path
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -62,7 +65,7 @@ class Tally:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every member of a JSON value."""
+    """Yield the path to every member of a JSON value."""
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -77,7 +80,7 @@ def _at(root: Any, path: tuple[Any, ...]) -> Any:
 
 
 def damaged(root: Any, places: list[tuple[Any, ...]], source: random.Random) -> Any:
-    """A copy of a program with one to three members changed."""
+    """Return a copy of a program with one to three members changed."""
     out = copy.deepcopy(root)
     for _ in range(source.choice((1, 1, 2, 3))):
         path = source.choice(places)
@@ -95,12 +98,15 @@ def damaged(root: Any, places: list[tuple[Any, ...]], source: random.Random) -> 
             else:
                 parent[path[-1]] = copy.deepcopy(source.choice(VALUES))
         except (LookupError, TypeError):
-            continue  # an earlier change took it away
+            continue  # An earlier change removed this member.
     return out
 
 
 def fuzz_json(seconds: float, source: random.Random, compiler: str | None, folder: Path) -> Tally:
-    """``compiler``: with sanitizers, for programs that are accepted; None: they are not run."""
+    """Fuzz the JSON loader.
+
+    ``compiler``: builds accepted programs with sanitizers and runs them; with None they are not run.
+    """
     tally = Tally(folder)
     roots = [json.loads(path.read_text()) for each in OURS for path in sorted((ROOT / each).glob("*.json"))
              if path.with_suffix(".p4info.txtpb").exists()]  # fmt: skip
@@ -116,7 +122,7 @@ def fuzz_json(seconds: float, source: random.Random, compiler: str | None, folde
                 outcome = "accepted"
             except SoftswitchError as error:
                 outcome = type(error).__name__
-            except Exception as error:  # what this is for
+            except Exception as error:  # Any exception other than softswitch's own is a finding.
                 outcome = "escaped"
                 _keep(tally, "json", text, f"{type(error).__name__}: {error}")
             if time.monotonic() - start > SLOW:
@@ -158,7 +164,7 @@ def _keep(tally: Tally, suffix: str, data: str | bytes, what: str) -> None:
 
 
 def random_message(kind: type[Message], source: random.Random, ids: list[int], depth: int = 6) -> Message:
-    """A message of this type, each of its fields set or not; numbers are often ids that exist."""
+    """Return a message of this type, each of whose fields is set or not; numbers are often ids that exist."""
     message: Any = kind()
     fields: Any = kind.DESCRIPTOR.fields
     for f in fields:
@@ -195,7 +201,7 @@ def random_message(kind: type[Message], source: random.Random, ids: list[int], d
 
 
 def fuzz_p4runtime(seconds: float, source: random.Random, folder: Path) -> Tally:
-    """One served device after the other, each with another program."""
+    """Fuzz one served device after the other, each with another program."""
     tally = Tally(folder)
     programs = [path for each in OURS for path in sorted((ROOT / each).glob("*.json"))
                 if path.with_suffix(".p4info.txtpb").exists()]  # fmt: skip
@@ -213,7 +219,7 @@ def fuzz_p4runtime(seconds: float, source: random.Random, folder: Path) -> Tally
                     _messages(address, controller, min(end, time.monotonic() + 5), source, tally)
                 finally:
                     controller.close()
-                # it still serves; random clients may have had any other election id
+                # The device must still serve; random clients may have had any other election id.
                 Controller(address, info, program.read_bytes(), election_id=HIGHEST).close()
                 tally.outcomes["servers"] += 1
             except (grpc.RpcError, grpc.FutureTimeoutError) as error:
@@ -244,13 +250,13 @@ def _messages(address: str, controller: Controller, end: float, source: random.R
             except grpc.RpcError as error:
                 code, details = error.code(), str(error.details())
             tally.outcomes[code.name] += 1
-            # UNKNOWN is what P4Runtime wants of a batch, with the statuses of its members
+            # P4Runtime requires UNKNOWN for a batch, with the statuses of its members in the details.
             if code in FORBIDDEN and not (code == grpc.StatusCode.UNKNOWN and "the first is number" in details):
                 _keep(tally, f"{method}.bin", data, f"{code.name}: {details}")
 
 
 def _request(kind: type[Message], source: random.Random, ids: list[int]) -> bytes:
-    """Bytes for a method: a random message that mostly gets past the checks of device and election id."""
+    """Return bytes for a method: a random message that mostly passes the checks of device and election id."""
     message: Any = random_message(kind, source, ids)
     if "device_id" in kind.DESCRIPTOR.fields_by_name and source.random() < 0.9:
         message.device_id = 1
@@ -269,7 +275,7 @@ def _request(kind: type[Message], source: random.Random, ids: list[int]) -> byte
         try:
             kind().MergeFromString(bytes(data))
         except (DecodeError, UnicodeDecodeError):
-            pass  # as good: the server must refuse it too
+            pass  # Bytes that do not parse are fine: the server must refuse them too.
     return bytes(data)
 
 

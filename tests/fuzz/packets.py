@@ -1,4 +1,6 @@
-"""Random frames for a program: walks of its parser with the field values that its states ask for, and mutations."""
+"""Makes random frames for a program: walks of its parser with the field values that its states expect, and mutations of
+frames.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from softswitch.bmv2json.model import (
     UnionStackRef,
 )
 
-MAX_STATES = 24  # of one walk
+MAX_STATES = 24  # the most states of one walk
 MAX_BITS = 8 * 1600
 LENGTH_TRIES = 16
 
 Frame = tuple[int, bytes]
-"""(port, frame)."""
+"""(port, frame)"""
 
 
 def draw_value(source: random.Random, width: int, pool: Sequence[int]) -> int:
-    """A number of ``width`` bits: often one that the program or an entry names, or one at an edge."""
+    """Draw a number of ``width`` bits: often one that the program or an entry names, or one at an edge of the range."""
     if width <= 0:
         return 0
     full = (1 << width) - 1
@@ -43,18 +45,18 @@ def draw_value(source: random.Random, width: int, pool: Sequence[int]) -> int:
 
 @dataclass
 class _Walk:
-    """A frame in the making: its bits so far, the bits that later ones must have, and where fields came from."""
+    """A frame that is being made: its bits so far, the bits that later ones must have, and the origin of its fields."""
 
     bits: list[int] = field(default_factory=list)
     at: int = 0
     wanted: dict[int, int] = field(default_factory=dict)
     values: dict[tuple[str, str], int] = field(default_factory=dict)
     origin: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    following: dict[str, int] = field(default_factory=dict)  # of each stack
-    last: dict[str, str] = field(default_factory=dict)  # of each stack, the header extracted last
+    following: dict[str, int] = field(default_factory=dict)  # by header stack
+    last: dict[str, str] = field(default_factory=dict)  # by header stack: the header extracted last
 
     def put(self, value: int, width: int) -> int:
-        """Append a field; returns what its bits are in the end."""
+        """Append a field and return the value that its bits have in the end."""
         start = len(self.bits)
         for i in range(width):
             bit = value >> (width - 1 - i) & 1
@@ -68,7 +70,7 @@ class _Walk:
         return value
 
     def patch(self, start: int, width: int, value: int, mask: int) -> None:
-        """The bits of ``mask`` become those of ``value``, now or when they are put."""
+        """Give the bits of ``mask`` their values of ``value``, now or when they are appended."""
         for i in range(width):
             shift = width - 1 - i
             if mask >> shift & 1:
@@ -87,8 +89,9 @@ class _Walk:
 
 
 class PacketSource:
-    """Frames for one program. ``pool``: numbers that mean something to it; ``seeds``: frames that it is known to like.
-    ``ports``: where frames arrive."""
+    """Makes frames for one program. ``pool``: numbers that mean something to the program; ``seeds``: frames that its
+    parser accepts; ``ports``: where frames arrive.
+    """
 
     def __init__(
         self, program: P4Program, pool: Sequence[int], source: random.Random, seeds: Sequence[bytes] = (),
@@ -110,7 +113,7 @@ class PacketSource:
             data = self._walk()
             if source.random() < 0.2:
                 data = self._mutate(data)
-        return source.choice(self.ports), data[:1600] or b"\0"  # bmv2 ignores empty frames
+        return source.choice(self.ports), data[:1600] or b"\0"  # bmv2 ignores empty frames.
 
     def _mutate(self, data: bytes) -> bytes:
         source = self.source
@@ -184,7 +187,9 @@ class PacketSource:
             walk.origin[name, f.name] = (start, width)
 
     def _varbit_length(self, walk: _Walk, kind: HeaderType, length: object) -> int:
-        """The length that the program computes; fields that it computes it from are redrawn until it is a valid one."""
+        """Return the length that the program computes; the fields that it is computed from are redrawn until it is
+        valid.
+        """
         varbit = kind.varbit
         assert varbit is not None
         for _ in range(LENGTH_TRIES):
@@ -217,7 +222,7 @@ class PacketSource:
             walk.values[key] = number
 
     def _origin(self, walk: _Walk, expr: object) -> tuple[int, int] | None:
-        """Where in the frame the bits of a plain copy (also through masks) are."""
+        """Return where in the frame the bits of a plain copy (also through masks) are."""
         if isinstance(expr, Lookahead):
             return walk.at + expr.offset, expr.width
         if isinstance(expr, FieldRef):
@@ -229,7 +234,7 @@ class PacketSource:
         return None
 
     def _value(self, walk: _Walk, expr: object) -> int | None:
-        """What an expression is, as far as this walk knows."""
+        """Return the value of an expression as far as this walk knows it."""
         if isinstance(expr, Const):
             return expr.value
         if isinstance(expr, FieldRef):

@@ -1,5 +1,6 @@
-"""``python -m tests.fuzz.record``: one random configuration with a few frames for each program of this repository, with
-what bmv2 answers, to ``recorded/``, where ``test_fuzz.py`` holds softswitch to it without bmv2."""
+"""Records bmv2's answers to one random configuration with a few frames for each program of this repository. ``python -m
+tests.fuzz.record`` writes them to ``recorded/``; ``test_fuzz.py`` compares softswitch with them without bmv2.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from tests.support.switches import missing
 
 RECORDED = Path(__file__).with_name("recorded")
 FRAMES = 24
-ATTEMPTS = 6  # random configurations, until one leads to answers on a port
+ATTEMPTS = 6  # Number of random configurations that are tried until one leads to answers on a port.
 
 
 def record(path: Path, seed: int) -> str:
-    """Record one program; what came of it."""
+    """Record one program and return a line that says how it went."""
     program = Program(path, seed)
     for number in range(ATTEMPTS):
         case = program.case(number, FRAMES)

@@ -1,4 +1,4 @@
-"""What the fuzzers rest on: recorded answers of bmv2, the shrinker, and short runs of those that need no bmv2."""
+"""The bases of the fuzzers: recorded answers of bmv2, the shrinker, and short runs of the fuzzers that need no bmv2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ PROGRAMS = ROOT / "tests" / "conformance" / "programs"
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.stf")), ids=lambda path: path.stem)
 def test_bmv2_answered_the_same(path: Path) -> None:
-    """What it answered to random frames after random writes; on a port, in any order."""
+    """softswitch gives the answers that bmv2 gave to random frames after random writes; the order on a port does not
+    matter.
+    """
     case, answers = read(path, ROOT)
     assert multiset(on_softswitch(case, counting=False).frames) == multiset(answers)
 
@@ -39,7 +41,7 @@ needs_interfaces = pytest.mark.skipif(os.geteuid() != 0, reason="interfaces and 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["router", "registers", "replicas"])
 def test_interfaces_change_nothing(name: str, threads: int) -> None:
-    """Recorded cases, whose answers are bmv2's, over interfaces and with super-frames."""
+    """Recorded cases, whose answers are bmv2's, have the same answers over interfaces and with super-frames."""
     case, _ = read(RECORDED / f"{name}.stf", ROOT)
     with Wires() as wires:
         what, left, _ = difference(case, random.Random(1), wires, threads)
@@ -74,7 +76,7 @@ def test_the_shrinker_keeps_what_matters() -> None:
 
 @pytest.fixture(name="runtime", scope="module")
 def _runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Objects of the runtime, for several programs."""
+    """The folder of the runtime's objects, which several programs share."""
     return tmp_path_factory.mktemp("runtime")
 
 

@@ -1,5 +1,6 @@
-"""Counts what cannot be compared: what v1model leaves undefined (there bmv2 aborts, or reads memory not its own)
-and random numbers. The generated C is changed before it is compiled."""
+"""Counts events that cannot be compared: operations that v1model leaves undefined, and random numbers. On undefined
+operations bmv2 aborts or reads memory that is not its own. The generated C is changed before it is compiled.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ _ASSERT = re.compile(r"(s->services->log\([^;]*\); )(p->base\.standard\.egress_s
 
 
 def instrument(source: str) -> str:
-    """Generated C that counts: indices beyond registers, counters and header stacks; divisions by zero; assertions that
-    do not hold; random numbers."""
+    """Return the generated C with counting of undefined events added. Counted are indices beyond registers, counters
+    and header stacks; divisions by zero; assertions that do not hold; random numbers.
+    """
     divisions = sorted(set(re.findall(r"\bss_(div|mod)_(\w+)\(", source)))
     prelude = _PRELUDE + "".join(_DIVISION.format(op=op, kind=kind) for op, kind in divisions)
     source = _INDEX.sub(r"fuzz_within(\1, \2)", source)
@@ -50,7 +52,7 @@ def _compile(source: str, quick: bool = False) -> tuple[Path, str]:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Programs that are loaded meanwhile count."""
+    """Make programs that are loaded inside this context count undefined events."""
     original = program.compile_program
     program.compile_program = _compile
     try:
@@ -60,10 +62,13 @@ def counted() -> Iterator[None]:
 
 
 def count(loaded: Program) -> int:
-    """How often a program loaded under :func:`counted` has done something undefined."""
+    """Return how often a program loaded under :func:`counted` has done something undefined."""
     return ctypes.c_uint64.in_dll(loaded._library, COUNTER).value
 
 
 def parser_errors(loaded: Program) -> int:
-    """How often its parser has ended with an error. What a header that it did not get to holds is undefined too."""
+    """Return how often the program's parser has ended with an error.
+
+    The content of a header that it did not reach is undefined too.
+    """
     return ctypes.c_uint64.in_dll(loaded._library, ERRORS).value

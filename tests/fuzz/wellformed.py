@@ -1,5 +1,6 @@
-"""Frames of our own program that are well formed: a random walk of its parser nearly never is, and what comes after the
-checks of version and lengths would be left alone."""
+"""Repairs random frames so that they are well formed for our own program. A random walk of its parser nearly never is,
+and what comes after the checks of version and lengths would never be reached.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ LABEL = PROTOCOL.field("label")
 def repair(
     program: str, frame: Frame, source: random.Random, ports: Sequence[int], statements: Sequence[Statement] = ()
 ) -> Frame:
-    """A frame for the program at this path. If that is ours, then most often one that is for aggregation, as long as it
-    has to be, with the lengths and the version that it has to have, and often with port (of ``ports``) and label of an
-    entry in ``statements``."""
+    """Return a frame for the program at this path. If the program is ours, the frame is mostly an aggregation packet
+    with the right length, length fields and version, and often with the port (one of ``ports``) and label of an entry
+    in ``statements``.
+    """
     found = ARTIFACT.search(program)
     if found is None or source.random() < 0.25:
         return frame

@@ -1,8 +1,9 @@
-"""``python -m tests.fuzz.wires``: softswitch on interfaces, with super-frames in and out and several threads, against
-itself frame by frame: random programs' entries and frames as in :mod:`tests.fuzz.differential`. Needs root.
+"""``python -m tests.fuzz.wires``: compare softswitch on interfaces with softswitch frame by frame. Needs root.
 
-What leaves an interface, cut as the kernel cuts it, must be what the program alone answers to each frame: the same
-frames in the same order, but for UDP checksums of 0, which a super-frame does not keep.
+On interfaces it has super-frames in and out and several threads. Programs, entries and frames are random, as in
+:mod:`tests.fuzz.differential`. What leaves an interface, segmented as the kernel segments it, must be what the program
+alone answers to each frame: the same frames in the same order, except for UDP checksums of 0, which a super-frame does
+not keep.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Wires:
             subprocess.run(["ip", "link", "del", near], capture_output=True, check=False, timeout=30)
 
     def pair(self, number: int) -> tuple[str, socket.socket]:
-        """The switch's end of a pair, and a socket at the other."""
+        """Return the switch's end of a pair, and a socket at the other end."""
         while len(self._pairs) <= number:
             near, far = (f"ifz{os.getpid() % 100000}{len(self._pairs)}{end}" for end in "sh")
             run("ip", "link", "add", near, "mtu", str(MTU), "type", "veth", "peer", "name", far, "mtu", str(MTU))
@@ -76,7 +77,7 @@ class Wires:
 
 
 def received(raw: socket.socket) -> Sent:
-    """A frame of the kernel, with the VLAN tag that it took off put back."""
+    """Receive a frame from the kernel and put back the VLAN tag that the kernel removed."""
     data, ancillary, _, _ = raw.recvmsg(1 << 17, 256)
     for level, kind, extra in ancillary:
         if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
@@ -88,7 +89,7 @@ def received(raw: socket.socket) -> Sent:
 
 
 def is_datagram(frame: bytes) -> bool:
-    """Whether it is one whole UDP datagram over IPv4 without options, and nothing else."""
+    """Return whether the frame is one whole UDP datagram over IPv4 without options, and nothing else."""
     return (
         len(frame) > HEADERS and frame[12:15] == b"\x08\x00\x45" and frame[23] == 17
         and int.from_bytes(frame[16:18], "big") == len(frame) - 14
@@ -98,7 +99,7 @@ def is_datagram(frame: bytes) -> bool:
 
 
 def as_datagram(frame: bytes, source: random.Random) -> bytes:
-    """A frame of IPv4 that is a whole UDP datagram, to the same address."""
+    """Return an IPv4 frame that is a whole UDP datagram to the same address."""
     if len(frame) < HEADERS + 1 or frame[12:14] != b"\x08\x00":
         return frame
     ip = struct.pack(">BBHHHBB", 0x45, frame[15], len(frame) - 14, 0, 0x4000, frame[22], 17) + bytes(2) + frame[26:34]
@@ -108,7 +109,7 @@ def as_datagram(frame: bytes, source: random.Random) -> bytes:
 
 
 def with_runs(frames: Sequence[Frame], source: random.Random) -> list[Frame]:
-    """Some datagrams several times, with identifications that count up, as a sender's kernel makes them."""
+    """Repeat some datagrams with identifications that count up, as a sender's kernel makes them."""
     made: list[Frame] = []
     for port, given in frames:
         frame = given if is_datagram(given) or source.random() < 0.3 else as_datagram(given, source)
@@ -126,7 +127,7 @@ def with_runs(frames: Sequence[Frame], source: random.Random) -> list[Frame]:
 
 
 def together(frames: Sequence[bytes]) -> list[Sent]:
-    """The same frames, with datagrams that follow each other as super-frames."""
+    """Return the same frames, with consecutive datagrams joined to super-frames."""
     sent: list[Sent] = []
     at = 0
     while at < len(frames):
@@ -162,19 +163,20 @@ def _joined(frames: Sequence[bytes]) -> Sent:
 
 
 def carried(frame: bytes) -> bool:
-    """Whether a veth pair carries it; of a frame with a VLAN tag Linux wants two bytes after the tag."""
+    """Return whether a veth pair carries the frame; after a VLAN tag Linux requires two more bytes."""
     return (20 if frame[12:14] in (b"\x81\x00", b"\x88\xa8") else 14) <= len(frame) <= MTU + 14
 
 
 def settled(frame: bytes) -> bytes:
-    """With the checksum that one of 0 becomes in a super-frame."""
+    """Return the frame with the checksum that a checksum of 0 becomes in a super-frame."""
     return frame[:34] + with_udp_checksum(frame[14:34], frame[34:])
 
 
 def on_wires(case: Case, expected: Frames, wires: Wires, threads: int) -> tuple[Frames, int]:
-    """What leaves, by port, with checksums as in ``expected`` where they may differ; and how many super-frames left.
+    """Return what leaves by port, with the checksums of ``expected`` where they may differ, and the number of
+    super-frames.
 
-    Frames of one port go in together, those of the next when the switch has taken them.
+    The frames of one port go in together, those of the next port when the switch has taken them.
     """
     switch = Softswitch(case.artifacts.config, (), threads=threads)
     try:
@@ -231,7 +233,9 @@ def _wait(condition: Callable[[], bool]) -> None:
 
 
 def difference(case: Case, source: random.Random, wires: Wires, threads: int) -> tuple[str, int, int]:
-    """What differs in a line (empty: nothing), how many frames left, and how many super-frames of them."""
+    """Return what differs in a line (empty when nothing does), how many frames left, and how many of them were
+    super-frames.
+    """
     frames = [(port, frame) for port, frame in case.frames if carried(frame)]
     case = case.with_frames(with_runs(frames, source))
     answers = on_softswitch(case, counting=False).frames

@@ -1,1 +1,1 @@
-"""What tests of several parts use."""
+"""Helpers that the tests of several packages use."""

@@ -1,4 +1,4 @@
-"""Python code as a protoc before 3.20 generated it."""
+"""Generates Python code as a protoc before 3.20 did."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from google.protobuf import text_encoding
 
 
 def old_protoc(descriptor: bytes) -> str:
-    """The module of a .proto file with this serialized descriptor, as far as present protobuf runs it."""
+    """Return the module of a .proto file with this serialized descriptor, as far as present protobuf runs such
+    modules.
+    """
     escaped = text_encoding.CEscape(descriptor, as_utf8=False)
     return f"""\
 from google.protobuf import descriptor as _descriptor

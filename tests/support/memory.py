@@ -1,4 +1,4 @@
-"""A switch as a target, in memory: what it holds, and how it fails. No gRPC: whole networks of them cost nothing."""
+"""A target that keeps its rules in memory and fails on demand. Without gRPC, whole networks of them cost nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from controlplane.targets.base import Change, Counters, InstallError, Operation,
 
 
 class MemoryTarget:
-    """dies_after: it dies (and forgets everything) with the change that comes after so many. refuses: these changes.
-    down: it cannot be connected to. ports: which are up, where it can say."""
+    """A switch in memory. dies_after: it dies (and forgets everything) with the change that comes after so many.
+    refuses: the changes that it refuses. down: it cannot be connected to. ports: which ports are up, if the switch
+    reports them.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.address, self.polite = name, f"{name}:0", False
@@ -25,7 +27,7 @@ class MemoryTarget:
         self._lock = threading.Lock()
 
     def die(self) -> None:
-        """As if its power had gone; it stays so until `down` is taken back."""
+        """Forget everything, as a switch that loses power; it stays unreachable until `down` is reset."""
         self.alive, self.down, self.rules = False, True, empty(self.name)
         self.on_lost("it died")
 

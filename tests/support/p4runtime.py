@@ -1,4 +1,4 @@
-"""A P4Runtime client for tests: streams with queues, short ways to write and read entities, errors as gRPC has them."""
+"""A P4Runtime client for tests: streams with queues, shorthands to write and read entities, and gRPC's own errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from google.rpc import status_pb2
 from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2_grpc
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
-DEADLINE = 60.0  # seconds; generous, since it only ends a test that fails
+DEADLINE = 60.0  # seconds; long, since it only ends a test that fails
 INSERT, MODIFY, DELETE = p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE
 
 
 def as_bytes(value: int) -> bytes:
-    """An unsigned int as P4Runtime's canonical byte string."""
+    """Return an unsigned int as P4Runtime's canonical byte string."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
@@ -68,7 +68,7 @@ class Stream:
         return message
 
     def status(self) -> tuple[int, int | None]:
-        """Code and election id of the next message, which must be an arbitration update."""
+        """Return code and election id of the next message, which must be an arbitration update."""
         message = self.next()
         assert message.WhichOneof("update") == "arbitration", message
         update = message.arbitration
@@ -77,7 +77,7 @@ class Stream:
         return update.status.code, number
 
     def ended(self) -> grpc.StatusCode:
-        """How the server ended the stream; messages before the end are skipped."""
+        """Return the status with which the server ended the stream; messages before the end are skipped."""
         while True:
             message = self._in.get(timeout=DEADLINE)
             if not isinstance(message, p4rt.StreamMessageResponse):
@@ -101,7 +101,7 @@ class Stream:
 
 
 class Client:
-    """RPCs to one device, as the client with ``election_id``; every call has a deadline."""
+    """Makes RPCs to one device as the client with ``election_id``; every call has a deadline."""
 
     def __init__(self, address: str, device_id: int = 1, election_id: int | None = 1, role: str = "") -> None:
         # Every client has its own connection, as separate processes would.
@@ -170,7 +170,7 @@ class Client:
         self.stub.Write(request, timeout=DEADLINE)
 
     def outcomes(self, *updates: p4rt.Update, atomicity: int = p4rt.WriteRequest.CONTINUE_ON_ERROR) -> list[p4rt.Error]:
-        """One error per update, as the server reports them; all OK when the write succeeds."""
+        """Return one error per update, as the server reports them; all are OK when the write succeeds."""
         try:
             self.write(*updates, atomicity=atomicity)
         except grpc.RpcError as error:
@@ -185,11 +185,11 @@ class Client:
     def close(self) -> None:
         self.channel.close()
         for stream in self._streams:
-            stream.half_close()  # ends gRPC's thread that waits for requests
+            stream.half_close()  # This ends gRPC's thread that waits for requests.
 
 
 def connect(address: str, device_id: int = 1, election_id: int = 1) -> Client:
-    """The primary of a switch that may still be starting."""
+    """Return a client that is the primary of a switch, which may still be starting."""
     client = Client(address, device_id, election_id)
     try:
         client.ready()
@@ -201,7 +201,7 @@ def connect(address: str, device_id: int = 1, election_id: int = 1) -> Client:
 
 
 def batch_errors(error: grpc.RpcError) -> list[p4rt.Error]:
-    """The ``p4.v1.Error`` messages in the status details of a failed RPC."""
+    """Return the ``p4.v1.Error`` messages in the status details of a failed RPC."""
     trailing: Any = error.trailing_metadata()
     (details,) = [value for key, value in trailing if key == "grpc-status-details-bin"]
     status = status_pb2.Status.FromString(details)

@@ -1,4 +1,4 @@
-"""A network that serves agents whose configurations a test has made: the controller as it is, one switch in memory."""
+"""A network that serves agents whose configurations a test has made: the real controller and one switch in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKER, SERVER = "worker", "parameter_server"
 def serve(
     configs: Mapping[str, AgentConfig], folder: Path, log: Callable[[str], None], settings: Settings = USUALLY
 ) -> Network:
-    """One job, whose agents get these configurations, of which the plan and the switch know nothing."""
+    """Serve one job whose agents get these configurations, of which the plan and the switch know nothing."""
     topology = _star(configs)
     roles = {role: tuple(node for node, one in configs.items() if one.role == role) for role in (WORKER, SERVER)}
     job = Job(next(iter(configs.values())).job, roles[WORKER], roles[SERVER], model_bytes=4)

@@ -1,4 +1,4 @@
-"""p4runtime-shell in its own environment, as a person uses it."""
+"""Runs p4runtime-shell in an environment of its own, as a person uses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ needs_shell = pytest.mark.skipif(
 
 
 def say(command: Sequence[str], commands: str, folder: Path) -> str:
-    """What the shell that `command` starts prints for these commands. folder: for IPython's files."""
+    """Return what the shell that `command` starts prints for these commands. folder: where IPython keeps its files."""
     environment = os.environ | {"IPYTHONDIR": str(folder / "ipython"), "PYTHONWARNINGS": "ignore", "NO_COLOR": "1"}
     process = subprocess.run(
         command, input=commands, capture_output=True, text=True, timeout=150, env=environment, check=False

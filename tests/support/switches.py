@@ -1,4 +1,4 @@
-"""Switch processes that serve P4Runtime, softswitch and bmv2's simple_switch_grpc, and cables to plug them in."""
+"""Switch processes that serve P4Runtime (softswitch and bmv2's simple_switch_grpc), and cables to connect them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLONE_NEWNET = 0x40000000
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 PACKET_AUXDATA = 8
 AUXDATA = struct.Struct("=IIIHHHH")
-"""The kernel's tpacket_auxdata: status, lengths (2), offsets (2), VLAN tag, its EtherType."""
+"""The kernel's tpacket_auxdata: status, lengths (2), offsets (2), VLAN tag and its EtherType."""
 VLAN_VALID = 1 << 4
 NUMBERS = itertools.count()
 END_SECONDS = 10
 
 
 def missing(kind: str) -> str | None:
-    """Why a kind of switch cannot run here; None when it can."""
+    """Return why a kind of switch cannot run here, or None when it can."""
     if kind == "bmv2" and shutil.which(BMV2) is None:
         return f"{BMV2} is not on PATH"
     if kind == "softswitch" and shutil.which(os.environ.get("CC", "cc")) is None:
@@ -35,7 +35,7 @@ def missing(kind: str) -> str | None:
 
 
 def missing_with_cables(kind: str) -> str | None:
-    """Likewise for one with :class:`Cables`."""
+    """Return why a kind of switch cannot run with :class:`Cables` here, or None when it can."""
     return missing(kind) or (None if os.geteuid() == 0 else "network namespaces and raw sockets need root")
 
 
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
-    """Raw sockets, opened inside ``namespace`` and bound to ``interfaces``."""
+    """Return raw sockets that are opened inside ``namespace`` and bound to ``interfaces``."""
     library = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
@@ -61,7 +61,7 @@ def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
         if library.setns(there, CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
         for interface in interfaces:
-            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # hears nothing until it is bound
+            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # The socket receives nothing until it is bound.
             raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             raw.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
             raw.bind((interface, 3))
@@ -75,7 +75,9 @@ def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
 
 
 def receive(raw: socket.socket) -> bytes:
-    """A frame from one of :func:`sockets_in`, as it was on the wire: the kernel takes a VLAN tag out and tells it."""
+    """Receive a frame from one of :func:`sockets_in` as it was on the wire: the kernel removes a VLAN tag and reports
+    it apart.
+    """
     frame, extra, _, _ = raw.recvmsg(65536, socket.CMSG_SPACE(AUXDATA.size))
     for level, kind, data in extra:
         if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
@@ -86,7 +88,7 @@ def receive(raw: socket.socket) -> bytes:
 
 
 class Cables:
-    """A network namespace with a veth pair for each port: the switch's end and a raw socket, in ``sockets`` by port."""
+    """A network namespace with a veth pair for each port: the switch's end, and a raw socket in ``sockets`` by port."""
 
     def __init__(self, ports: Sequence[int], mtu: int = 1500) -> None:
         self.namespace = f"inart-t-sw-{os.getpid()}-{next(NUMBERS)}"
@@ -143,7 +145,7 @@ class Switch:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Does not wait until it serves."""
+        """Start the process without waiting until it serves."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -154,14 +156,14 @@ class Switch:
             )
 
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return its exit status, or None while it runs."""
         return None if self.process is None else self.process.poll()
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """At once, as a machine that loses power."""
+        """Kill the process at once, as a machine that loses power."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
