@@ -37,20 +37,22 @@ from p4src.tofino_toolchain import CHIPS
 PROGRAMS = ("tna-64", "tna-128", "t2na-64", "t2na-128")
 """The artifacts that tests run on a model of their chip."""
 VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
-"""Target -> environment variable with the program that drives a model of its chip."""
+"""Maps a target to the environment variable with the program that drives a model of its chip."""
 THROUGH = "through"
 KEY_BITS = {"ingress_port": 9, "destination": 48}
-"""Of the bridge table."""
+"""The widths in bits of the bridge table's key fields."""
 SECONDS = 300.0
-"""For one answer; a machine with much to do is slow, and the first answer comes after the binary is loaded."""
+"""The most seconds to wait for one answer; on a busy machine the model is slow, and the first answer comes after the
+binary is loaded.
+"""
 
 
 class ChipError(Exception):
-    """The model said that something is wrong, or nothing at all any more."""
+    """The model reported an error or no longer answers."""
 
 
 def missing(artifact: Artifact) -> str | None:
-    """Why the program cannot run on a model here, in words; None: it can."""
+    """Return in words why the program cannot run on a model here, or None when it can."""
     target = artifact.manifest.target
     program = os.environ.get(VARIABLES[target])
     if not program:
@@ -63,7 +65,10 @@ def missing(artifact: Artifact) -> str | None:
 
 
 class Chip:
-    """A chip with a program, all registers 0 and no entries but the program's own. To be closed, or for ``with``."""
+    """A chip with a program, all registers 0 and no entries but the program's own.
+
+    Must be closed, or used with ``with``.
+    """
 
     def __init__(self, artifact: Artifact) -> None:
         self.target = target = artifact.manifest.target
@@ -80,7 +85,7 @@ class Chip:
         )
         self._buffer = b""
         self.under_way = 0
-        """Of the frames sent, those that are not through yet."""
+        """The number of frames sent that are not processed yet."""
         self._asked = 0
         self.tell("stream on", *static_ternary_entries(json.loads((built / "context.json").read_text())))
         self.answer()
@@ -98,13 +103,13 @@ class Chip:
         self.close()
 
     def tell(self, *commands: str) -> None:
-        """Commands that nothing is said to if all is well."""
+        """Send commands that print nothing when they succeed."""
         assert self._process.stdin is not None
         self._process.stdin.write("".join(f"{command}\n" for command in commands).encode())
         self._process.stdin.flush()
 
     def answer(self) -> list[str]:
-        """What is said to all that was told until now. Raises ChipError, also for what went wrong with that."""
+        """Return the output of all commands until now. Raises ChipError, also for errors of those commands."""
         self._asked += 1
         end = f"answered {self._asked}"
         self.tell(f"echo {end}")
@@ -118,10 +123,10 @@ class Chip:
         return lines
 
     def install(self, entries: Iterable[Entry], loopback: Iterable[int] = (), *, wired: bool = True) -> None:
-        """Entries as the control plane makes them for a switch, with device ports.
+        """Install entries as the control plane makes them for a switch, with device ports.
 
-        ``loopback``: ports whose packets come back in, besides those that ``entries`` make so. wired: else what goes
-        round leaves by such a port, and it is the caller who brings it back.
+        ``loopback``: ports whose packets come back in, besides those that ``entries`` configure so. wired: when False,
+        packets that recirculate leave by such a port, and the caller brings them back.
         """
         looping = set(loopback)
         there = list(entries)
@@ -151,7 +156,7 @@ class Chip:
         self.answer()
 
     def _recirculating(self, entries: list[Entry]) -> set[int]:
-        """Ports inside the chip that bring back what these entries send there."""
+        """Return the ports inside the chip that bring back what these entries send there."""
         chip = CHIP[self.target]
         ports = [value for entry in entries for name, value in entry.data if name in ("port", "loopback")]
         return {port for port in ports if isinstance(port, int) and chip.recirculates(port)}
@@ -177,12 +182,12 @@ class Chip:
         self.tell(f"multicast {group} " + " ".join(f"0:{port}" for port in ports))
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """(device port, frame) of all that leaves because ``frame`` arrives on ``port``."""
+        """Send ``frame`` to ``port`` and return (device port, frame) of all that leaves because of it."""
         (out,) = self.process_all([(port, frame)])
         return out
 
     def process_all(self, arrivals: Iterable[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
-        """One after the other: what leaves because of each."""
+        """Process arrivals one after the other; returns what leaves because of each."""
         commands = []
         for port, frame in arrivals:
             commands += [f"packet {port} {frame.hex()}", "wait", "wait", "echo next"]
@@ -200,17 +205,17 @@ class Chip:
 
     @property
     def output(self) -> int:
-        """A file descriptor that can be read when something has left; then comes :meth:`left`."""
+        """Return a file descriptor that is readable when frames have left; then call :meth:`left`."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def send(self, port: int, frame: bytes) -> None:
-        """One in, without waiting for what leaves: that is :meth:`left`."""
+        """Send one frame in, without waiting for what leaves: :meth:`left` returns that."""
         self.under_way += 1
         self.tell(f"packet {port} {frame.hex()}", "wait", f"echo {THROUGH}")
 
     def left(self) -> list[tuple[int, bytes]]:
-        """What has left by now because of what was sent. Waits for something."""
+        """Return the frames that have left by now because of what was sent. Waits for at least one line."""
         self._read()
         whole, _, self._buffer = self._buffer.rpartition(b"\n")
         lines = whole.decode(errors="replace").split("\n")
@@ -218,7 +223,7 @@ class Chip:
         return _frames(lines)
 
     def counter(self, name: str, index: int, pipe: int = 0) -> tuple[int, int]:
-        """(packets, bytes)"""
+        """Return (packets, bytes)."""
         self.tell(f"check_counter {pipe}:{name}({index})")
         counted = (0, 0)
         for line in self.answer():
@@ -254,15 +259,15 @@ def _prefix_length(entry: Entry) -> int:
 
 
 def _digits(value: int, mask: int, width: int) -> str:
-    """A ternary key, bit by bit."""
+    """Return a ternary key bit by bit."""
     bits = range(width - 1, -1, -1)
     return "0b" + "".join(str(value >> bit & 1) if mask >> bit & 1 else "*" for bit in bits)
 
 
 def static_ternary_entries(context: dict[str, Any]) -> list[str]:
-    """Commands for what the program itself puts into its ternary tables.
+    """Return commands for the entries that the program itself puts into its ternary tables.
 
-    The model's harness does it too, but gets masks of more than 8 bits wrong, so all of it is written again.
+    The model's harness installs them too, but gets masks of more than 8 bits wrong, so all of them are written again.
     """
     commands = []
     for table in context["tables"]:

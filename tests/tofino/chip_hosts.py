@@ -30,13 +30,15 @@ from topologies.tofino_model import Wiring
 
 SWITCH, ROOT = "V1", "S1"
 PREFIX, BRIDGE, BESIDE = "inart-c", "inart-cb", "172.29.0"
-"""Of the namespaces; the network beside the switch, and its addresses' first bytes."""
+"""The prefix of the namespaces, the bridge of the network beside the switch, and the first three bytes of its
+addresses.
+"""
 FINISHED = {"allreduce": 1800.0, "train": 3600.0}
-"""Seconds after which something is wrong; a model of a chip is slow."""
+"""Seconds after which a run is taken to hang; a model of a chip is slow."""
 
 
 def network(workers: int, tofino: str) -> Topology:
-    """Workers and a parameter server on one switch."""
+    """Return a topology of workers and a parameter server on one switch."""
     speed = {"1": "100G", "2": "400G"}[tofino]
     servers = [*(f"W{number}" for number in range(1, workers + 1)), ROOT]
     nodes: dict[str, dict[str, Any]] = {SWITCH: {"kind": "switch", "fan_in": 31}}
@@ -52,7 +54,7 @@ def network(workers: int, tofino: str) -> Topology:
 
 
 class Around:
-    """Namespaces and processes. For ``with``: nothing of them is left."""
+    """The namespaces and processes of a run. Must be used with ``with``; at its end nothing is left of them."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
@@ -87,7 +89,7 @@ class Around:
         subprocess.run(["ip", "link", "del", BRIDGE], check=False)
 
     def _beside(self) -> None:
-        """A network of the hosts that the switch is no part of."""
+        """Make a network of the hosts that does not go through the switch."""
         commands = [f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"]
         for number, server in enumerate(self.topology.servers):
             space, end = f"{PREFIX}{server}", f"{BRIDGE}{number}"
@@ -101,11 +103,11 @@ class Around:
             subprocess.run(["ip", *command.split()], check=True)
 
     def beside(self, server: str) -> str:
-        """A host's address on that network."""
+        """Return a host's address on the network beside the switch."""
         return f"{BESIDE}.{self.topology.servers.index(server) + 1}"
 
     def start(self, name: str, *command: object, inside: bool = True, **environment: str) -> subprocess.Popen[str]:
-        """A module with arguments, in a node's namespace; what it says goes to a file of its name."""
+        """Start a module with arguments in a node's namespace; its output goes to a file of its name."""
         words = [sys.executable, *map(str, command)]
         if inside:
             words = [*self.wiring.enter(name.partition(".")[0]).split(), *words]
@@ -131,14 +133,14 @@ class Around:
             time.sleep(0.2)
 
     def end(self, name: str, seconds: float) -> str:
-        """What a process said, once it has ended well."""
+        """Wait until a process has ended without error and return its output."""
         status = self.processes.pop(name).wait(seconds)
         if status:
             raise SystemExit(f"{name} ended with {status}: {self.said(name)[-3000:]}")
         return self.said(name)
 
     def deploy(self) -> None:
-        """Switch, controller and parameter server."""
+        """Start switch, controller and parameter server."""
         chip = [] if self.options.ours else ["--chip"]
         ports = self.folder / SWITCH / "ports.json"
         kind = ["--tofino", self.options.tofino]
@@ -152,7 +154,7 @@ class Around:
         self.start(ROOT, "-m", "ps_server", "--controller", self.controller)
 
     def counted(self) -> dict[str, int]:
-        """The switch's verdicts; it ends with that."""
+        """Return the switch's verdict counters; the switch process ends with that."""
         process = self.processes.pop(SWITCH)
         process.communicate(timeout=300)
         return json.loads(self.said(SWITCH).splitlines()[-1])
@@ -162,7 +164,7 @@ class Around:
         return [server for server in self.topology.servers if server != ROOT]
 
     def allreduce(self) -> None:
-        """One on every worker; what each says."""
+        """Run one all-reduce on every worker and return their outputs."""
         for worker in self.workers:
             self.start(
                 worker, "-m", "worker_agent", "allreduce", "--bytes", self.options.bytes, "--repeat", 1, "--json",
@@ -172,7 +174,7 @@ class Around:
             print(worker, self.end(worker, FINISHED["allreduce"]).splitlines()[-1], flush=True)
 
     def train(self, hook: str) -> dict[str, Any]:
-        """The example over ``hook``; its report."""
+        """Run the example over ``hook`` and return its report."""
         for rank, worker in enumerate(self.workers):
             self.start(
                 f"{worker}.{hook}", "examples/train_digits.py", "--hook", hook, "--steps", self.options.train,

@@ -1,9 +1,5 @@
-"""A whole all-reduce with chips as switches: workers and root of tests/model, a network that loses and doubles frames.
-
-    INART_TOFINO_MODEL=... python -m tests.tofino.chip_system --bytes 64Ki --loss 0.02
-
-Every result that a worker gets is compared with the exact sum or maximum. There is no clock, so a slow model loses
-nothing.
+"""Runs a whole all-reduce with chips as switches: workers and root of tests/model on a network that loses and doubles
+frames.
 """
 
 from __future__ import annotations
@@ -21,13 +17,13 @@ from tests.tofino import frames
 from tests.tofino.chip import Chip
 
 UP, POINTS, LOOP = 31, 32, 60
-"""Device ports, from that of port 0 on: of the switch above, of those below, and the one that loops."""
+"""Device ports counted from that of port 0: of the switch above, of the switches below, and of the loopback port."""
 Labels = dict[tuple[int, int], Forward | Replicate | Aggregate]
 TREES = {"star": star(3), "two-level": two_level(2, 2)}
 
 
 class ChipSwitch(Switch):
-    """A switch of a simulation whose frames go through a chip. Its tables are installed with the first of them."""
+    """A switch of a simulation whose frames go through a chip. Its tables are installed with the first frame."""
 
     chip: Chip | None = None
     artifact: Artifact
@@ -45,7 +41,7 @@ class ChipSwitch(Switch):
 
 
 def _labels(labels: dict[tuple[int, int], Forward | Replicate | Aggregate]) -> Labels:
-    """The same with UP for port 0, which the control plane takes for no port."""
+    """Return the labels with UP for port 0, which the control plane takes for no port."""
     made: Labels = {}
     for (port, label), action in labels.items():
         out = action if isinstance(action, Replicate) else replace(action, port=action.port or UP)
@@ -64,7 +60,7 @@ def _number(device: int) -> int:
 
 
 class ChipSimulation(Simulation):
-    """A simulation in which every aggregation point is a chip of its own. To be closed."""
+    """A simulation in which every aggregation point is a chip of its own. Must be closed."""
 
     def __init__(self, artifact: Artifact, tree: Tree, slots: int, chunks: int, *, harm: Harm, seed: int) -> None:
         self.artifact, self.values = artifact, artifact.manifest.values_per_packet

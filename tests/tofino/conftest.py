@@ -1,4 +1,6 @@
-"""The client is our own, and the SDE's too where $SDE_INSTALL names one: the same tests run on both."""
+"""Fixtures of the Tofino tests: the client is our own, and also the SDE's where $SDE_INSTALL names one; the same tests
+run on both.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def switches() -> Iterator[dict[str, TofinoSwitch]]:
 
 @pytest.fixture
 def make_target(client, program, topology, tmp_path) -> Iterator[Callable[..., BriTarget]]:
-    """make_target(switch, name, ...): a target; all are closed at the end."""
+    """Yield make_target(switch, name, ...), which returns a target; all targets are closed at the end."""
     made: list[BriTarget] = []
 
     def make(switch: TofinoSwitch, name: str = "V1", *, panel: bool = True, ledger: str = "ports.json") -> BriTarget:

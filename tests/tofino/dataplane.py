@@ -1,4 +1,6 @@
-"""The program on a switch with these entries in its tables: registers for each pipe, in tests/model's terms."""
+"""Runs the program's model on a switch with these entries in its tables and registers for each pipe, with the types of
+tests/model.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,14 @@ from tests.model.packet import Packet
 from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
 
 Labels = Mapping[tuple[int, int], tuple[str, Mapping[str, int]]]
-"""(device port, label) -> (action, its data): label_table."""
+"""label_table: (device port, label) -> (action, its data)"""
 
 
 class Switch:
-    """What leaves by the ports in `loopback` is back at once; other loopback ports are the caller's."""
+    """A switch.
+
+    Packets that leave by the ports in `loopback` come back at once; other loopback ports are the caller's task.
+    """
 
     def __init__(self, labels: Labels, groups: Mapping[int, Collection[int]], loopback: Collection[int] = ()) -> None:
         self.labels, self.groups, self.loopback = labels, groups, loopback
@@ -26,7 +31,7 @@ class Switch:
         self.verdicts: Counter[Verdict] = Counter()
 
     def process(self, port: int, packet: Packet) -> list[tuple[int, Packet]]:
-        """(device port, packet) of all that leaves the switch."""
+        """Process a packet and return (device port, packet) of all that leaves the switch."""
         if (port, packet.label) not in self.labels:
             self.verdicts[Verdict.UNKNOWN] += 1
             return []
@@ -53,7 +58,7 @@ class Switch:
             if out == LOOPBACK and "loopback" in data:
                 out = data["loopback"]
                 self.round += 1
-            elif out == LOOPBACK:  # Tofino 2 has both halves at once
+            elif out == LOOPBACK:  # Tofino 2 has both halves of the values at once.
                 _, outcome = ingress(self.cells[index], packet, ReadOut(data["port"]))
                 assert outcome.packet is not None
                 packet, out = outcome.packet, outcome.port
@@ -63,7 +68,7 @@ class Switch:
 
 
 class FoldedSwitch(Switch):
-    """The same with the folded program: what goes round has one half of its values, and a header of its own."""
+    """The same with the folded program: a recirculated packet has one half of the values and a header of its own."""
 
     def __init__(self, labels: Labels, groups: Mapping[int, Collection[int]], loopback: Collection[int] = ()) -> None:
         super().__init__(labels, groups, loopback)
@@ -72,7 +77,7 @@ class FoldedSwitch(Switch):
     def ingress(
         self, index: tuple[int, int], packet: Packet, fold: folded.Fold | None, entry: Contribution | ReadOut
     ) -> folded.Outcome:
-        """A pass over the registers at an index."""
+        """Process a pass over the registers at an index."""
         cell = self.halves.get(index, folded.Folded())
         self.halves[index], outcome = folded.ingress(cell, packet, fold, entry, folded.tables())
         return outcome
@@ -102,7 +107,7 @@ class FoldedSwitch(Switch):
 
 
 class FoldedFlowsSwitch(FoldedSwitch):
-    """The same of Tofino 1."""
+    """A switch with the folded program of Tofino 1."""
 
     def ingress(
         self, index: tuple[int, int], packet: Packet, fold: folded.Fold | None, entry: Contribution | ReadOut
@@ -113,4 +118,4 @@ class FoldedFlowsSwitch(FoldedSwitch):
 
 
 PLANES = {TOFINO_1: Switch, TOFINO_1_FOLDED: FoldedFlowsSwitch, TOFINO_2: Switch, TOFINO_2_FOLDED: FoldedSwitch}
-"""What runs a program, by what it is for."""
+"""Maps what a program is for to the switch that runs it."""

@@ -1,10 +1,4 @@
-"""Frames of every kind through Intel's model of the chip and through ours, one after the other.
-
-    INART_TOFINO_MODEL=... python -m tests.tofino.frames --packets 100000 --seed 1
-    INART_TOFINO2_MODEL=... python -m tests.tofino.frames --artifact p4src/artifacts/t2na-64
-
-prints what differs, and the verdicts of both. The tables are those of tests/p4/rig.py.
-"""
+"""Sends frames of every kind through Intel's model of the chip and through ours, one after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +30,7 @@ from tests.tofino.chip import Chip, missing
 
 
 def _below(flows: int) -> int:
-    """Flows with the bits that Tofino has: the rig's 40 and 63 as 29 and 30."""
+    """Map the rig's flow bits to those that Tofino has: flows 40 and 63 become 29 and 30."""
     return flows & 0xFFFF | (flows >> 40 & 1) << 29 | (flows >> 63 & 1) << 30
 
 
@@ -49,12 +43,12 @@ LABELS = {
 LOOP = 20
 """The loopback port."""
 FIRST = {"tna": 0, "t2na": 8}
-"""Device ports are the rig's numbers from here on: Tofino 2's panel begins at 8."""
+"""The device port of the rig's port 0; Tofino 2's front panel begins at 8."""
 BATCH = 100
 
 
 def ours(artifact: Artifact) -> TofinoSwitch:
-    """Our model with the rig's tables."""
+    """Return our model with the rig's tables."""
     values, tables = artifact.manifest.values_per_packet, (dict(LABELS), dict(GROUPS), dict(ROUTES))
     if Program.load(artifact.program).chip.folded:
         kind = {"tna": FoldedFlowsSwitch, "t2na": FoldedSwitch}[artifact.manifest.target]
@@ -63,14 +57,20 @@ def ours(artifact: Artifact) -> TofinoSwitch:
 
 
 def install(chip: Chip, artifact: Artifact, *, wired: bool = True) -> None:
-    """The rig's tables into the chip, as the control plane makes entries of them. wired: its loopback ports loop."""
+    """Install the rig's tables on the chip, as the control plane makes entries of them.
+
+    wired: its loopback ports loop.
+    """
     first = FIRST[artifact.manifest.target]
     there = entries(artifact, ours(artifact), {port: first + port for port in PORTS}, first + LOOP)
     chip.install(there, wired=wired)
 
 
 def entries(artifact: Artifact, tables: Switch, devices: Mapping[int, int], loop: int) -> list[Entry]:
-    """What the control plane makes of a switch's tables. ``devices``: device port by number; ``loop``: that loops."""
+    """Return the entries that the control plane makes of a switch's tables.
+
+    ``devices``: device port by number; ``loop``: the loopback port.
+    """
     labels = [rules.LabelEntry(port, label, _rule(action)) for (port, label), action in tables.labels.items()]
     groups = tuple(rules.MulticastGroup(group, tuple(ports)) for group, ports in tables.groups.items())
     routes = tuple(
@@ -101,7 +101,7 @@ def _rule(action: Forward | Replicate | Aggregate) -> rules.Forward | rules.Repl
 
 
 def differences(chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], number: int) -> Iterator[str]:
-    """What differs for the next ``number`` frames, in words; none said: nothing."""
+    """Yield a description of each difference for the next ``number`` frames."""
     first = FIRST[chip.target]
     while number > 0:
         batch = [next(arrivals) for _ in range(min(BATCH, number))]
@@ -117,7 +117,8 @@ def differences(chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], nu
 def differences_on_the_way(
     chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], number: int, source: random.Random
 ) -> Iterator[str]:
-    """As :func:`differences`, and what goes round is lost, doubled and late, the same in both; it is compared, too.
+    """Yield differences as :func:`differences` does, while recirculated frames are lost, doubled and delayed in the
+    same way in both; they are compared, too.
 
     The chip's loopback ports must not be wired, and the model's must be ``delayed``.
     """
@@ -142,13 +143,14 @@ def differences_on_the_way(
 
 
 def counted(chip: Chip) -> dict[Verdict, int]:
-    """The chip's verdict counters."""
+    """Return the chip's verdict counters."""
     return {verdict: chip.counter("verdict_counter", verdict)[0] for verdict in Verdict}
 
 
 def expected(model: TofinoSwitch, target: str) -> dict[Verdict, int]:
-    """What the chip's verdict counters should be. On Tofino 2 the number of *unknown* is action data of a default
-    entry, which a driver writes: without one it is counted as 0, *forwarded*."""
+    """Return what the chip's verdict counters should be. On Tofino 2 the number of the verdict *unknown* is action data
+    of a default entry, which a driver writes: without a driver it is counted as 0, *forwarded*.
+    """
     counts = {verdict: model.verdicts[verdict] for verdict in Verdict}
     if target == "t2na":
         counts[Verdict.FORWARDED] += counts[Verdict.UNKNOWN]
@@ -157,8 +159,10 @@ def expected(model: TofinoSwitch, target: str) -> dict[Verdict, int]:
 
 
 def endless(traffic: Traffic) -> Iterator[Arrival]:
-    """Without what is ours and too short for a UDP header, and IPv4 to groups without a whole header: an Ethernet has
-    no such frames, and the parser, which sees the frame check sequence behind them, takes that for ports."""
+    """Yield arrivals without frames of ours that are too short for a UDP header, and without IPv4 multicast that lacks
+    a whole header. An Ethernet has no such frames, and the parser, which sees the frame check sequence behind them,
+    takes that for ports.
+    """
     while True:
         arrival = traffic.arrival()
         frame = arrival.frame
@@ -168,12 +172,12 @@ def endless(traffic: Traffic) -> Iterator[Arrival]:
 
 
 def add_artifact(parser: argparse.ArgumentParser) -> None:
-    """The option that `artifact_of` reads."""
+    """Add the option that `artifact_of` reads."""
     parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: that of tna)")
 
 
 def artifact_of(options: argparse.Namespace) -> Artifact:
-    """The program that was asked for; ends the command, with the reason, where it cannot run here."""
+    """Return the program that was asked for; end the command with the reason where it cannot run here."""
     artifact = load(options.artifact) if options.artifact else find("tna")
     if reason := missing(artifact):
         raise SystemExit(reason)

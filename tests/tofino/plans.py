@@ -1,4 +1,4 @@
-"""Deployments on the Tofino testbed, and on networks that hypothesis draws."""
+"""Makes deployments on the Tofino testbed, and on networks that hypothesis draws."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def deployment(
 
 
 def with_front_panel(topology: Topology, loopback: int = 1) -> Topology:
-    """The topology with every link of a switch plugged in, connectors in order, and loopback ports behind them."""
+    """Return the topology with every link of a switch plugged in, connectors in order, and loopback ports after
+    them.
+    """
     links = {}
     for u, v in topology.links:
         panel = {end: f"{topology.port(end, other)}/0" for end, other in ((u, v), (v, u)) if end in topology.switches}
@@ -47,9 +49,10 @@ def with_front_panel(topology: Topology, loopback: int = 1) -> Topology:
 def installed(
     program: Program, topology: Topology, device: Callable[[int, int], int], *, target: str
 ) -> Iterator[tuple[Entry, ...]]:
-    """What the testbed's plan puts on each switch, port connector/channel being ``device(connector, channel)``.
+    """Yield the entries that the testbed's plan puts on each switch, port connector/channel being ``device(connector,
+    channel)``.
 
-    It is allowed by the program, and read back as the rules that it was made of.
+    The program allows them, and they read back as the rules that they were made of.
     """
     for name, rules in deployment(topology, target=target).rulesets.items():
         panel = Panel.of(topology, name)

@@ -34,17 +34,17 @@ from topologies.tofino_model import BRI_PORT, device_port
 
 ALL_PROTOCOLS = 3
 OUTGOING = 4
-"""Packet sockets also see what the machine itself sends."""
+"""The packet type of frames that the machine itself sends, which packet sockets also receive."""
 QUEUE = 64
-"""Frames that wait in front of a chip; more are lost, as on a switch whose queue is full."""
+"""The most frames that wait in front of a chip; further ones are lost, as on a switch whose queue is full."""
 LABELS, ROUTES, BRIDGE, GROUPS, NODES = "label_table", "ipv4_table", "bridge_table", "$pre.mgid", "$pre.node"
 PORTS = "$PORT"
 
 
 class Standin:
-    """One switch. ports: interface by device port; a port works once it has been made over BRI.
+    """One switch. ports: interface by device port; a port works once it has been configured over BRI.
 
-    ``loss``: of this share of the frames that come in, and of those that go out, nothing is seen.
+    ``loss``: this share of the frames that come in, and of those that go out, is dropped.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Standin:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Serve until standard input ends."""
         self._selector.register(sys.stdin, selectors.EVENT_READ)
         for device, interface in self.sockets.items():
             self._selector.register(interface, selectors.EVENT_READ, lambda device=device: self._receive(device))
@@ -94,7 +94,7 @@ class Standin:
                 key.data()
 
     def counted(self) -> dict[str, int]:
-        """Packets by verdict, those that went round (our model only), and frames lost."""
+        """Return packets by verdict, recirculated packets (our model only), and frames lost."""
         if self.chip is None:
             verdicts: dict[Verdict, int] = dict(self.plane.verdicts)
             round_ = {"went round": self.plane.round}
@@ -148,7 +148,10 @@ class Standin:
         return lost
 
     def _take_over(self) -> None:
-        """The tables as they are now; the registers stay. A chip takes entries once: it starts anew for others."""
+        """Take over the current tables; the registers stay.
+
+        A chip takes entries only once, so a new chip is started when they change.
+        """
         self._seen, entries = self.server.updates, self._entries()
         self.open = {_port(entry) for entry in entries if entry.table == PORTS}
         if self.chip is not None:
@@ -173,7 +176,7 @@ class Standin:
         }
 
     def _entries(self) -> list[Entry]:
-        """What the server has been told, as the control plane has it."""
+        """Return what the server has been told as entries of the control plane."""
         schema = self.server.schema
         made = []
         for name, there in self.server.snapshot().items():
@@ -197,7 +200,7 @@ def _port(entry: Entry) -> int:
 
 
 def _key(key: bytes, names: dict[int, str]) -> list[tuple[str, KeyValue]]:
-    """The key's fields, in order."""
+    """Return the key's fields in order."""
     made: list[tuple[str, KeyValue]] = []
     for field in pb.TableKey.FromString(key).fields:
         kind = field.WhichOneof("match_type")
@@ -216,12 +219,12 @@ def _value(value: object) -> object:
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """The option that :func:`program_of` reads, beside --tofino."""
+    """Add the option that :func:`program_of` reads, beside --tofino."""
     parser.add_argument("--artifacts", metavar="NAME", help="which program, as t2na-128 (default: 64 values)")
 
 
 def program_of(options: argparse.Namespace) -> Artifact:
-    """The program that the options name."""
+    """Return the program that the options name."""
     return load(ARTIFACTS / options.artifacts) if options.artifacts else find(GENERATIONS[options.tofino])
 
 

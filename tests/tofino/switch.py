@@ -30,16 +30,20 @@ Stored = tuple[int, dict[int, object]]
 
 
 def device_port(connector: int, channel: int) -> int:
-    """As on a 32-port Tofino 1 switch, more or less: two pipes, and numbers that do not follow the front."""
+    """Return device ports roughly as on a 32-port Tofino 1 switch: two pipes, and numbers that do not follow the front
+    panel.
+    """
     pipe, place = (1, connector - 1) if connector <= 16 else (0, 32 - connector)
     return pipe * 128 + 4 * place + channel
 
 
 @dataclass
 class Faults:
-    """refuse_bind: binds that are refused with this code. fail_updates: numbers of the updates (from the start of the
-    server) that are refused. lose_answers: numbers of the Writes whose answer is lost after they were done.
-    hang_seconds: how long each Write takes. forget_updates: those that are answered with OK and not done."""
+    """The faults of a server. refuse_bind: binds are refused with this code. fail_updates: numbers of the updates (from
+    the start of the server) that are refused. lose_answers: numbers of the Writes whose answer is lost after they were
+    done. hang_seconds: how long each Write takes. forget_updates: numbers of the updates that are answered with OK and
+    not done.
+    """
 
     refuse_bind: grpc.StatusCode | None = None
     refuse_subscribe: grpc.StatusCode | None = None
@@ -56,10 +60,10 @@ class UpdateError(Exception):
 
 
 class TofinoSwitch:
-    """bf_switchd's BRI server with one device. Starts on a free port, or `port`; `stop` cuts everybody off.
+    """bf_switchd's BRI server with one device. Starts on a free port, or on `port`; `stop` ends all connections.
 
-    devices: device port by connector and channel (default: `device_port`). tls: as with a proxy in front of it that
-    lets in who has a certificate.
+    devices: device port by connector and channel (default: `device_port`). tls: certificates for TLS, as with a proxy
+    in front of the server that accepts only clients with a certificate.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class TofinoSwitch:
         return f"127.0.0.1:{self.port}"
 
     def snapshot(self) -> dict[str, dict[bytes, Stored]]:
-        """Everything that is installed, by table."""
+        """Return everything that is installed, by table."""
         with self._lock:
             return {name: dict(entries) for name, entries in self.tables.items() if entries}
 
@@ -106,13 +110,15 @@ class TofinoSwitch:
         return len(self.tables[self.schema.table(name).name])
 
     def cut_streams(self) -> None:
-        """End all streams: the clients are gone, as far as the switch is concerned."""
+        """End all streams: the switch then takes the clients to be gone."""
         with self._lock:
             for answers in self._streams.values():
                 answers.put(None)
 
     def load_again(self) -> None:
-        """Somebody loads the program once more: tables and ports are empty, everybody is told."""
+        """Load the program once more, as another client might: tables and ports become empty, and every client is
+        told.
+        """
         with self._lock:
             for entries in self.tables.values():
                 entries.clear()
@@ -124,19 +130,19 @@ class TofinoSwitch:
                 answers.put(answer)
 
     def fill_register(self, name: str, value: int) -> None:
-        """As if packets had left this in all cells."""
+        """Write this value to all cells of a register, as if packets had left it there."""
         table = self.schema.table(name)
         values: dict[int, object] = {field.id: value.to_bytes(4, "big") for field in table.data.values()}
         for index in range(table.size):
             self.tables[table.name][self._key_of(table.name, index)] = (0, values)
 
     def zeros(self, name: str) -> set[int]:
-        """The cells of a register that were written and hold nothing but 0."""
+        """Return the cells of a register that were written and hold nothing but 0."""
         held = self.tables[self.schema.table(name).name].items()
         return {_index(key) for key, (_, values) in held if not any(int.from_bytes(v, "big") for v in values.values())}  # type: ignore[arg-type]
 
     def plug(self, connector: int, channel: int, up: bool) -> None:
-        """The cable of a port that is configured is put in, or pulled."""
+        """Plug in or pull the cable of a configured port."""
         up_field = self.schema.tables["$PORT"].data["$PORT_UP"].id
         with self._lock:
             _, values = self.tables["$PORT"][self._key_of("$PORT", (self.devices or device_port)(connector, channel))]
@@ -151,7 +157,7 @@ class TofinoSwitch:
     def stream(self, requests, context) -> Iterator[pb.StreamMessageResponse]:
         answers: queue.Queue = queue.Queue()
         if not context.add_callback(lambda: answers.put(None)):
-            return  # cancelled before it began: nobody would ever end the wait below, nor the process
+            return  # The stream was cancelled before it began: nothing would end the wait below, nor the process.
         first = next(iter(requests), None)
         if first is None:
             return
@@ -356,11 +362,11 @@ class TofinoSwitch:
             wanted = values[table.data["$MULTICAST_NODE_ID"].id]
             assert isinstance(wanted, tuple)
             if not all(self._key_of("$pre.node", node) in self.tables["$pre.node"] for node in wanted):
-                return  # as the drivers do: OK, and no group
+                return  # The drivers do this: they answer OK and make no group.
         entries[key] = (message.data.action_id, values)
 
     def _put_register(self, table: Table, message: pb.TableEntry, key: bytes) -> None:
-        """All cells are always there: adding is writing (BfRtRegisterTable)."""
+        """Write a register. All cells always exist, so adding is writing (BfRtRegisterTable)."""
         if _index(key) >= table.size:
             raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{table.name} has {table.size} cells")
         values = self._data(table, message.data)
@@ -427,7 +433,7 @@ class TofinoSwitch:
     def _value(self, wanted: Field, part: pb.DataField) -> object:
         kind = part.WhichOneof("value")
         if wanted.repeated:
-            # An empty list arrives as nothing at all.
+            # An empty list arrives as no value at all.
             if kind not in (None, "bool_arr_val" if wanted.kind == "bool" else "int_arr_val"):
                 raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{wanted.name}: {kind}")
             return tuple(getattr(part, kind).val) if kind else ()
@@ -442,5 +448,5 @@ class TofinoSwitch:
 
 
 def _index(key: bytes) -> int:
-    """Of a table with an index for its key."""
+    """Return the index of an entry of a table whose key is an index."""
     return int.from_bytes(pb.TableKey.FromString(key).fields[0].exact.value, "big")

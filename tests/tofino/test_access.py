@@ -1,4 +1,4 @@
-"""BRI over TLS, as with a proxy in front of bf_switchd: who has no certificate of ours writes nothing."""
+"""BRI over TLS, as with a proxy in front of bf_switchd: a client without a certificate of ours writes nothing."""
 
 from __future__ import annotations
 

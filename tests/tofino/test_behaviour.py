@@ -1,6 +1,6 @@
 """The behavioural suite of tests/p4 on Intel's models of the chips, next to tests/model/tofino.py; skips without them.
 
-What a Tofino treats in another way than v1model (docs/tofino.md) has tests of its own: tests/tofino/test_chip.py.
+Behaviour that differs between Tofino and v1model (docs/tofino.md) has tests of its own: tests/tofino/test_chip.py.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class ChipTarget(Target):
 
     def verdicts(self) -> dict[Verdict, int]:
         counts = frames.counted(self.chip)
-        if self.chip.target == "t2na":  # what is unknown counts as forwarded there (frames.expected)
+        if self.chip.target == "t2na":  # On Tofino 2, unknown packets count as forwarded (see frames.expected).
             del counts[Verdict.FORWARDED], counts[Verdict.UNKNOWN]
         return counts
 
     def label_counters(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """The model's commands do not read them."""
+        """Return nothing, because the model's commands do not read these counters."""
         return {}
 
     def close(self) -> None:

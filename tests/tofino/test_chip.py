@@ -1,6 +1,7 @@
 """The compiled binary on Intel's model of the chip, where there is one: what leaves, and what is counted.
 
-tests/model/tofino.py, which all other tests run on, is held to it here. More frames: python -m tests.tofino.frames.
+tests/model/tofino.py, which all other tests run on, is compared with it here. ``python -m tests.tofino.frames``
+compares more frames.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.tofino.conftest import TESTBED
 from tests.tofino.plans import deployment, with_front_panel
 from tests.tofino.test_program import Network, all_reduce
 
-pytestmark = pytest.mark.timeout(1800)  # a model of a chip takes milliseconds for a packet
+pytestmark = pytest.mark.timeout(1800)  # A model of a chip takes milliseconds for a packet.
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
@@ -42,7 +43,7 @@ def artifact(request: pytest.FixtureRequest) -> Artifact:
 
 @pytest.fixture(scope="module")
 def pair(artifact) -> Iterator[tuple[Chip, TofinoSwitch]]:
-    """The chip and our model with the same tables; what each has counted and holds goes on from test to test."""
+    """The chip and our model with the same tables; their counters and registers are kept from test to test."""
     with Chip(artifact) as chip:
         frames.install(chip, artifact)
         yield chip, frames.ours(artifact)
@@ -58,7 +59,9 @@ def test_frames_of_every_kind(pair):
 
 @pytest.mark.parametrize("more", range(-8, 9, 2))
 def test_a_frame_of_another_length_than_it_says(pair, more):
-    """Shorter, also by less than a frame check sequence: refused. Longer: the rest leaves with it."""
+    """A shorter frame, also one shorter by less than a frame check sequence, is refused; the surplus of a longer frame
+    leaves with it.
+    """
     chip, model = pair
     whole = Packet(32, 5000 + more, 1, 0, tuple(range(model.values_per_packet))).encode()
     frame = (whole + bytes(8))[: len(whole) + more]
@@ -85,8 +88,11 @@ class ChipSwitch:
 
 
 def test_a_plan_on_chips_with_two_pipes(artifact):
-    """Entries of a real plan; the testbed's ports are in two pipes in turns, so flows meet through loopback ports, or
-    through the pipes' own."""
+    """A real plan's entries work on the chip.
+
+    The testbed's ports are in two pipes in turns, so flows meet through loopback ports or through the pipes' own
+    recirculation ports.
+    """
     program = Program.load(artifact.program)
     topology = with_front_panel(parse_topology(TESTBED), loopback=int(program.chip.rounds))
     made = deployment(topology, target=artifact.manifest.target)

@@ -27,7 +27,7 @@ PLAN = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2", "--strateg
 
 @pytest.fixture
 def command(client, switches, tmp_path, monkeypatch) -> list[str]:
-    """The command's end: where the switches are. The client is what an SDE would have given."""
+    """Return the end of the command, which says where the switches are. The client takes the place of an SDE's."""
     monkeypatch.setattr(bri_kind, "load_client", lambda: client)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = tmp_path / "switches.json"
@@ -124,7 +124,7 @@ def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switch
     registers = [table for table in switch.schema.tables.values() if table.kind == "Register"]
     assert int(found[2]) == len(first) * len(registers) and len(registers) == 35
     assert all(switch.zeros(table.name) == first for table in registers)
-    assert switch.count("label_table") > 0  # the other job's, whose slots stay as they are until it goes:
+    assert switch.count("label_table") > 0  # The other job's entries stay as they are until it is removed:
     assert main([*one, "--remove", "all", "--clear-registers"]) == 0
     assert switch.zeros(SUMS) > first
 
@@ -136,7 +136,9 @@ def test_clearing_registers_goes_with_removing(command, capsys):
 
 @pytest.mark.parametrize("what", [["1"], ["all", "--clear-registers"]])
 def test_what_needs_to_know_the_loopback_ports_asks_for_the_topology(command, switches, capsys, what):
-    """Without them a job's sums are not told from others': one job's removal would take others' along."""
+    """Without the loopback ports a job's sums cannot be told from others': removing one job would remove others'
+    sums.
+    """
     assert main([*PLAN, *command]) == 0
     before = switches["V1"].snapshot()
     assert main(["--tofino", *command, "--remove", *what]) == 2

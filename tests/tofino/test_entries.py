@@ -1,4 +1,6 @@
-"""Every entry that a plan leads to is allowed by bf-rt.json and says the same as the rule; a wrong one is refused."""
+"""Every entry that a plan leads to is allowed by bf-rt.json and means the same as its rule; a wrong entry is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ FEW = settings(
 
 
 def devices(panel: Panel) -> dict[str, int]:
-    """Ports of two pipes in turns, so that flows of most aggregation points have to meet."""
+    """Return ports of two pipes in turns, so that the flows of most aggregation points have to meet."""
     return {port.name: port.connector % 2 * 128 + port.connector for port in panel.ports}
 
 
@@ -60,7 +62,7 @@ def test_every_strategy_on_the_testbed(program, topology, strategy, workers):
 
 @pytest.mark.parametrize("strategy", ["inart", "atp", "lbmm", "equal"])
 def test_fat_trees_of_tofino_switches(program, strategy):
-    """The larger ones only fit when the planner knows how many flows Tofino adds at one point."""
+    """The larger fat trees only fit when the planner knows how many flows Tofino adds at one aggregation point."""
     for k, job in ((4, "workers=8,ps=2,seed=1"), (6, "workers=50,ps=4,seed=1")):
         topology = with_front_panel(parse_topology(f"fattree:k={k}"))
         try:
@@ -87,7 +89,9 @@ def changed(entry: Entry, **data: object) -> Entry:
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_mutation_is_refused(program, entries, data):
-    """A name that does not exist, a field less, a value that is too wide or of another kind, another kind of match."""
+    """An entry with an unknown name, a missing field, a value that is too wide or of another type, or another match
+    kind is refused.
+    """
     entry = data.draw(st.sampled_from(entries))
     table = program.schema.tables[entry.table]
     which = data.draw(
@@ -117,7 +121,7 @@ def test_any_mutation_is_refused(program, entries, data):
             field.kind, [-1, 1 << (field.bits or 0), True]
         )
         chosen = data.draw(st.sampled_from(bad))
-        # A list of bad values or, for a field that takes lists, a single value; and the other way round.
+        # The value is a list of bad values or, for a field that takes lists, a single value; and the reverse.
         wrong = changed(entry, **{name: data.draw(st.sampled_from([chosen, (chosen,)]))})
     assert entry_problems(program.schema, wrong), wrong
 

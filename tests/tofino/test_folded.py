@@ -1,4 +1,6 @@
-"""The folded programs (128 values, every contribution goes round): the same plans, on Tofino 2 through own ports."""
+"""The folded programs (128 values, every contribution recirculates) carry the same plans; on Tofino 2 through the
+pipes' own ports.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_program_knows_that_it_is_folded(program):
 
 
 def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
-    """With links of 25 Gbit/s: 400 are too much for the ports inside the pipe, and refused."""
+    """This holds with links of 25 Gbit/s: links of 400 Gbit/s are too much for the ports inside the pipe, and are
+    refused.
+    """
     monkeypatch.delenv("SDE_INSTALL", raising=False)
     folded = ["--artifacts", f"t2na-{VALUES}", "--dry-run", "--json"]
     assert main([*PLAN, *folded]) == 1
@@ -91,7 +95,7 @@ def test_sums_of_two_pipes_are_exact_on_tofino_1():
 
 
 def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
-    """200 Gbit/s of loopback carry two workers of 100 Gbit/s, not four; front-panel ports that loop help."""
+    """200 Gbit/s of loopback carry two workers of 100 Gbit/s, but not four; looped front-panel ports add capacity."""
     kind = TofinoKind(find("t2na", VALUES))
     plan = get_strategy("inart")(topology, parse_job("workers=6,ps=2", topology), seed=0)
     with pytest.raises(DoesNotFit, match="loopback"):
@@ -102,7 +106,7 @@ def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
 
 @pytest.mark.parametrize(("loops", "fits"), [(1, False), (5, True)])
 def test_loopback_ports_of_tofino_1_must_carry_what_goes_round(loops, fits, tmp_path, capsys):
-    """Four workers of 50 Gbit/s and their sum: (4 * 0.6 + 1.8) * 50 = 210 Gbit/s."""
+    """Four workers of 50 Gbit/s and their sum need (4 * 0.6 + 1.8) * 50 = 210 Gbit/s."""
     data = json.loads(Path(TESTBED).read_text())
     for node in data["nodes"][:2]:
         node["loopback_ports"] = [{"front_panel": f"{7 + at}/0", "speed": "50G"} for at in range(loops)]

@@ -1,4 +1,4 @@
-"""A cable that is pulled, as a Tofino says it over BRI: the controller leads its jobs around that link."""
+"""A pulled cable that a Tofino reports over BRI makes the controller reroute its jobs around that link."""
 
 from __future__ import annotations
 

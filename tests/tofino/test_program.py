@@ -1,6 +1,5 @@
-"""Plans through the whole chain without a switch: rules, entries over BRI, the program's tables and register actions.
-
-Switches have two pipes with registers of their own, and ports of both in turns, so that flows have to meet.
+"""Plans go through the whole chain without a switch: rules, entries over BRI, the program's tables and register
+actions.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ FEW = settings(
 
 
 def switch(entries: list[Entry], ports: PortMap, kind: type[Switch] = Switch) -> Switch:
-    """A switch with these entries in its tables; its loopback ports bring back what leaves there."""
+    """Return a switch with these entries in its tables; its loopback ports bring back what leaves there."""
     labels: dict[tuple[int, int], tuple[str, dict[str, int]]] = {}
     nodes: dict[int, tuple[int, ...]] = {}
     groups: dict[int, tuple[int, ...]] = {}
@@ -58,7 +57,10 @@ def switch(entries: list[Entry], ports: PortMap, kind: type[Switch] = Switch) ->
 
 
 class Network:
-    """All switches of a deployment, and what arrives at the servers. make: a switch with these entries and ports."""
+    """All switches of a deployment, and the packets that arrive at the servers.
+
+    make: returns a switch with these entries and ports.
+    """
 
     def __init__(  # type: ignore[no-untyped-def]
         self,
@@ -80,7 +82,7 @@ class Network:
         self.arrived: dict[str, list[Packet]] = {server: [] for server in topology.servers}
 
     def send(self, server: str, packet: Packet) -> None:
-        """A server sends; everything that follows happens."""
+        """Send a packet from a server and process everything that follows from it."""
         queue = deque([(server, self.topology.access_switch(server), packet)])
         while queue:
             before, node, packet = queue.popleft()
@@ -97,7 +99,9 @@ class Network:
 
 
 def all_reduce(network: Network, made: Deployment, source: random.Random) -> None:
-    """Two chunks on every tree, workers in any order; sums at the roots, then one result to each worker."""
+    """Run two chunks on every tree, with the workers in any order; checks the sums at the roots, then one result at
+    each worker.
+    """
     workers = [agent for agent in made.agents.values() if agent.role == "worker"]
     for sequence, flags in ((0, 0), (1, int(Flag.MAXIMUM))):
         data = {

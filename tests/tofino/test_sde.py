@@ -1,4 +1,4 @@
-"""Finding the SDE's client, and what is said where it is missing; our wire description against the SDE's own."""
+"""Finding the SDE's client and the message where it is missing; our wire description compared with the SDE's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_client_that_cannot_be_imported_is_explained(content, message, tmp_path,
     monkeypatch.setenv("SDE_INSTALL", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
     with no_client_loaded():
-        # In front of another SDE that this process may have loaded.
+        # This goes before another SDE that this process may have loaded.
         sys.path.insert(0, str(package.parent))
         with pytest.raises(SdeMissing, match=message):
             sde.load_client()
@@ -59,7 +59,7 @@ def test_client_that_cannot_be_imported_is_explained(content, message, tmp_path,
 
 @contextlib.contextmanager
 def no_client_loaded() -> Iterator[None]:
-    """As in a process that has not loaded the SDE's client; afterwards as before."""
+    """Make the process look as if it had not loaded the SDE's client, and restore it afterwards."""
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "bfrt_grpc"}
     for name in before:
         del sys.modules[name]
@@ -72,7 +72,9 @@ def no_client_loaded() -> Iterator[None]:
 
 
 def test_messages_of_an_old_protoc_are_loaded(tmp_path, monkeypatch):
-    """As an SDE has them that was built with the protoc of its time: present protobuf does not run them."""
+    """An SDE that was built with the protoc of its time has such messages: present protobuf does not run them as they
+    are.
+    """
     package = tmp_path / "lib/python3.8/site-packages/tofino/bfrt_grpc"
     package.mkdir(parents=True)
     for name, content in {
@@ -104,7 +106,7 @@ def test_messages_have_the_sdes_names_numbers_and_types():
     def check(mine, real) -> None:
         for field in mine.fields:
             if mine.name == "Subscribe" and field.name == "status":
-                continue  # google.rpc.Status there
+                continue  # This type is google.rpc.Status in the SDE.
             other = real.fields_by_name[field.name]
             kind = (field.number, field.type, field.is_repeated)
             assert (other.number, other.type, other.is_repeated) == kind, f"{mine.full_name}.{field.name}"
@@ -138,7 +140,7 @@ def test_service_has_the_sdes_methods():
 @needs_sde
 @pytest.mark.parametrize("name", ["bf_rt_port_tf1.json", "bf_rt_pre_tf1.json"])
 def test_fixed_tables_are_the_sdes(name):
-    """Ids, keys and data of the fixed-function tables that we describe ourselves."""
+    """Ids, keys and data of the fixed-function tables that we describe ourselves are those of the SDE."""
     from pathlib import Path
 
     from controlplane.targets.bri.schema import Schema

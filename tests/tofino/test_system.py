@@ -1,4 +1,4 @@
-"""The documented commands on the wiring of a tofino-model, with our model of the switch in its place."""
+"""The documented commands work on the wiring of a tofino-model, with our model of the switch in its place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 def test_device_ports_are_those_of_the_models_front_panel():
-    """A few of the table in the driver's source, and all are different."""
+    """A few ports are compared with the table in the driver's source, and all are different."""
     known = {(1, 0): 60, (7, 0): 36, (16, 3): 3, (17, 0): 128, (32, 0): 188, (33, 0): 316, (48, 1): 257, (64, 0): 444}
     for (connector, channel), device in known.items():
         assert device_port(FrontPanelPort(connector, channel, "25G")) == device
@@ -47,7 +47,9 @@ def wiring(tmp_path) -> Iterator[Wiring]:
 
 @pytest.fixture
 def start(tmp_path) -> Iterator[Start]:
-    """start(name, command, ...): a process whose output goes to a file of that name; ended with the test."""
+    """Yield start(name, command, ...), which starts a process whose output goes to a file of that name; it ends with
+    the test.
+    """
     running: list[subprocess.Popen[str]] = []
     files: list[IO[str]] = []
 
@@ -76,7 +78,7 @@ def says(file: Path, text: str) -> None:
 
 
 def sde(root: Path) -> str:
-    """The folder of an SDE whose client is our own: what $SDE_INSTALL names where it names nothing else."""
+    """Return the folder of an SDE whose client is our own: the value of $SDE_INSTALL when nothing else sets it."""
     package = root / "lib/python3/site-packages/tofino/bfrt_grpc"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -87,7 +89,7 @@ def sde(root: Path) -> str:
 @needs_root
 @pytest.mark.namespaces
 def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, tmp_path):
-    """deploy --tofino --serve, agents, frames and recirculation as documented; --remove leaves nothing."""
+    """deploy --tofino --serve, agents, frames and recirculation work as documented, and --remove leaves nothing."""
     environment = {"SDE_INSTALL": sde(tmp_path / "sde"), **os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     try:
         wiring.make()
@@ -126,7 +128,7 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
     for switch, model in models.items():
         model.communicate(timeout=SECONDS)
         counted = json.loads((tmp_path / f"{switch}.log").read_text().splitlines()[-1])
-        # Resends on a busy machine flush some sums, which may leave at once.
+        # On a busy machine resends flush some sums, which then leave at once.
         most = counted["completed"] + counted.get("flushed", 0)
         assert 0 < counted["completed"] <= counted["went round"] <= most, counted
         assert "refused" not in counted and "unknown" not in counted

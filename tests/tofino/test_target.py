@@ -1,4 +1,4 @@
-"""Installing over BRI on a server that answers over real gRPC, and that fails in the middle."""
+"""Installing rules over BRI on a server that answers over real gRPC and that fails in the middle."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_second_time_changes_nothing(targets, switches, rules):
 
 
 def test_another_plan_beside_and_then_alone(targets, switches, rules, topology):
-    """As an update does it: both versions, then the new one; the switch ends up as if it had only seen the new one."""
+    """An update works this way: it installs both versions, then only the new one; the switch ends up as if it had only
+    seen the new one.
+    """
     installed(targets, rules)
     new = deployment(topology, "atp", first_label=100, taken=beside(rules)).rulesets
     both = {
@@ -114,7 +116,7 @@ def test_entry_that_the_switch_only_claims_to_have_is_noticed(targets, switches,
 
 @pytest.mark.parametrize("table", ["label_table", "$pre.mgid", "ipv4_table", "$PORT"])
 def test_what_is_missing_or_changed_on_the_switch_is_repaired(make_target, switches, rules, table):
-    """Also entries that no rule names. Each time another entry of the table is taken away."""
+    """Entries that no rule names are repaired too. Each time another entry of the table is removed."""
     t = make_target(switches["V1"])
     installed([t], {"V1": rules["V1"]})
     whole = switches["V1"].snapshot()
@@ -140,7 +142,7 @@ def test_half_an_aggregation_is_removed_too(make_target, switches, rules):
 
 
 def preset(switch: TofinoSwitch, connector: int, speed: str = "BF_SPEED_100G", fec: str = "BF_FEC_TYP_RS") -> None:
-    """A port that somebody else has made."""
+    """Make a port, as another client would have made it."""
     update = pb.Update(type=pb.Update.INSERT)
     entry = update.entity.table_entry
     entry.table_id = switch.schema.table("$PORT").id
@@ -201,7 +203,9 @@ def test_unknown_front_panel_port_is_named(make_target, switches, rules, monkeyp
 
 
 def test_flows_from_another_pipe_meet_through_the_loopback_port(make_target, switches, rules, monkeypatch):
-    """Workers 3 and 4 are plugged into another pipe than the loopback port: two entries instead of one each."""
+    """Workers 3 and 4 are plugged into another pipe than the loopback port: they have two entries instead of one
+    each.
+    """
     far = {3: 3 + 5, 4: 4 + 5}
     monkeypatch.setattr(
         "tests.tofino.switch.device_port", lambda connector, channel: far.get(connector, 200 + connector)
@@ -361,7 +365,7 @@ def test_large_rule_set_goes_in_batches(make_target, switches, rules, monkeypatc
 
 
 def test_what_bridges_is_written_read_back_and_removed(targets, switches, rules, topology):
-    """Ternary keys with priorities, floods by port, and the CPU's port, which no topology has."""
+    """These entries have ternary keys with priorities, floods by port, and the CPU's port, which no topology has."""
     wanted = bridged(topology, rules, FIRST_UNKNOWN + 320)
     installed(targets, wanted)
     for t in targets:

@@ -1,4 +1,6 @@
-"""Tofino 2: the same plans without a second round, over ports of 400G, and through recirculation ports of its own."""
+"""Tofino 2 carries the same plans without a second pass, over ports of 400G, and through recirculation ports of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,12 @@ def program() -> Program:
 
 
 def two_pipes(connector: int, channel: int) -> int:
-    """Device ports of two pipes in turns, behind those that are inside the chip."""
+    """Return device ports of two pipes in turns, after those that are inside the chip."""
     return connector % 2 * 128 + 8 * connector + channel
 
 
 def one_pipe(connector: int, channel: int) -> int:
-    """The same, all of one pipe."""
+    """Return device ports of a single pipe, after those that are inside the chip."""
     return two_pipes(2 * connector, channel)
 
 
@@ -111,7 +113,9 @@ def test_channels_are_those_of_the_chips_connectors(options, last, tmp_path, cap
 
 @pytest.mark.parametrize("device", [one_pipe, two_pipes])
 def test_flows_meet_through_the_pipes_own_ports(program, topology, device):
-    """Nothing goes round where all flows arrive in one pipe; else those of the others do, by ports 6 and 7."""
+    """Nothing recirculates where all flows arrive in one pipe; otherwise the flows of the other pipes do, by ports 6
+    and 7.
+    """
     through = set()
     for entries in installed(program, topology, device, target="t2na"):
         for entry in entries:
@@ -121,14 +125,16 @@ def test_flows_meet_through_the_pipes_own_ports(program, topology, device):
 
 
 def test_own_loopback_ports_can_help(program, topology):
-    """What a topology file names counts too; flows of another pipe then come in there, or by the pipe's own."""
+    """Loopback ports that a topology file names count too; flows of another pipe then come in there or by the pipe's
+    own port.
+    """
     nodes = {"V1": {"loopback_ports": [{"front_panel": "9/0", "speed": "100G"}]}}
     larger = topology.replace(nodes=nodes)
     assert list(installed(program, larger, two_pipes, target="t2na"))
 
 
 def test_sums_of_two_pipes_are_exact(program):
-    """The whole chain without a switch, as tests/tofino/test_program.py has it for Tofino 1."""
+    """The whole chain runs without a switch, as in tests/tofino/test_program.py for Tofino 1."""
     hardware = with_front_panel(parse_topology(TESTBED), loopback=0)
     made = deployment(hardware, target="t2na")
     network = Network(hardware, made.rulesets, program)
@@ -164,7 +170,7 @@ def program_path() -> Path:
 
 
 def test_the_other_chips_program_is_refused(client, tmp_path, monkeypatch, capsys):
-    """Whoever forgets the 2 is told so before anything is written."""
+    """A user who forgets the 2 in the option gets this message before anything is written."""
     servers = {name: TofinoSwitch(program_path(), devices=two_pipes) for name in ("V1", "V2")}
     monkeypatch.setattr(bri_kind, "load_client", lambda: client)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

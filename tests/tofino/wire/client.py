@@ -1,4 +1,4 @@
-"""The calls of the SDE's `bfrt_grpc.client` that our session makes: same names, same arguments, same requests."""
+"""The calls of the SDE's `bfrt_grpc.client` that our session makes, with the same names, arguments and requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pb = bfruntime_pb2
 
 
 class BfruntimeRpcException(Exception):
-    """What a server answered instead of doing it; sub-errors are (index of the update, Error)."""
+    """A server's answer that reports an error; sub-errors are (index of the update, Error)."""
 
     def __init__(self, grpc_error: grpc.RpcError) -> None:
         super().__init__(str(grpc_error))
@@ -103,7 +103,7 @@ class Data:
 
 
 class ReaderWriter:
-    """Where the stub is replaced by one with deadlines."""
+    """Reads and writes entries; the session replaces its stub by one with deadlines."""
 
     def __init__(self, stub: Any, client_id: int) -> None:
         self.stub, self.client_id = stub, client_id
