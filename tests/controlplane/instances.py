@@ -1,4 +1,4 @@
-"""Random topologies, jobs and plans for property-based tests, and a walk of packets through rule sets."""
+"""Draws random topologies, jobs and plans for property-based tests, and walks packets through rule sets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from controlplane.planner.topology import Topology
 
 
 def examples(usual: int) -> int:
-    """How many examples a property is tried on: INART_EXAMPLES=20 makes them 20 times as many (with --timeout=0)."""
+    """Return the number of examples of a property; INART_EXAMPLES=20 makes it 20 times as large (then use
+    --timeout=0).
+    """
     return usual * int(os.environ.get("INART_EXAMPLES", "1"))
 
 
 @st.composite
 def instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> tuple[Topology, Job]:
-    """A connected random topology and a job on it."""
+    """Draw a connected random topology and a job on it."""
     workers, roots = draw(st.integers(1, max_workers)), draw(st.integers(1, 3))
     switches = draw(st.integers(1, max_switches))
     topology = random_topology(switches, workers + roots, draw(st.integers(0, 4)), draw(st.integers(0, 10**6)))
@@ -34,8 +36,10 @@ def instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> t
 
 @st.composite
 def troubled_instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> tuple[Topology, Job]:
-    """As `instances`, with up to twice as many parameter servers, links missing (in one direction or both) and added
-    (servers at several switches or next to each other), nothing left of some capacities, others loaded or unlimited."""
+    """Draw an instance as `instances` does, but with irregularities. There are up to twice as many parameter servers;
+    links are missing (in one direction or both) or added (servers at several switches or next to each other); some
+    capacities are used up, others partly used or unlimited.
+    """
     workers, roots = draw(st.integers(1, max_workers)), draw(st.integers(1, 6))
     switches = draw(st.integers(1, max_switches))
     topology = random_topology(switches, workers + roots, draw(st.integers(0, 4)), draw(st.integers(0, 10**6)))
@@ -61,7 +65,7 @@ def troubled_instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int 
 
 @st.composite
 def shared_hosts(draw: st.DrawFn, max_switches: int = 5, max_workers: int = 6) -> tuple[Topology, Job]:
-    """An instance in which some or all workers are parameter servers, too, and some hosts add for others."""
+    """Draw an instance in which some or all workers are parameter servers, too, and some hosts aggregate for others."""
     topology, job = draw(instances(max_switches, max_workers).filter(lambda found: len(found[1].workers) > 1))
     both = draw(st.lists(st.sampled_from(job.workers), min_size=1, unique=True))
     if draw(st.booleans()):
@@ -76,7 +80,7 @@ def shared_hosts(draw: st.DrawFn, max_switches: int = 5, max_workers: int = 6) -
 
 
 def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
-    """A structurally valid plan with random trees: direct, single-level and hierarchical."""
+    """Return a structurally valid plan with random trees: direct, single-level and hierarchical."""
     generator = random.Random(seed)
     network = Network(topology)
     router = Router(network)
@@ -113,7 +117,7 @@ def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
 
 
 class Walk:
-    """Carries packets hop by hop through the rule sets, as switches do; counts every packet on every link."""
+    """Carries packets hop by hop through the rule sets, as switches do, and counts every packet on every link."""
 
     def __init__(self, topology: Topology, deployment: Deployment) -> None:
         self.topology, self.deployment = topology, deployment
@@ -131,11 +135,13 @@ class Walk:
         self.crossed: dict[tuple[str, str], int] = {}
 
     def send(self, server: str, label: int, bitmap: int = 0) -> list[tuple[str, int, int]]:
-        """A packet leaves a server; returns the (server, label, bitmap) that arrive anywhere because of it."""
+        """Send a packet from a server and return the (server, label, bitmap) of every packet that arrives anywhere
+        because of it.
+        """
         return self.hop(server, self.topology.access_switch(server), label, bitmap, 64)
 
     def hop(self, before: str, node: str, label: int, bitmap: int, life: int = 64) -> list[tuple[str, int, int]]:
-        """As `send`, from `before` over the link to `node`, for at most `life` hops."""
+        """Do the same as `send`, from `before` over the link to `node`, for at most `life` hops."""
         assert life > 0, f"label {label} loops"
         self.crossed[before, node] = self.crossed.get((before, node), 0) + 1
         if self.topology.kind(node) == "server":

@@ -1,4 +1,6 @@
-"""Bounds that cost next to nothing: no plan is faster, and where racks share what is thin they are met."""
+"""Bounds that are cheap to compute: no plan is faster, and plans reach them where the racks' shared uplinks are the
+bottleneck.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def test_no_tree_beats_the_racks_bound(instance, seed):
     try:
         assert evaluate(random_plan(topology, job, seed), topology).rate_mbps <= found * (1 + 1e-6)
     except REFUSALS:
-        pass  # not every server is reached
+        pass  # The job cannot reach every server.
     try:
         plan = get_strategy("inart")(topology, job)
     except REFUSALS:
@@ -63,8 +65,7 @@ def test_gaps_of_known_networks(topology, job, gap):
 
 @pytest.mark.parametrize("job", ["workers=12,ps=3,seed=2", "workers=12,ps=workers,seed=2"])
 def test_racks_that_are_alike_count_as_they_do_one_by_one(job):
-    """Racks that are alike are one in the program: what it says is what it says of racks that differ by next to
-    nothing."""
+    """Racks that are alike are merged in the program: its bound is that of racks that differ by next to nothing."""
     network = parse_topology("leafspine:leaves=5,spines=2,servers=4,uplink=12")
     placed = parse_job(job, network)
     thinner = {pair: network.bandwidth_mbps(*pair) * (1 - 1e-7 * i) for i, pair in enumerate(network.links)}

@@ -1,4 +1,6 @@
-"""Plans whose all-gathers are faster than their all-reduces: labels to all but one, and what links carry then."""
+"""Plans whose all-gathers are faster than their all-reduces: labels that lead to all hosts but one, and the load of
+links then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts reach without switches that add, and what no all-reduce of any kind can beat."""
+"""The rates that hosts reach without switches that aggregate, and bounds that no all-reduce of any kind can beat."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from tests.controlplane.instances import examples, instances, random_plan
 @pytest.mark.parametrize(
     ("spec", "workers", "ring", "trees"),
     [
-        ("fattree:k=6", 50, 20 * 50 / 98, 20 * 50 / 98),  # B W / (2 (W - 1)): their own links
+        ("fattree:k=6", 50, 20 * 50 / 98, 20 * 50 / 98),  # B W / (2 (W - 1)): the hosts' own links are the bottleneck.
         ("fattree:k=8,oversubscription=4", 120, 20 * 120 / 238, 20 * 120 / 238),
-        ("fattree:k=6,oversubscription=8", 54 - 1, None, 7.5 * 18 / 34),  # the racks' links: R racks, each at best once
+        # The racks' links are the bottleneck: each of R racks is crossed once at best.
+        ("fattree:k=6,oversubscription=8", 54 - 1, None, 7.5 * 18 / 34),
     ],
 )
 def test_known_rates(spec, workers, ring, trees):
@@ -38,12 +39,14 @@ def test_known_rates(spec, workers, ring, trees):
 
 
 def by_flows(topology: Topology, job: Job) -> float:
-    """The best trees of hosts, written apart from the planner: one linear program with a flow to and from each worker
-    (max-flow equals min-cut) instead of cuts."""
+    """Return the rate of the best trees of hosts, computed independently of the planner. One linear program has a flow
+    to and from each worker (max-flow equals min-cut) instead of cuts.
+    """
     nodes = [*topology.switches, *job.workers]
     links = [(u, v) for u, v in topology.links if u in nodes and v in nodes]
     many, workers = len(links), len(job.workers)
-    f, x, b = 0, 1, 1 + workers  # then c, and for each of b and c and each worker a flow with its part of each root
+    # After these come c, and for each of b and c and each worker a flow with its part of each root.
+    f, x, b = 0, 1, 1 + workers
     c = b + many
     flows = c + many
     size = many + workers

@@ -1,4 +1,4 @@
-"""The evaluation's arithmetic, on instances small enough for a test."""
+"""The evaluation's arithmetic on instances that are small enough for a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evaluation.inart.sweep import Case, Result, Sweep, compute
 def test_lbmm_under_the_papers_settings():
     _, result = compute(Case("homogeneous", 40, 0, "lbmm"))
     assert result.rate_mbps == pytest.approx(2.0)
-    assert result.ps_streams * 548_000 / 1e6 == pytest.approx(21.92)  # the paper's 22 MB in Fig. 13
+    assert result.ps_streams * 548_000 / 1e6 == pytest.approx(21.92)  # The paper has 22 MB in Fig. 13.
 
 
 def test_a_figure_and_its_plans_are_kept(tmp_path, capsys):
@@ -34,7 +34,8 @@ def test_times_and_sizes(capsys, monkeypatch):
     assert main(["times", "--seeds", "1", "--json"]) == 0
     timings = json.loads(capsys.readouterr().out)["instances"]
     assert [t["scenario"] for t in timings] == ["homogeneous", "heterogeneous"]
-    # a for 2 roots and 20 switches, d for 2 roots, f; a row per switch, two per root, one for f
+    # Columns are a for 2 roots and 20 switches, d for 2 roots, and f; there is a row per switch, two per root and one
+    # for f.
     assert {(t["columns"], t["rows"]) for t in timings} == {(43, 25)}
     assert all(t["rate_mbps"] == pytest.approx(t["bound_mbps"]) for t in timings)
 
@@ -50,12 +51,12 @@ def test_hierarchy_is_chosen_and_better(capsys):
     assert main(["hierarchy", "--k", "4", "--seeds", "1", "--divisors", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert found["rate_mbps"] > 1.4 * found["single_level_mbps"] > 1.4 * found["baselines_mbps"]
-    # Several plans have this rate; in the least hierarchical that was seen it is nine tenths.
+    # Several plans have this rate; the share is nine tenths in the least hierarchical one that was seen.
     assert sum(share for depth, share in found["levels"].items() if int(depth) > 1) > 0.89
 
 
 def test_claims_have_ours_and_a_reason_beside_them(tmp_path, monkeypatch):
-    """With every plan of 8, 4, 2 or 1 Mbit/s."""
+    """Every plan has a rate of 8, 4, 2 or 1 Mbit/s here."""
     rates = {"inart": 8.0, "r-inart": 4.0, "atp": 2.0}
 
     def planned(_, case):

@@ -1,4 +1,4 @@
-"""What people write wrongly is refused in words, with what they may have meant."""
+"""Wrong input is refused with a message in words that suggests what may have been meant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = parse_job("workers=4,ps=2", NET)
 
 
 def changed(what: str, name: str, **attributes: Any) -> dict[str, Any]:
-    """The testbed with other attributes of one node or link."""
+    """Return the testbed with other attributes of one node or link."""
     data = NET.to_json()
     for entry in data[what]:
         if name in (entry.get("id"), f"{entry.get('source')}-{entry.get('target')}"):

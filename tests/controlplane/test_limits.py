@@ -1,4 +1,4 @@
-"""Plans under what switches can hold: every limit holds, the rules can be built, and nothing is lost without need."""
+"""Plans under the limits of switches: every limit holds, the rules can be built, and no rate is lost without need."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_counted_is_what_the_rules_spend(instance, seed):
 
 @st.composite
 def limits(draw: st.DrawFn, topology: Topology) -> Topology:
-    """Random limits on some of the switches."""
+    """Draw random limits for some of the switches."""
     nodes = {}
     for v in topology.switches:
         own = {}
@@ -127,9 +127,9 @@ def test_fewer_trees_cost_little(trees, rate):
 @pytest.mark.parametrize(
     ("attributes", "trees", "rate"),
     [
-        ({"label_entries": 300}, 16, 7.9),  # the 49 trees take up to 750 at a parameter server's access switch
+        ({"label_entries": 300}, 16, 7.9),  # The 49 trees take up to 750 entries at a parameter server's access switch.
         ({"multicast_groups": 4}, 30, 8.5),
-        ({"fan_in": 5}, 49, 7.9),  # at most sum B / (W / 5) = 8 with one level
+        ({"fan_in": 5}, 49, 7.9),  # With one level the rate is at most sum B / (W / 5) = 8.
         ({"slots": 16}, 49, 9.5),
     ],
 )
@@ -171,9 +171,10 @@ def test_what_cannot_fit_is_named():
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=6, max_workers=6), st.integers(0, 2**16), st.integers(2, 3))
 def test_folding_makes_levels_and_changes_nothing_else(instance, seed, most):
-    """Every worker still gets to the root, over the same links or fewer; no point has more flows than before or than
-    its switch tells apart, but where no flows share a way, or the switch that they share is a point already (of other
-    flows, which were folded before)."""
+    """Folding keeps the paths and limits the flows of every point. Every worker still reaches the root over the same
+    links or fewer. No point has more flows than before or than its switch can tell apart, except where no flows share a
+    path, or where the switch that they share is already a point (of other flows, which were folded before).
+    """
     topology, job = instance
     plan = random_plan(topology, job, seed)
     able = set(topology.switches)
@@ -195,7 +196,7 @@ def test_folding_makes_levels_and_changes_nothing_else(instance, seed, most):
 
 
 def test_more_workers_than_a_bitmap_has_bits():
-    """72 workers: no point has more than 64 flows, and the rate is nearly what it would be with any number."""
+    """With 72 workers no point has more than 64 flows, and the rate is nearly that of an unlimited bitmap."""
     topology = limited(leaf_spine(9, 2, 9), Limits.of_target())
     job = place_job(topology, 72, 2)
     plan = get_strategy("inart")(topology, job)
@@ -229,7 +230,9 @@ def test_small_models_get_fewer_trees(model_bytes):
 
 @pytest.mark.parametrize(("divisor", "model_bytes", "seconds"), [(4, 10_000, 0.0257), (8, 40_000, 0.0985)])
 def test_small_models_where_links_bind(divisor, model_bytes, seconds):
-    """Packing does not see the links; trimming only until the plan fits, these took 0.031 s and 0.105 s."""
+    """Packing does not see the links; when trees were trimmed only until the plan fitted, these took 0.031 s and 0.105
+    s.
+    """
     topology = limited(fattree(4, oversubscription=divisor), Limits.of_target())
     job = replace(place_job(topology, 12, 2, seed=1), model_bytes=model_bytes)
     plan = get_strategy("inart")(topology, job)

@@ -1,4 +1,6 @@
-"""What commands say of a plan: named bounds, limits of time, what windows carry, what fewer trees cost."""
+"""The messages of commands about a plan: named bounds, time limits, the rates that windows carry, the cost of fewer
+trees.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_what_is_proven_holds(instance):
 
 
 def test_a_worker_and_a_server_behind_one_thin_link_are_proven():
-    """All that goes in or out of their part of the network crosses it: results of the one, sums for the other."""
+    """All that goes in or out of their part of the network crosses the thin link: results to the worker, sums to the
+    server.
+    """
     topology = parse_topology("random:switches=8,servers=12,links=3,seed=5003")
     job = place_job(topology, 9, 2, seed=5003)
     thin = topology.residual_bandwidth_mbps("v3", "v4")
@@ -78,7 +82,7 @@ def test_exact_keeps_what_it_has_when_time_is_over(capsys):
 
 
 def test_exact_does_not_take_the_want_of_time_for_the_want_of_capacity(monkeypatch):
-    """A solver that knows no better than to send nothing has not found a plan, if it has not proven that either."""
+    """A solver whose best plan sends nothing has not found a plan, unless it has proven that nothing can be sent."""
 
     def nothing(model, what, **options):
         for variable in model.component_data_objects(pyo.Var):
@@ -147,7 +151,7 @@ def test_windows_are_what_the_rules_give(instance, target, faster):
     deployed = build(plan, topology, limits, job_id=1, epoch=1)
     given_out = {tree.tree: tree.slots for a in deployed.agents.values() for tree in a.worker_trees}
     assert list(found.slots) == [given_out[i] for i in range(len(plan.trees))]
-    # No tree needs more than it carries at the rate that is printed, and one needs all of it.
+    # No tree needs more than its windows carry at the rate that is printed, and one tree needs all of it.
     needs = [found.rate_mbps * tree.share / mbps for tree, mbps in zip(plan.trees, found.carries_mbps, strict=True)]
     assert max(needs) == pytest.approx(1) == pytest.approx(needs[found.tree])
 
@@ -211,7 +215,7 @@ def test_two_trees_on_the_network_where_strict_was_better():
 
 
 def test_the_axis_of_trees_has_no_half_trees(tmp_path, monkeypatch):
-    """What is drawn of 1, 2 and 4 trees marks whole numbers only."""
+    """The axis for 1, 2 and 4 trees has tick marks at whole numbers only."""
     from matplotlib import pyplot
 
     figures: list[pyplot.Figure] = []
@@ -222,7 +226,7 @@ def test_the_axis_of_trees_has_no_half_trees(tmp_path, monkeypatch):
 
 
 def test_with_one_tree_ours_is_as_good_as_the_optimum_of_either_server(monkeypatch):
-    """`exact` finds 9.65 Mbit/s with the better of the two servers alone; ours had 8.67."""
+    """`exact` finds 9.65 Mbit/s with the better of the two servers alone; ours once had 8.67."""
     monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.EXACT_S", 170.0)  # the machine may be busy
     topology = random_topology(4, 8, 4, 5)
     job = place_job(topology, 6, 2, seed=5, max_trees=1)

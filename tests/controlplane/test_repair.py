@@ -1,4 +1,4 @@
-"""A plan that is led around what has failed adds every gradient once, under the names that its agents know."""
+"""A plan that is rerouted around a failure adds every gradient once, under the labels that its agents know."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAN = get_strategy("inart")(TREE, JOB)
 
 
 def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, object]:
-    """As the controller does it."""
+    """Reroute a plan as the controller does."""
     gaps = {v: Taken.by(of).gaps(LIMITS.slots) for v, of in deployment.rulesets.items()}
     slots = dict(deployment.slots)
 
@@ -107,7 +107,7 @@ def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
     have = {(v, e.ingress_port, e.label) for v, of in deployment.rulesets.items() for e in of.labels}
     assert entries <= have
     before = dict.fromkeys(entries, 100)
-    # Everything goes on being sent again; behind the link nothing comes.
+    # Everything continues to be resent; after the broken link nothing arrives.
     after = dict.fromkeys(entries, 103) | {hop.out: 100 for hop in hops if hop.link == gone}
     assert dead_links(hops, before, after) == {gone}
     assert dead_links(hops, before, before) == set(), "silence is no failure"
@@ -119,7 +119,7 @@ def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
 @settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_link_is_not_blamed_for_when_its_ends_were_read(data):
-    """Packets pass while a look is under way: one end has been read already, the other has not."""
+    """Packets pass while the counters are read: one end has been read already, the other has not."""
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hop = data.draw(st.sampled_from(list(hops_of(PLAN, deployment, TREE))))
     times = st.integers(0, 100)
@@ -141,7 +141,7 @@ def test_link_is_not_blamed_for_when_its_ends_were_read(data):
 
 
 def test_packets_that_pass_in_the_middle_of_the_first_look_are_not_missed():
-    """The near end was read before they came, the far end after they had passed; then all is quiet."""
+    """The near end was read before the packets came, the far end after they had passed; no packets follow."""
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hop = next(iter(hops_of(PLAN, deployment, TREE)))
     first = dict.fromkeys(hop.into, 100) | {hop.out: 109}
@@ -161,7 +161,7 @@ def test_point_that_keeps_what_the_others_send_is_not_blamed_for_the_one_that_is
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hops = list(hops_of(PLAN, deployment, TREE))
     point = next(hop for hop in hops if len(hop.into) > 1)
-    hops = [point]  # nothing else goes over its link
+    hops = [point]  # Nothing else uses the point's link.
     before = dict.fromkeys((*point.into, point.out), 0)
     late = dict.fromkeys(before, 9) | {point.out: 0, point.into[0]: 0}
     assert point.link not in dead_links(hops, before, late)
@@ -195,7 +195,7 @@ def test_repaired_plan_keeps_job_shares_and_number_of_trees():
 
 @pytest.mark.parametrize("core", ["c1", "c2", "c3", "c4"])
 def test_what_is_led_around_a_core_is_spread_over_the_others(core):
-    """Not one after the other over the same links: nearly nothing of the rate is lost, as nothing of it must be."""
+    """Rerouted trees do not all use the same links: nearly none of the rate is lost, since none has to be."""
     topology = fattree(4, 20.0)
     plan = get_strategy("inart")(topology, place_job(topology, 8, 2, seed=0))
     state = without(topology, [core])

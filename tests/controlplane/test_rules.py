@@ -1,4 +1,4 @@
-"""Rules against a packet-level walk: every gradient is added exactly once, every result arrives exactly once."""
+"""Rules against a packet-level walk: every gradient is added exactly once, and every result arrives exactly once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITS = Limits(256, 2048, 8192, 2048, 4096)
 
 
 def check_partial_sums(walk: Walk, tree: Tree, flows: dict[int, RootFlow], workers: tuple[str, ...]) -> None:
-    """What is not complete gets from every aggregation point to the root, whom it says exactly who is in it."""
+    """Check that incomplete sums of every aggregation point reach the root, with exactly the contributors in them."""
     number = {worker: index for index, worker in enumerate(workers)}
     seen = {}
     for v, entries in walk.entries.items():
@@ -38,7 +38,7 @@ def check_partial_sums(walk: Walk, tree: Tree, flows: dict[int, RootFlow], worke
             behind[a.point] += 1
     for (v, _), action in seen.items():
         if v not in behind or action.partial_label not in flows:
-            continue  # of another tree
+            continue  # This flow belongs to another tree.
         flow = flows[action.partial_label]
         arrived = walk.hop(v, walk.behind[v][action.port], action.partial_label, 1)
         assert arrived == [(tree.root, action.partial_label, 1)]

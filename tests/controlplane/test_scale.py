@@ -1,4 +1,4 @@
-"""What makes planning fast and anytime: racks and equivalent switches as one, bounds, the deadline."""
+"""The mechanisms that make planning fast and interruptible: merged racks and switches, bounds, the deadline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_our_plans_do_not_exceed_the_cheap_bound(instance):
 
 @pytest.mark.parametrize(("divisor", "rate"), [(4, 7.0), (8, 4.5)])
 def test_a_thin_rack_is_named_and_reached(divisor, rate):
-    """C (1 - 1/n) more than its links carry, of n workers: by hand n f - C (1 - 1/n) <= n B."""
+    """By hand: with a link C (1 - 1/n) narrower than needed for n workers, n f - C (1 - 1/n) <= n B."""
     topology = fattree(6, oversubscription=divisor)
     job = place_job(topology, 50, 4, seed=1)
     limit = cheap_bound(topology, job)
@@ -79,7 +79,8 @@ def test_equivalent_switches_become_one_with_all_they_have():
     topology = fattree(6, oversubscription=4)
     merged = merge_equivalent(topology)
     assert merged is not None
-    assert sorted(len(m) for m in merged.members.values()) == [3, 3, 3, 3, 3, 3, 9]  # a pod's; the core's
+    # the switches of each pod, and the core switches
+    assert sorted(len(m) for m in merged.members.values()) == [3, 3, 3, 3, 3, 3, 9]
     small = merged.topology
     assert len(small.switches) == 18 + 6 + 1
     for total in (
@@ -118,7 +119,7 @@ def test_the_smaller_network_loses_nothing(topology, workers):
 
 @pytest.mark.parametrize("most", [False, True])
 def test_lifted_trees_are_trees_of_the_network(most):
-    topology = fattree(6, oversubscription=4, aggregation_mbps=100)  # with sums of sums
+    topology = fattree(6, oversubscription=4, aggregation_mbps=100)  # This network sends sums of sums.
     job = place_job(topology, 50, 4, seed=1)
     merged = merge_equivalent(topology)
     assert merged is not None
@@ -131,14 +132,14 @@ def test_lifted_trees_are_trees_of_the_network(most):
         assert found and sum(part for _, part in found) <= tree.share * (1 + 1e-9)
         for column, _ in found:
             Plan(job, "lifted", 0.0, (replace(column.tree, share=1.0),)).check(topology)
-            counted = master.make(column.tree)  # counted again from its routes
+            counted = master.make(column.tree)  # The column is computed again from the routes of its tree.
             assert counted is not None
             assert counted.rows.tolist() == column.rows.tolist()
             assert counted.uses.tolist() == pytest.approx(column.uses.tolist())
 
 
 def test_workers_of_a_rack_with_links_of_their_own_width():
-    """Only the narrowest link of all can bind; the plan keeps every one of them."""
+    """Only the narrowest of the links can be a bottleneck; the plan respects every one of them."""
     topology = fattree(4, oversubscription=4)
     job = place_job(topology, 12, 2, seed=0)
     own = {(w, topology.access_switch(w)): {"bandwidth_mbps": 4.0} for w in job.workers[::2]}
@@ -161,7 +162,7 @@ def test_there_is_a_plan_when_time_is_over(seconds):
 
 
 class Asked:
-    """A clock on which a second is one look at it."""
+    """A clock that advances one second with each reading."""
 
     looks = 0
 
@@ -173,17 +174,17 @@ class Asked:
 @pytest.mark.parametrize(
     ("topology", "workers"),
     [
-        (fattree(4, oversubscription=4), 12),  # with equivalent switches
+        (fattree(4, oversubscription=4), 12),  # a network with equivalent switches
         (fattree(4, oversubscription=4, heterogeneous=(10, 30), seed=1), 12),
         (fattree(4, oversubscription=4).replace(nodes={f"e{i}": {"slots": 64, "fan_in": 4} for i in range(1, 9)}), 12),
     ],
 )
 def test_whenever_time_is_over_there_is_a_plan_and_little_is_done_after_it(topology, workers):
-    """The deadline passes after so many looks at the clock, wherever the planner then is."""
+    """The deadline passes after this many readings of the clock, wherever the planner then is."""
     job = place_job(topology, workers, 2, seed=0)
     with limited_time(1e9, clock=(all_of_it := Asked())) as limit:
         best = get_strategy("inart")(topology, job)
-    assert not limit.cut_short and all_of_it.looks > 50  # it asks often
+    assert not limit.cut_short and all_of_it.looks > 50  # The planner reads the clock often.
     rates = []
     for looks in sorted({*range(4), *(all_of_it.looks * part // 10 for part in range(10))}):
         clock = Asked()
@@ -208,7 +209,7 @@ def test_deadlines_nest():
             assert deadline().passed()
         assert outer.cut_short and not outer.passed()
         with limited_time() as inner:
-            outer.stop()  # Ctrl-C is for all
+            outer.stop()  # Ctrl-C stops all deadlines.
             with pytest.raises(OutOfTime):
                 inner.check()
     assert deadline().left is None
@@ -221,7 +222,8 @@ def test_a_job_of_one_worker():
 
 def test_the_best_in_hand_is_never_dropped(monkeypatch):
     """Time ends in the search, or while its trees are copied, on a fabric where no copies may be made after that: the
-    plan is as good as the best that was reported."""
+    plan is as good as the best that was reported.
+    """
     monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.COPIED_LATE", 0)
     monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.LARGE", 0)
     topology = parse_topology("leafspine:leaves=20,spines=4,servers=11,uplink=1")

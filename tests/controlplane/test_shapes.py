@@ -1,4 +1,4 @@
-"""Networks by rule: what they are made of, and words where they cannot be made."""
+"""Topology generators: the networks that they make, and their messages for arguments that make no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that are worker and parameter server at once, and hosts that add inside of trees: what plans are worth then."""
+"""Plans with hosts that are worker and parameter server at once, and with hosts that aggregate inside of trees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.controlplane.test_strategies import FAST, REFUSALS, check_plan
 
 
 def rack(hosts: int = 3, mbps: float = 12.0, **switch: float) -> Topology:
-    """Hosts a, b, .. on one switch s."""
+    """Return hosts a, b, ... on one switch s."""
     names = "abcdefgh"[:hosts]
     nodes = {"s": {"kind": "switch", **switch}, **{name: {"kind": "server"} for name in names}}
     links = [(u, v, {"bandwidth_mbps": mbps}) for n in names for u, v in ((n, "s"), ("s", n))]
@@ -37,34 +37,39 @@ def rack(hosts: int = 3, mbps: float = 12.0, **switch: float) -> Topology:
 
 
 def star(root: str, workers: str, share: float) -> Tree:
-    """All workers send to the root directly, over the switch s."""
+    """Return a tree in which all workers send to the root directly over the switch s."""
     assignments = tuple(Assignment(w, root, (w,) if w == root else (w, "s", root)) for w in workers)
     edges = ((root, "s"), *(("s", w) for w in workers if w != root))
     return Tree(root, share, assignments, (), edges)
 
 
 def test_what_a_host_sends_to_itself_crosses_no_link():
-    """Three hosts that are all of it: two thirds of a gradient and two thirds of the results come to each, 4/3 of the
-    rate as in a ring; two thirds of its own and a third of the results, which the switch copies, leave it."""
+    """Each of three hosts is worker, parameter server and root of a third of the gradient. Two thirds of a gradient and
+    two thirds of the results come to each, 4/3 of the rate as in a ring; two thirds of its own gradient and a third of
+    the results, which the switch copies, leave it.
+    """
     topology, job = rack(aggregation_mbps=0.0), Job("j", tuple("abc"), tuple("abc"), 1000)
     plan = Plan(job, "by hand", 0.0, tuple(star(root, "abc", 1 / 3) for root in "abc"))
     found = evaluate(plan, topology)
     assert found.rate_mbps == pytest.approx(12 * 3 / 4) == pytest.approx(found.bound_mbps)
     assert found.load("nic", "s->a") == pytest.approx(12) and found.load("nic", "a->s") == pytest.approx(9)
-    assert found.load("parameter_server", "a") == pytest.approx(9)  # three flows of a third, its own is one of them
+    # It has three flows of a third each, one of which is its own.
+    assert found.load("parameter_server", "a") == pytest.approx(9)
     taken = evaluate(plan, topology.replace(nodes={"a": {"ingress_mbps": 4.5}}))
     assert taken.rate_mbps == pytest.approx(4.5) and taken.bottleneck.name == "a"
     check_plan(replace(plan, rate_mbps=found.rate_mbps), topology)
 
 
 def test_a_host_adds_for_others():
-    """b's host adds what b and c have, and passes on one sum: its link takes c's in, and carries one out."""
+    """b's host adds the gradients of b and c and passes on one sum: its link takes in c's gradient and carries out one
+    sum.
+    """
     topology = rack(4, aggregation_mbps=0.0).replace(nodes={"b": {"aggregation_mbps": 20.0}})
     job = Job("j", tuple("abc"), ("d",), 1000)
     up = (Assignment("a", "d", ("a", "s", "d")), Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b")))
     tree = Tree("d", 1.0, up, (Relay("b", "d", ("b", "s", "d")),), (("d", "s"), ("s", "a"), ("s", "b"), ("s", "c")))
     found = evaluate(Plan(job, "by hand", 0.0, (tree,)), topology)
-    assert found.rate_mbps == pytest.approx(6)  # two streams come to d; results and c's come to b
+    assert found.rate_mbps == pytest.approx(6)  # Two streams come to d; results and c's gradient come to b.
     assert found.load("host", "b") == pytest.approx(12) and found.load("nic", "s->b") == pytest.approx(12)
     with pytest.raises(PlanError, match="server that does not add for others"):
         evaluate(Plan(job, "by hand", 0.0, (tree,)), rack(4))
@@ -83,7 +88,7 @@ def test_the_fattree_with_a_parameter_server_on_every_worker():
 
 @pytest.mark.parametrize("spec", ["fattree:k=4,oversubscription=8", "leafspine:leaves=3,spines=2,servers=3,uplink=4"])
 def test_where_racks_have_thin_links_hosts_that_add_are_as_good_as_their_own_trees(spec):
-    """Switches that add nothing: what is left is what hosts can do, and the planner finds all of it."""
+    """When switches add nothing, only hosts can, and the planner finds the best that they can do."""
     topology = parse_topology(spec)
     silent = topology.replace(nodes={v: {"aggregation_mbps": 0.0} for v in topology.switches})
     able = silent.replace(nodes={s: {"aggregation_mbps": 1e5} for s in topology.servers})
@@ -142,7 +147,7 @@ def test_what_is_proven_of_shared_hosts_holds(instance):
 
 
 def test_a_plan_with_shared_hosts_is_made_and_refused_where_it_cannot_run(capsys, tmp_path):
-    """Nobody gets a plan that cannot run: what plans it says so, and what would install it refuses."""
+    """The command that makes a plan that cannot run says so, and the command that would install it refuses."""
     words = ["--topology", "fattree:k=4", "--job", "workers=4,ps=workers,seed=1"]
     assert main([*words, "--output", str(tmp_path / "plan.json")]) == 0
     said = capsys.readouterr().out
@@ -176,7 +181,7 @@ def test_place_takes_workers_servers_where_it_may(capsys, tmp_path):
 
 
 def test_packets_and_time_of_a_plan_with_shared_hosts():
-    """What a host sends to itself takes no time on links; the simulated and the computed time agree."""
+    """Data that a host sends to itself takes no time on links; the simulated and the computed time agree."""
     topology = limited(fattree(4), Limits.of_target("v1model"))
     job = parse_job("workers=4,ps=workers,seed=1,model=100K", topology)
     plan = get_strategy("inart")(topology, job)

@@ -1,4 +1,4 @@
-"""Jobs that share a network: rates are fair, and no capacity is used twice."""
+"""Jobs that share a network have fair rates, and no capacity is used twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ inart = get_strategy("inart")
 
 
 def fullest(topology: Topology, plans: list[Plan]) -> float:
-    """The largest load over its capacity, of all plans together."""
+    """Return the largest ratio of load to capacity with all plans together."""
     loads: dict[object, float] = {}
     for plan in plans:
         plan.check(topology)
@@ -45,7 +45,9 @@ def demand(topology: Topology, job: Job, weight: float = 1.0, **terms: Any) -> D
 
 
 def test_two_large_jobs_get_the_fair_bound():
-    """Planned one after the other they get 19.39 and 1.82 Mbit/s; their servers' links bound the fair rate at 10.6."""
+    """Planned one after the other they get 19.39 and 1.82 Mbit/s; their servers' links bound the fair rate at 10.6
+    Mbit/s.
+    """
     tree = fattree(6)
     one = place_job(tree, 22, 2, seed=1, name="one")
     rest = tree.replace(remove_nodes=[*one.workers, *one.parameter_servers])
@@ -59,7 +61,7 @@ def test_two_large_jobs_get_the_fair_bound():
 
 
 def rivals(instance: tuple[Topology, Job]) -> tuple[Topology, Demand, Demand]:
-    """Two jobs that share everything, each with its plan if it were alone."""
+    """Return two jobs that share everything, each with the plan that it would have alone."""
     topology, job = instance
     try:
         alone = demand(topology, job)

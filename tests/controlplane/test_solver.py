@@ -1,4 +1,4 @@
-"""The solver layer: what it returns is a solution, what it cannot solve an error, what it cut short is marked."""
+"""The solver layer returns solutions, raises errors for unsolvable programs and marks what it has cut short."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_linear_programs_agree_with_another_solver(columns, rows, seed, by_colum
     rng = np.random.default_rng(seed)
     matrix, upper, cost = rng.integers(0, 5, (rows, columns)), rng.integers(0, 20, rows), -rng.integers(0, 9, columns)
     program = Program("test", presolve=not by_columns)
-    if by_columns:  # as a growing program comes: solved again after each column
+    if by_columns:  # Programs grow this way: they are solved again after each new column.
         for limit in upper:
             program.add_row(upper=float(limit))
         for column in range(columns):
@@ -38,13 +38,13 @@ def test_linear_programs_agree_with_another_solver(columns, rows, seed, by_colum
     assert solution.objective == pytest.approx(other.fun, abs=1e-6)
     assert solution.bound == solution.objective
     assert solution.values @ cost == pytest.approx(other.fun, abs=1e-6)
-    # Strong duality: the rows' duals and the columns' upper bounds pay for the objective.
+    # By strong duality, the rows' duals and the columns' upper bounds pay for the objective.
     reduced = np.minimum(cost - solution.duals @ matrix, 0.0)
     assert solution.duals @ upper + 7.0 * reduced.sum() == pytest.approx(solution.objective, abs=1e-6)
 
 
 def knapsacks(count: int = 60, rows: int = 40) -> Program:
-    """Takes minutes; nothing packed is a solution from the start."""
+    """Return a program that takes minutes to solve; the empty packing is a solution from the start."""
     rng = np.random.default_rng(0)
     program = Program("knapsacks", gap=0.0)
     program.add_columns(-rng.integers(1, 100, count), 0.0, 1.0, whole=np.ones(count))
@@ -63,7 +63,7 @@ def test_a_limit_keeps_the_best_so_far_and_marks_it():
 
 
 class Impatient:
-    """A clock that stands still; whoever looks for the fourth time has had enough."""
+    """A clock that stands still; its fourth reading stops the deadline."""
 
     def __init__(self) -> None:
         self.looks, self.stop = 0, lambda: None
@@ -76,7 +76,7 @@ class Impatient:
 
 
 def test_a_solve_ends_when_the_deadline_is_stopped():
-    """HiGHS asks it, as of Ctrl-C nothing else would be heard within a solve."""
+    """HiGHS asks the deadline while it solves; otherwise Ctrl-C would not be noticed within a solve."""
     clock = Impatient()
     limit = Deadline(1000.0, clock=clock)
     clock.stop = limit.stop
@@ -138,7 +138,7 @@ def test_models_of_pyomo(sense):
     ],
 )
 def test_what_nobody_asked_for_is_not_imported(module, heavy):
-    """The command line answers at once because of this."""
+    """The command line answers at once only if heavy libraries are not imported."""
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

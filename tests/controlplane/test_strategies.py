@@ -1,4 +1,4 @@
-"""Strategies: the known values of the paper's example, and what holds on every instance."""
+"""Strategies: the known rates of the paper's example, and properties that hold on every instance."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ FAST = [name for name in STRATEGIES.below("fabric") if name != "exact"]
 
 
 def check_plan(plan: Plan, topology: Topology) -> None:
-    """Structure, shares, routes (Plan.check) and every capacity, recomputed here from the routes alone. A host that is
-    worker and parameter server at once takes its own gradients over no link: what it can take in is then its own
-    ingress_mbps, and what its links carry is counted as of any link."""
+    """Check structure, shares, routes (Plan.check) and every capacity, recomputed here from the routes alone. A host
+    that is worker and parameter server at once receives its own gradients over no link: its input is limited by its own
+    ingress_mbps, and the load of its links is counted as that of any link.
+    """
     evaluation = evaluate(plan, topology)
     f = plan.rate_mbps
     assert f == evaluation.rate_mbps > 0
@@ -49,7 +50,7 @@ def check_plan(plan: Plan, topology: Topology) -> None:
                 link = "link", route[i], route[i + 1]
                 load[link] = load.get(link, 0) + amount
         arrived, queue = [], [tree.root]
-        for node in queue:  # from the root back: every worker is added exactly once
+        for node in queue:  # This goes from the root outwards; every worker is added exactly once.
             assert len(queue) <= len(tree.relays) + 1
             arrived += [a.worker for a in tree.assignments if a.point == node]
             queue += [r.node for r in tree.relays if r.next == node]
@@ -82,7 +83,7 @@ def test_the_papers_example(name, rate):
 
 
 def papers_own_plan() -> Plan:
-    """Fig. 1(c); its text has W4, W5 and W6 "aggregated on S2", which must be V2."""
+    """Return the plan of Fig. 1(c), whose text has W4, W5 and W6 "aggregated on S2", which must be V2."""
 
     def tree(root: str, share: float, points: dict[str, str]) -> Tree:
         home = {w: "V2" if w in ("W5", "W6") else "V1" for w in FIG1.workers}
@@ -115,7 +116,7 @@ def test_the_evaluator_on_a_plan_by_hand():
     assert evaluation.load("switch", "V2") == pytest.approx((2 * 0.6 + 3 * 0.4) * 2.5)
     assert evaluation.load("link", "V1->V2") == pytest.approx(4 * 0.4 * 2.5)
     assert evaluation.load("link", "V2->V1") == pytest.approx(0.6 * 2.5)
-    # Counting the results' way back adds S1's to V1->V2 and S2's to V2->V1.
+    # Counting the results as well adds those of S1 to V1->V2 and those of S2 to V2->V1.
     counted = evaluate(papers_own_plan(), testbed(results_on_links=True))
     assert counted.load("link", "V1->V2") == pytest.approx((4 * 0.4 + 0.6) * 2.5)
     assert counted.load("nic", "V2->W5") == pytest.approx(2.5)
@@ -145,7 +146,9 @@ def test_heterogeneous_links():
 
 @pytest.mark.parametrize(("seed", "rate"), [(0, 6.8), (1, 6.1)])
 def test_strict_mode_goes_round_full_links(seed, rate):
-    """Packed without looking at links, these ran at 6.11 and 5.14; the packing itself is for 6.90 and 6.24."""
+    """Packed without looking at links, these plans ran at 6.11 and 5.14 Mbit/s; the packing itself assumes 6.90 and
+    6.24.
+    """
     topology = fattree(6, heterogeneous=(10, 30), seed=seed)
     job = place_job(topology, 50, 4, seed=seed)
     plan = get_strategy("inart-strict")(topology, job)
@@ -180,7 +183,7 @@ def test_where_links_bind_the_plan_meets_the_bound_over_all_trees(divisor):
 
 @pytest.mark.parametrize(("seed", "rate"), [(9, 16.7), (36, 20.6), (52, 10.7)])
 def test_a_link_between_workers_is_no_hindrance(seed, rate):
-    """New trees go over switches all the same; without them these ran at 6.4, 5.2 and 4.9."""
+    """New trees use switches nevertheless; without them these ran at 6.4, 5.2 and 4.9 Mbit/s."""
     fabric = random_topology(3, 6, 1, seed)
     job = place_job(fabric, 4, 2, seed=seed)
     beside = [(*pair, {"bandwidth_mbps": 1}) for pair in (job.workers[:2], job.workers[1::-1])]
@@ -234,7 +237,7 @@ def test_nothing_with_one_tree_per_root_beats_the_exact_optimum(instance):
             best = get_strategy("exact")(topology, job)
         except (*REFUSALS, ValueError):
             assume(False)
-    assume(best.proven_mbps <= best.rate_mbps * (1 + 1e-5))  # else time was over
+    assume(best.proven_mbps <= best.rate_mbps * (1 + 1e-5))  # Otherwise the time limit ended the search.
     check_plan(best, topology)
     for name in ("lbmm", "atp", "atp-strict", "equal", "inart-strict", "inart-paper", "r-inart"):
         try:
@@ -310,7 +313,7 @@ def test_l_inart_splits_by_capacity():
 @pytest.mark.parametrize("aggregation", [3.0, 9.0, 60.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_l_inart_solves_the_relaxed_problem(aggregation, seed):
-    """Eq. (2) with x fixed to L-InArt's reaches the optimum of Eq. (2) with x free."""
+    """With x fixed to L-InArt's values, Eq. (2) reaches its optimum with x free."""
     generator = random.Random(seed)
     topology = fattree(4, 100.0, aggregation_mbps=aggregation)
     job = place_job(topology, 12, 3, seed=seed)

@@ -1,4 +1,6 @@
-"""Losses of links and switches, backup trees, and where parameter servers go: against independent computations."""
+"""Losses of links and switches, backup trees, and the placement of parameter servers, compared with independent
+computations.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SLOW = [HealthCheck.too_slow]
 
 
 def tree_uses(tree, topology):
-    """How often a unit of the tree's rate uses what, counted here from its routes."""
+    """Return how often a unit of the tree's rate uses each resource, counted here from its routes."""
     use: dict[object, float] = {}
     for flow in tree.flows:
         for pair in pairwise(flow.route):
@@ -40,7 +42,7 @@ def tree_uses(tree, topology):
 
 
 def best_rate(trees, topology):
-    """Of these trees with any shares, by SciPy."""
+    """Return the best rate of these trees over all shares, computed by SciPy."""
     uses = [tree_uses(tree, topology) for tree in trees]
     names = sorted({name for use in uses for name in use}, key=str)
     matrix = np.array([[use.get(name, 0.0) for use in uses] for name in names])

@@ -1,4 +1,4 @@
-"""Files in and out, generators, and what bad input is told."""
+"""Files are read and written, generators make networks, and bad input leads to clear messages."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_limits_on_the_command_line(tmp_path, capsys):
     assert printed["values_per_packet"] == 256 and printed["packets"] >= 20 + 2
     bits = printed["packets"] * frame_bytes(256) * 8
     assert printed["packet_seconds"] >= bits / (printed["rate_mbps"] * 1e6) * (1 - 1e-9)
-    # The job of the plan, unless told otherwise.
+    # The job is that of the plan, unless another one is given.
     assert main(["--topology", "fattree:k=4", "--frozen-split", str(tmp_path / "p.json"), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["job"] == printed["job"] and not again["difference"]["labels_to_add"]

@@ -1,4 +1,4 @@
-"""What `python -m evaluation.cost` prints of what it measured (the emulation itself is tested elsewhere)."""
+"""The output of `python -m evaluation.cost` for given measurements (the emulation itself is tested elsewhere)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_wrong_topology_is_said(capsys):
 
 @pytest.mark.parametrize("hosts_ms", [0.0, 0.4, 3.0, 20.0])
 def test_the_hosts_part_is_found_from_what_the_smallest_all_reduce_takes(hosts_ms):
-    def modelled(ms):  # data waits for a token (9 ms) or for its exponents, whichever comes last
+    def modelled(ms):  # Data waits for a token (9 ms) or for its exponents, whichever comes last.
         return (max(9.0, 1.0 + ms) + 1.0 + ms) / 1e3
 
     assert cost.hosts_part(modelled(hosts_ms), modelled) == pytest.approx(hosts_ms, abs=2e-3)

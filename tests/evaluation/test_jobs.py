@@ -1,4 +1,4 @@
-"""The arithmetic of a stream of jobs, on networks where it can be done by hand."""
+"""The arithmetic of a stream of jobs, on networks where it can be computed by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evaluation.jobs.stream import Arrival, max_min, most_together, run, ways
 
 
 def jobs() -> tuple[Topology, list[Arrival]]:
-    """Two jobs across a link of 10 Mbit/s, whose workers send over it alone: no switch can add."""
+    """Return two jobs across a link of 10 Mbit/s that only their workers use; no switch on the way can aggregate."""
     topology = dumbbell(2, 2, 100.0, trunk_mbps=10.0, aggregation_mbps=0.0, ingress_mbps=100.0)
     one, two = Job("one", ("h1",), ("h3",), 1000), Job("two", ("h2",), ("h4",), 1000)
     return topology, [Arrival(one, 0.0, 100.0), Arrival(two, 5.0, 100.0)]
@@ -22,7 +22,7 @@ def jobs() -> tuple[Topology, list[Arrival]]:
 def test_completion_times_of_two_jobs_that_share_a_link():
     topology, arrivals = jobs()
     made = ways(topology, arrivals, 2)
-    # Alone for 5 s at 10 Mbit/s, then 5 each until the first one ends at 15 s.
+    # The first job runs alone for 5 s at 10 Mbit/s; then both run at 5 Mbit/s until the first one ends at 15 s.
     assert run(arrivals, made["shared"]) == pytest.approx([15.0, 15.0], rel=1e-3)
     assert run(arrivals, made["queue"]) == pytest.approx([10.0, 15.0], rel=1e-3)
     assert run(arrivals, made["static"]) == pytest.approx([20.0, 20.0], rel=1e-3)

@@ -1,4 +1,6 @@
-"""The benchmark beside bmv2: its workloads do what they say, and its report says which way better is."""
+"""The benchmark beside bmv2: its workloads do what they promise, and its report states whether larger or smaller values
+are better.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def test_as_many_frames_leave_as_is_counted_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in sorted(WORKLOADS) if name.endswith("superframes")])
 def test_superframes_are_whole(name: str) -> None:
-    """What the generator is given is what the switch's tests take for packets of one flow."""
+    """The packets that the generator gets are those that the switch's tests use for one flow."""
     workload = WORKLOADS[name]()
     packets = workload.frames(0)[: workload.superframe]
     (record,) = records(packets, workload.superframe)
@@ -54,7 +56,8 @@ def test_superframes_are_whole(name: str) -> None:
     pieces = cut(Sent(record[8:], UDP, size, 34))
     assert length == len(record) - 8 <= 65535
     assert [piece[42:] for piece in pieces] == [packet[42:] for packet in packets]
-    assert [piece[26:38] for piece in pieces] == [packet[26:38] for packet in packets]  # addresses and ports
+    # These bytes are addresses and ports.
+    assert [piece[26:38] for piece in pieces] == [packet[26:38] for packet in packets]
 
 
 @pytest.mark.parametrize("kind", growth.TABLE_KINDS, ids=lambda kind: kind[0])

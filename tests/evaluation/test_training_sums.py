@@ -1,4 +1,6 @@
-"""A training's sums are judged by themselves: all right ones pass however far losses drift, one wrong one is seen."""
+"""The sums of a training are judged by themselves: right sums pass however far losses drift, and one wrong sum is
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SECONDS = 240
 
 
 def mean_by_fixed_point(given: list[np.ndarray], first: int = 101) -> np.ndarray:
-    """As the network does it, chunk by chunk; the first one is short, as behind another tree's part."""
+    """Return the mean as the network computes it, chunk by chunk; the first chunk is short, as after another tree's
+    part.
+    """
     workers, size = len(given), len(given[0])
     result = np.empty(size, np.float32)
     edges = [0, *range(first, size, VALUES), size]
@@ -45,7 +49,7 @@ def shares(given: list[np.ndarray], result: np.ndarray) -> np.ndarray:
 
 
 def gradients(workers: int, seed: int, size: int = 5000) -> list[np.ndarray]:
-    """Of magnitudes that differ by ten orders over the array, and with zeros."""
+    """Return gradients with zeros and with magnitudes that differ by ten orders over the array."""
     drawn = np.random.default_rng(seed)
     scale = np.exp(np.cumsum(drawn.normal(0, 0.3, size)) - 5).astype(np.float32)
     made = [(drawn.standard_normal(size) * scale).astype(np.float32) for _ in range(workers)]
@@ -89,7 +93,7 @@ def test_what_is_not_finite_must_be_so_in_both() -> None:
 
 
 def training(inart: float, rounded: float | None, checked: Checked) -> Training:
-    """60 steps whose losses differ from gloo's by so much at the last one, growing from 1e-8."""
+    """Return 60 steps whose losses differ from gloo's by these amounts at the last step, growing from 1e-8."""
     gloo = [2.3 * 0.97**step for step in range(60)]
 
     def drifted(last: float) -> list[float]:
@@ -122,7 +126,7 @@ def test_one_wrong_sum_is_no_agreement_however_near_the_losses_are() -> None:
 
 
 class _State:
-    """Stands for InArtState."""
+    """Replaces InArtState."""
 
     in_network, falls = True, 0
 
@@ -133,7 +137,9 @@ class _State:
 
 
 def _fixed_point_hook(wrong_call: int) -> Any:
-    """All gradients by fixed point, gathered over gloo; in one call one value of the result lacks a part."""
+    """Return a hook that sums all gradients by fixed point, gathered over gloo; in one call one value of the result
+    lacks a contribution.
+    """
     import torch.distributed as dist
 
     def hook(state: _State, bucket: Any) -> Any:
@@ -168,7 +174,7 @@ def _rank(rank: int, port: int, kind: str, connection: Any) -> None:
 
 
 def trained(kind: str) -> dict[str, Any]:
-    """Rank 0's report of a training of two ranks."""
+    """Return rank 0's report of a training of two ranks."""
     context = multiprocessing.get_context("spawn")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -177,7 +183,7 @@ def trained(kind: str) -> dict[str, Any]:
     for process in processes:
         process.start()
     for _, theirs in ends:
-        theirs.close()  # so that a rank that ends without a word is noticed
+        theirs.close()  # This end is closed so that a rank that ends without a message is noticed.
     try:
         assert ends[0][0].poll(SECONDS), "the training does not end"
         report: dict[str, Any] = ends[0][0].recv()
@@ -201,7 +207,7 @@ def test_every_sum_of_a_training_is_checked_and_one_wrong_value_is_found() -> No
 
 
 def test_gloo_with_rounding_errors_is_as_far_off_as_fixed_point_may_be() -> None:
-    """Alone in its process group, so gloo itself rounds nothing."""
+    """The rank is alone in its process group, so gloo itself rounds nothing."""
     import torch.distributed as dist
 
     nodes = 12
@@ -215,7 +221,7 @@ def test_gloo_with_rounding_errors_is_as_far_off_as_fixed_point_may_be() -> None
     step = sums.steps_of(np.abs(given), nodes)
     error = np.abs(result.astype(np.float64) - given)
     assert (error <= nodes / 2 * step + np.abs(given) * 2.0**-23).all()
-    there = step > np.abs(given) * 2.0**-22  # elsewhere float32 rounds more
+    there = step > np.abs(given) * 2.0**-22  # Elsewhere float32 rounds more than the fixed point does.
     assert there.sum() > 1000
     assert 0.7 < np.sqrt(np.mean((error[there] / step[there]) ** 2)) < 1.3, "as the sum of 12 uniform errors: 1 step"
 

@@ -1,4 +1,4 @@
-"""What was measured, read again."""
+"""Reading and reporting the results of earlier measurements."""
 
 import json
 
@@ -26,7 +26,8 @@ def test_seeds_of_a_system_are_taken_together(tmp_path, capsys):
 
 
 def test_a_column_a_network_says_who_does_not_agree(tmp_path, capsys):
-    # The middle one of the measured and the middle one of the simulated are different tasks: no ratio of the network's.
+    # The median of the measured and the median of the simulated values are different tasks, so their ratio says nothing
+    # about the network.
     unequal = {"per_round_s": [1.0, 2.0, 9.0, 9.9], "simulated_per_round_s": [1.0, 2.0, 3.0, 9.9]}
     rows = [
         ROW | unequal | {"system": "opr", "target_s": 8.0, "simulated_target_s": 7.9},

@@ -1,4 +1,4 @@
-"""An all-reduce packet by packet: what the cost model is held against. It shares no code with it."""
+"""Simulates an all-reduce packet by packet, as a reference for the cost model. It shares no code with the model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.model import Tree
 from controlplane.planner.topology import Topology
 
-HEADER_WORDS = 17  # Ethernet, IPv4, UDP and ours: 66 bytes, which is a little more; and the check word
+HEADER_WORDS = 17  # Ethernet, IPv4, UDP and our header have 66 bytes; rounded up to words, with the check word.
 
 
 class Network:
-    """Links that take packets one after the other (a host's own link at once), events in order of time (s).
+    """Links that carry packets one after the other (a host's own link at once), with events in order of time (s).
 
-    link_bits: of a link's token bucket; as long as it has tokens, a packet begins at once.
+    link_bits: the size of a link's token bucket; as long as it has tokens, a packet begins at once.
     """
 
     def __init__(self, topology: Topology, packet_bits: int, link_bits: float) -> None:
@@ -52,9 +52,11 @@ class Network:
 
 
 class Stream:
-    """What one worker sends into one tree: exponents, then what the exponents that came back allow; paced, windowed.
+    """The packets that one worker sends into one tree: exponents, then the data that returned exponents allow, paced
+    and windowed.
 
-    A bucket of tokens, one a packet: the agent begins when it is three quarters full, and sleeps until it is full.
+    The token bucket holds one token per packet: the agent begins when it is three quarters full, and sleeps until it is
+    full.
     """
 
     def __init__(self, exponents: int, data: int, values: int, *, interval: float, slots: int, bucket: float) -> None:
@@ -71,12 +73,14 @@ class Stream:
             return False
         if self.sent < self.exponents:
             return True
-        index = self.sent - self.exponents  # 8 words that all must have alike, then one and 8 exponents by turns
+        # 8 words need exponents that all workers have agreed on; then data packets carry one word and 8 exponents in
+        # turns.
+        index = self.sent - self.exponents
         place = 8 + index // 8 * 9 + 1 + index % 8
         return place // self.values in self.answered
 
     def full_at(self, now: float) -> float:
-        """Now, if it is full enough."""
+        """Return the time at which the bucket is full enough; `now` if it is already."""
         self.tokens = min(self.bucket, self.tokens + (now - self.counted_at) / self.interval)
         self.counted_at = now
         enough = self.tokens > max(1.0, 0.75 * self.bucket) - 1e-9
@@ -100,7 +104,8 @@ class TreeRun:
         for u, v in tree.return_edges:
             self.children.setdefault(u, []).append(v)
         self.got: Counter[tuple[str, int]] = Counter()
-        self.wake: Callable[[str], None] = self.send  # of all trees, once they are known
+        # This is replaced by a function that wakes the worker in all trees once they are known.
+        self.wake: Callable[[str], None] = self.send
 
     def send(self, worker: str) -> None:
         stream, network = self.streams[worker], self.network
@@ -146,8 +151,11 @@ def all_reduce_seconds(
     buckets: list[float],
     link_bytes: float = 0.0,
 ) -> float:
-    """When the last worker has the last result. packets: (exponents, data) of each tree. buckets: packets that agents
-    may send at once, link_bytes: those of every link. The plan's rates hold."""
+    """Return the time at which the last worker has the last result; the plan's rates hold.
+
+    packets: (exponents, data) of each tree. buckets: packets that agents may send at once. link_bytes: the token bucket
+    of every link.
+    """
     network = Network(topology, packet_bits, link_bytes * 8)
     values = packet_bits // 32 - HEADER_WORDS
     ends = [0.0]

@@ -1,4 +1,4 @@
-"""The cost model: against packets followed one by one, against what agents count, and in the simulator."""
+"""The cost model agrees with packets followed one by one, with the counts of agents, and with the simulator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRATEGIES = ("inart", "inart-strict", "atp", "lbmm", "equal")
 
 @st.composite
 def networks(draw: st.DrawFn) -> Topology:
-    """Hosts that take no time on them: the packets of this test take none there, either."""
+    """Draw networks whose hosts need no time: the packets of this test take no time in them, either."""
     delay = draw(st.sampled_from([0.0, 0.5, 4.0]))
     made = draw(
         st.sampled_from(
@@ -51,7 +51,7 @@ def memory(topology: Topology, slots: int | None) -> dict[str, dict[str, int | N
 
 
 def followed(plan, topology: Topology, size: int, link_bytes: float = 0.0) -> float:
-    """Packet by packet, in seconds."""
+    """Return the time of an all-reduce in seconds, simulated packet by packet."""
     cost = cost_of(plan, topology, plan.rate_mbps)
     data = data_packets(plan, VALUES, size)
     counts = [(exponent_packets(count, VALUES), count) for count in data]
@@ -77,9 +77,9 @@ def test_seconds_are_those_of_packets_on_links(topology, strategy, size, seed, l
         cost_of(plan, topology, plan.rate_mbps), credit=lambda net, link: link_bytes * 8e-3 / net.bandwidth_mbps(*link)
     )
     seconds = followed(plan, topology, size, link_bytes)
-    # Several trees' packets may meet once more, which the formula leaves out: a packet or two of each.
+    # Packets of several trees may meet once more, which the formula leaves out: one or two packets of each tree.
     meet = len(plan.trees) * BITS / 10e6
-    # Which of two packets that come at once goes first, neither says; it may cost a tree one more wait for its tokens.
+    # Neither model says which of two packets that arrive together goes first; a tree may wait once more for its tokens.
     wait = max(bucket * BITS / 1e6 / rate for bucket, rate in zip(cost.buckets, cost.tree_rates_mbps, strict=True))
     near = 0.05 if size >= 200_000 else 0.15
     assert max(cost.estimated_seconds(size)) == pytest.approx(seconds, rel=near, abs=max(wait, 2 * meet))
@@ -94,7 +94,7 @@ def test_seconds_are_those_of_packets_on_links(topology, strategy, size, seed, l
 @settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), st.sampled_from([16, 32]), st.integers(0, 20))
 def test_windows_bind_as_they_do_for_packets(topology, slots, seed):
-    """Long links and few slots: the rate that is printed is the one at which packets come through."""
+    """With long links and few slots, the rate that is printed is the one at which packets arrive."""
     far = {link: {"delay_ms": 20.0} for link in topology.links if topology.kind(link[0]) == topology.kind(link[1])}
     topology = topology.replace(links=far, nodes=memory(topology, slots * 4))
     job = replace(place_job(topology, 6, 1, seed=seed), model_bytes=200_000)
@@ -107,7 +107,7 @@ def test_windows_bind_as_they_do_for_packets(topology, slots, seed):
     seconds = followed(plan, topology, 200_000)
     assert cost_of(plan, topology, plan.rate_mbps).seconds(200_000) == pytest.approx(seconds, rel=0.05)
     if evaluation.bottleneck.kind == "aggregation_memory":
-        # With as many slots as its rate asks for it would be faster, and memory is what is named.
+        # With as many slots as its rate asks for the plan would be faster, and memory is named as its bottleneck.
         free = topology.replace(nodes=memory(topology, 1 << 14))
         assert evaluate(plan, free).rate_mbps > plan.rate_mbps
         assert evaluation.bottleneck.name in {point for tree in plan.trees for point in tree.points}
@@ -121,7 +121,7 @@ def test_slots_follow_rates_within_memory(topology, seed, slots, faster):
     plan = random_plan(topology, job, seed)
     rate = faster * evaluate(plan, topology.replace(nodes=memory(topology, None))).rate_mbps
     found = windows(plan, topology, rate)
-    if not rate:  # the plan adds where nothing can be added: there are no windows
+    if not rate:  # The plan aggregates where no switch can: there are no windows.
         assert found is None
         return
     if found is None:
@@ -132,10 +132,10 @@ def test_slots_follow_rates_within_memory(topology, seed, slots, faster):
         assert sum(n for n, tree in zip(found.slots, plan.trees, strict=True) if v in tree.points) <= slots
     needs = under_way(replace(plan, rate_mbps=rate), topology, BITS)
     assert all(n & (n - 1) == 0 and n >= 16 for n in found.slots)
-    # At the rate that the windows carry, they carry it again: what agents are told is what they can do.
+    # At the rate that the windows carry, they carry the same again: agents can follow what they are told.
     again = windows(plan, topology, min(rate, found.rate_mbps))
     assert again.rate_mbps >= min(rate, found.rate_mbps) * (1 - 1e-9)
-    # Where memory is ample every tree has what it asks for.
+    # Where memory is ample, every tree has as many slots as it asks for.
     if slots >= 2048 and sum(max(64, 4 * need) for need in needs) < slots:
         assert found.rate_mbps >= rate
 
@@ -179,7 +179,7 @@ def test_jobs_have_one_size_several_or_any():
             parse_job(f"workers=4,ps=2,model={wrong}", topology)
     with pytest.raises(JobError, match="its buckets have 3 bytes, not 5"):
         Job("job", ("a",), ("b",), 5, buckets=(1, 2))
-    # Without sizes the rate is what counts; with small ones few trees are.
+    # Without a model size only the rate counts; for small models a plan of few trees is better.
     fast = get_strategy("inart")(topology, free)
     small = get_strategy("inart")(topology, replace(free, model_bytes=4_000, buckets=None))
     assert fast.rate_mbps >= small.rate_mbps and len(small.trees) <= len(fast.trees)
@@ -193,7 +193,7 @@ def test_without_packets_the_simulator_counts_no_headers():
 
 
 def test_buckets_are_those_of_the_engine():
-    """Agents send ahead of their pace what the model lets them."""
+    """Agents send ahead of their pace as far as the model allows them to."""
     import ctypes
 
     from controlplane.common.native_build import load

@@ -1,4 +1,4 @@
-"""The simulator against closed forms, a second max-min written another way, and what must be conserved."""
+"""The simulator agrees with closed forms and with a second, different max-min computation, and it conserves data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.controlplane.instances import examples
 
 
 def finish_times(simulator: Simulator, flows: list[tuple[float, list[int], int]]) -> list[float]:
-    """Sends all flows at 0 and returns when each finishes."""
+    """Send all flows at time 0 and return when each finishes."""
     ends = [math.nan] * len(flows)
 
     def note(k: int) -> None:
@@ -30,7 +30,9 @@ def finish_times(simulator: Simulator, flows: list[tuple[float, list[int], int]]
 
 
 def test_one_bottleneck_is_processor_sharing() -> None:
-    """Sizes 1, 2, 3 on 6 Mbit/s: rates 2 each until 0.5 s, then 3 each until 5/6 s, then 6 until 1 s."""
+    """Flows of sizes 1, 2 and 3 on 6 Mbit/s have rates of 2 each until 0.5 s, then 3 each until 5/6 s, then 6 until 1
+    s.
+    """
     ends = finish_times(Simulator([6.0]), [(1, [0], 0), (2, [0], 0), (3, [0], 0)])
     assert ends == pytest.approx([0.5, 5 / 6, 1.0])
 
@@ -42,7 +44,7 @@ def test_one_bottleneck_first_come_first_served() -> None:
 
 @pytest.mark.parametrize("hops", [1, 2, 5])
 def test_parking_lot(hops: int) -> None:
-    """A long flow over all links beside one short flow per link: everyone gets half, whatever the number of links."""
+    """A long flow over all links beside one short flow per link: every flow gets half, whatever the number of links."""
     simulator = Simulator([10.0] * hops)
     long = simulator.send(100, range(hops))
     short = [simulator.send(100, [k]) for k in range(hops)]
@@ -50,7 +52,7 @@ def test_parking_lot(hops: int) -> None:
 
 
 def test_max_min_textbook() -> None:
-    """The flow that another link holds back leaves its share to the others (as in Bertsekas and Gallager, 6.5.2)."""
+    """A flow that another link limits leaves its share to the others (as in Bertsekas and Gallager, 6.5.2)."""
     simulator = Simulator([1.0, 2.0, 10.0])
     a = simulator.send(9, [0])
     b = simulator.send(9, [0, 1, 2])
@@ -60,7 +62,7 @@ def test_max_min_textbook() -> None:
 
 
 def test_links_are_directed() -> None:
-    """What goes one way takes nothing from what comes back, and each direction has its own bandwidth."""
+    """Traffic in one direction does not slow down the other, and each direction has its own bandwidth."""
     overlay = Overlay([[0.0, 8.0], [2.0, 0.0]])
     ends = finish_times(Simulator(overlay.capacities), [(8, [overlay.link(0, 1)], 0), (8, [overlay.link(1, 0)], 0)])
     assert ends == pytest.approx([1.0, 4.0])
@@ -129,7 +131,7 @@ def test_coefficients_count_as_often_as_a_flow_uses_a_resource() -> None:
 
 
 def test_bandwidth_that_changes() -> None:
-    """10 Mbit/s for 1 s, 5 for 2 s, then 20: 30 Mbit take 1 + 2 + 0.5 s."""
+    """With 10 Mbit/s for 1 s, 5 for 2 s, then 20, 30 Mbit take 1 + 2 + 0.5 s."""
     simulator = Simulator([10.0])
     follow(simulator, 0, [(1.0, 5.0), (3.0, 20.0)])
     simulator.send(30, [0])
@@ -145,7 +147,7 @@ def test_flows_wait_through_an_outage() -> None:
 
 
 def test_a_node_that_is_down_takes_all_its_links_with_it() -> None:
-    """Node 1 is away from 0.5 to 2.5 s: what it sends and receives ends at 3 s, what others do at 1 s."""
+    """Node 1 is away from 0.5 to 2.5 s: flows from and to it end at 3 s, others at 1 s."""
     overlay, switch = Overlay(np.full((3, 3), 10.0)), BigSwitch([10.0] * 3, [10.0] * 3)
     for network, paths in (
         (overlay, [[overlay.link(0, 2)], [overlay.link(0, 1)], [overlay.link(1, 2)]]),
@@ -195,8 +197,9 @@ def test_groups_wait_for_their_flows_and_holds() -> None:
 
 
 def test_flows_change_their_group_and_what_they_have_to_send() -> None:
-    """Three flows of 10 Mbit on links of 10; at 0.5 s two of them go over to a group of their own, one with 1 Mbit left
-    and one with 20."""
+    """Three flows of 10 Mbit share links of 10 Mbit/s; at 0.5 s two of them move to a group of their own, one with 1
+    Mbit left and one with 20.
+    """
     simulator = Simulator([10.0, 10.0, 10.0])
     ends: list[tuple[int, float]] = []
     first, second = simulator.groups(2, lambda group: ends.append((group, simulator.now)))
@@ -212,7 +215,9 @@ def test_flows_change_their_group_and_what_they_have_to_send() -> None:
 
 
 def test_promised_flows_start_when_their_group_is_done() -> None:
-    """0 and 1 arrive at 1 s and 2 s; what was promised for then takes 3 s more; its group has counted it from 0 on."""
+    """Flows 0 and 1 arrive at 1 s and 2 s; a flow that was promised for then takes 3 s more; its group has counted it
+    from 0 on.
+    """
     simulator = Simulator([1.0, 1.0, 1.0])
     ends: list[float] = []
     first, last = simulator.groups(1, None)[0], simulator.groups(1, lambda _: ends.append(simulator.now))[0]
@@ -226,7 +231,9 @@ def test_promised_flows_start_when_their_group_is_done() -> None:
 
 @pytest.mark.parametrize("sharing", ["fair", "fcfs"])
 def test_promised_flows_are_as_if_a_callback_had_sent_them(sharing: str) -> None:
-    """Also in the order of arrival: at 1 s the promised flow comes after one that was sent later, but came earlier."""
+    """The order of arrival holds, too: at 1 s the promised flow comes after one that was sent later but arrived
+    earlier.
+    """
 
     def run(promise: bool) -> list[float]:
         simulator = Simulator([1.0, 1.0], sharing)  # type: ignore[arg-type]
@@ -312,9 +319,11 @@ def test_wrong_calls_are_refused(wrong) -> None:  # type: ignore[no-untyped-def]
 def reference_max_min(
     capacities: list[float], flows: list[tuple[float, list[int], int]], times: list[list[float]]
 ) -> list[float]:
-    """Raises all rates of a class together in small exact steps to the next full resource: another way to the same.
+    """Return max-min rates computed in another way: all rates of a class are raised together in small exact steps to
+    the next full resource.
 
-    times: how often each flow uses each resource of its path."""
+    times: how often each flow uses each resource of its path.
+    """
     use = [dict(zip(path, often, strict=True)) for (_, path, _), often in zip(flows, times, strict=True)]
     left = list(capacities)
     rates = [0.0] * len(flows)
@@ -342,7 +351,7 @@ capacity_lists = st.lists(st.integers(1, 20).map(float), min_size=5, max_size=5)
 def test_rates_are_max_min(
     capacities: list[float], flows: list[tuple[float, list[int], int]], data: st.DataObject
 ) -> None:
-    """Also for flows that use a resource more than once, as aggregation trees do."""
+    """The rates agree also for flows that use a resource more than once, as aggregation trees do."""
     times = [data.draw(st.lists(st.sampled_from([1.0, 1.0, 2.0, 3.0]), min_size=len(path), max_size=len(path)))
              for _, path, _ in flows]  # fmt: skip
     simulator = Simulator(capacities)
@@ -432,7 +441,8 @@ assert together == alone
 
 
 def test_threads_simulate_at_the_same_time() -> None:
-    """Calls of the C library run side by side, each with a simulator of its own: the same ends as one after the other.
-    In a process of its own, because a simulator that reads another's flows may crash it."""
+    """Calls of the C library in several threads, each with a simulator of its own, give the same times as calls in
+    sequence. They run in a process of their own, because a simulator that reads another's flows may crash it.
+    """
     done = subprocess.run([sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Plans in the simulator, against what can be computed by hand."""
+"""Plans in the simulator, compared with times computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ STEPS = {"a": 1.0, "b": 3.0}
 
 
 def star() -> tuple[Topology, Plan]:
-    """Two workers at 8 Mbit/s and a parameter server at 100 on one switch that adds nothing; a model of 8 Mbit."""
+    """Return two workers at 8 Mbit/s and a parameter server at 100 Mbit/s on one switch that adds nothing, with a model
+    of 8 Mbit.
+    """
     nodes: dict[str, dict[str, object]] = {v: {"kind": "server"} for v in ("a", "b", "p")}
     nodes["s"] = {"kind": "switch", "aggregation_mbps": 0.0}
     links = []
@@ -37,7 +39,9 @@ def test_a_fluid_round_starts_when_the_last_worker_is_ready() -> None:
 
 
 def test_stored_flows_start_one_by_one_and_results_go_hop_by_hop() -> None:
-    """b is ready at 3 s, its gradient is there at 4 s, then 0.08 s to the switch and 1 s to the workers."""
+    """b is ready at 3 s, its gradient has arrived at 4 s, then the results take 0.08 s to the switch and 1 s to the
+    workers.
+    """
     topology, plan = star()
     ends = run_plan(plan, topology, rounds=2, compute=STEPS.__getitem__, stored=True)
     assert ends == pytest.approx([5.08, 10.16])
@@ -88,7 +92,7 @@ def test_the_command_line_runs_a_plan_and_repeats_itself(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("results", [0, 1])
 def test_a_plan_on_the_testbed_takes_what_its_rate_says(results: int) -> None:
-    """Trees keep their pace, and results are on the links only where the topology counts them there."""
+    """Trees keep their pace, and results load the links only where the topology counts them there."""
     topology = parse_topology(f"testbed:results={results}")
     for strategy in ("inart", "atp", "lbmm", "exact"):
         plan = get_strategy(strategy)(topology, parse_job("model=1M", topology))
