@@ -290,6 +290,7 @@ class Agent:
 
     def _on_disconnected(self) -> None:
         """There is no coordinator any more, or none yet."""
+        self.site.coordinator_left()
         self._submissions.coordinator_left()
         self._tasks.coordinator_left()
 

@@ -93,6 +93,7 @@ class SiteServices:
         self._offered: State | None = None
         self._here: concurrent.futures.Future[dict[str, Any]] | None = None
         self._is_active = False
+        self._told_epoch = 0  # of the coordinator that knows this site's state
         self._numbers = count(1)
         self._fetching: dict[int, _Fetching] = {}
         self._arriving: dict[tuple[str, int], _Arriving] = {}
@@ -148,8 +149,13 @@ class SiteServices:
         for number, each in list(self._fetching.items()):
             if each.peer not in self._neighbours.members:
                 self._fail(number, PeerLost(f"{each.peer} is lost, whose state was arriving"))
-        if self._offered is not None and (self._here is not None or self._is_active):
+        epoch, self._told_epoch = self._told_epoch, self._neighbours.epoch
+        if epoch != self._told_epoch and self._offered is not None and (self._here is not None or self._is_active):
             self._tell("here")
+
+    def coordinator_left(self) -> None:
+        """Whoever coordinates next, this one or another, is told of this site's state again."""
+        self._told_epoch = 0
 
     def said(self, message: dict[str, Any]) -> None:
         """The coordinator has sent a message of the type "site"."""

@@ -114,11 +114,12 @@ class Fragment:
 
 @dataclass
 class _Pending:
-    """A fragment's round that is under way. due: the step after which it is mixed in. future: of (result, gradient)."""
+    """A fragment's round that is under way. due: the step after which it is mixed in. future: the outer values have
+    moved."""
 
     fragment: Fragment
     due: int
-    future: Future[tuple[Averaged, Floats]]
+    future: Future[Averaged]
 
 
 class StreamingDiLoCo:
@@ -150,8 +151,8 @@ class StreamingDiLoCo:
     ) -> None:
         if fragments < 1 or every < fragments:
             raise ValueError(f"every={every} steps are too few for {fragments} fragments: one a step at most")
-        if delay < 0 or not 0 <= mixing < 1:
-            raise ValueError(f"delay is 0 or more and mixing from 0 to below 1, got {delay} and {mixing}")
+        if not 0 <= delay < every or not 0 <= mixing < 1:
+            raise ValueError(f"delay is from 0 to below every={every}, mixing from 0 to below 1, got {delay}, {mixing}")
         self._model, self._group = model, group
         self.every, self.delay, self.mixing = every, delay, mixing
         self.rate, self.momentum, self.bits = rate, momentum, bits
@@ -160,6 +161,7 @@ class StreamingDiLoCo:
             raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
         self.fragments = [Fragment(*part) for part in _divide(model, fragments)]
         self.steps = self.round = 0
+        self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
         self.samples = 0.0  # since each fragment was sent last it is the same: of the last `every` steps
         self.last: Averaged | None = None
         self._sent_samples = [0.0] * fragments
@@ -222,16 +224,22 @@ class StreamingDiLoCo:
         index = (self.round + len(self._pending)) % len(self.fragments)
         fragment, round_ = self.fragments[index], self.round + len(self._pending)
         weight, self._sent_samples[index] = self.samples - self._sent_samples[index], self.samples
-        future: Future[tuple[Averaged, Floats]] = Future()
+        future: Future[Averaged] = Future()
         if self._group is not None:
             assert self._worker is not None, "there is one where there is a group"
-            future = self._worker.submit(self._average, fragment.gradient(), round_, weight)
+            future = self._worker.submit(self._average, fragment, fragment.gradient(), round_, weight)
         self._pending.append(_Pending(fragment, self.steps + self.delay, future))
 
-    def _average(self, gradient: Floats, round_: int, weight: float) -> tuple[Averaged, Floats]:
-        """In the worker's thread."""
+    def _average(self, fragment: Fragment, gradient: Floats, round_: int, weight: float) -> Averaged:
+        """In the worker's thread: averages, moves the outer values, and offers the new state to sites that join."""
         assert self._group is not None, "only the site's first process has a worker"
-        return self._group.average(gradient, round=round_, weight=weight, bits=self.bits), gradient
+        found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits)
+        if found.left is not None:
+            fragment.left = found.left
+        fragment.move(gradient, self.rate, self.momentum)
+        self._shared_round = round_ + 1
+        self._group.offer(self._state(), self._shared_round)
+        return found
 
     def _finish(self) -> None:
         """Waits for the oldest round under way, and mixes its result in."""
@@ -240,13 +248,9 @@ class StreamingDiLoCo:
         tensors = pending.fragment.tensors
         if self._group is not None:
             try:
-                self.last, mean = pending.future.result()
-                if self.last.left is not None:
-                    pending.fragment.left = self.last.left
-                pending.fragment.move(mean, self.rate, self.momentum)
+                self.last = pending.future.result()
                 pending.fragment.write(self.mixing)
                 self.round += 1
-                self._offer()
             except Behind as behind:
                 error, tensors = self._catch_up(behind), [each for part in self.fragments for each in part.tensors]
             except OverlayError as failed:
@@ -302,19 +306,14 @@ class StreamingDiLoCo:
     def _take_state(self) -> None:
         assert self._group is not None, "only the site's first process takes states"
         own = self._state()
-        state = self._group.agree(own, self.round)
+        state = self._group.agree(own, self._shared_round)
         if state.data is not own:
             self._load(state.data)
             for part in self.fragments:
                 part.left[:] = 0
                 part.write()
             self._sent_samples = [self.samples] * len(self.fragments)
-            self.round = state.round
-
-    def _offer(self) -> None:
-        """Sites that join may have the new state; its digest is computed beside training."""
-        assert self._group is not None and self._worker is not None, "only the site's first process offers"
-        self._worker.submit(self._group.offer, self._state(), self.round)
+            self.round = self._shared_round = state.round
 
     def _state(self) -> Bytes:
         """What all sites share, as bytes: a line of JSON, then outer values and momentum of each fragment."""
@@ -348,7 +347,8 @@ class StreamingDiLoCo:
         found = [part.numel() for part in checkpoint["outer"]]
         if found != sizes:
             raise OverlayError(f"the checkpoint is of fragments of {found} values, and this model has {sizes}")
-        self.round, self.steps = int(checkpoint["round"]), int(checkpoint["steps"])
+        self.round = self._shared_round = int(checkpoint["round"])
+        self.steps = int(checkpoint["steps"])
         self.samples, self._sent_samples = float(checkpoint["samples"]), list(checkpoint["sent_samples"])
         for index, part in enumerate(self.fragments):
             part.outer[:] = checkpoint["model"][index].numpy()

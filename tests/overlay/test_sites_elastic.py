@@ -148,6 +148,22 @@ def test_sites_whose_states_differ_before_the_same_round_are_found():
         assert groups["c"].agree(state(77), 0).data[0] == 1
 
 
+def test_few_bits_are_few_bytes():
+    with coordinating(3, probe_seconds=0) as (coordinator, _):
+        groups = begun(coordinator, "abc")
+        large, sent = 100_000, {}
+        for number, bits in enumerate((32, 16, 8, 4)):
+            before = sum(group.bytes_sent() for group in groups.values())
+            with ThreadPoolExecutor(3) as pool:
+                given = [pool.submit(group.average, np.ones(large, np.float32), round=number, bits=bits)
+                         for group in groups.values()]  # fmt: skip
+                assert all(each.result(60).sites == ("a", "b", "c") for each in given)
+            sent[bits] = sum(group.bytes_sent() for group in groups.values()) - before
+    assert sent[32] == pytest.approx(2 * 2 * 4 * large, rel=0.1)  # up and down a tree of three sites, and headers
+    for bits in BITS:
+        assert sent[bits] / sent[32] == pytest.approx(bits_a_value(bits, 3) / 32, rel=0.05)
+
+
 def test_measured_rates_make_the_plan():
     with coordinating(3, probe_seconds=0.1) as (coordinator, lines):
         groups = begun(coordinator, "abc")

@@ -1,0 +1,223 @@
+"""Time to a given loss across emulated sites, by DiLoCo over `inart.sites` and synchronously over gloo (root).
+
+    python -m evaluation.sites --network aws netstorm --systems diloco gloo
+
+Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
+(--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
+look at the same text that nobody trains on. A step takes --compute seconds at least, as on machines of the sites' own.
+The coordinator is told nothing of the network: the sites measure it. Times begin when all sites are ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from evaluation.sites.training import OPTIMISERS, Lesson
+from overlay.core.site_network import SiteNetwork
+from overlay.sites.command import make_coordinator
+from topologies.load import LoadMonitor
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
+from topologies.zygote import HostProcess, Zygote
+
+READY_SECONDS = 180.0
+SYSTEMS = ("gloo", *OPTIMISERS)
+CHUNK_VALUES = 1024
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system on one network.
+
+    target_s: seconds until the common model's loss was at most `target`, None: it was not within the limit. loss: the
+    last one. steps: of a site until then. step_s: seconds of a step, with everything. bytes_a_step: that left a site,
+    frames included, mean of the sites. waited: the part of the time in which training stood still for the network (of
+    systems that say so). cpu_idle: of the machine.
+    """
+
+    network: str
+    sites: int
+    system: str
+    parameters: int
+    target: float
+    target_s: float | None
+    loss: float
+    steps: int
+    step_s: float
+    bytes_a_step: float
+    waited: float
+    cpu_idle: float
+    points: tuple[tuple[float, float], ...]
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Emulated:
+    """The sites of one emulated network, in which systems train one after the other."""
+
+    def __init__(self, network: str, arguments: argparse.Namespace) -> None:
+        graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
+        self.network, self.arguments, self.topology = network, arguments, emulated(graph, arguments.delay_ms)
+        self.lesson = Lesson(width=arguments.width, compute_s=arguments.compute, every=arguments.every,
+                             bits=arguments.bits, seed=arguments.seed)  # fmt: skip
+        self.hosts = self.topology.servers
+        say(f"{network}: {len(self.hosts)} sites, rates times {factor:.3g}")
+
+    def run(self, systems: Sequence[str]) -> list[Row]:
+        with ExitStack() as stack:
+            self.wan = stack.enter_context(Wan(self.topology, 0.0, self.arguments.seed))
+            preload = ["torch", "torch._dynamo", "evaluation.sites.training"]
+            self.zygote = stack.enter_context(Zygote(self.wan.emulation, preload=preload))
+            self.zygote.wait_ready()
+            rows = []
+            for system in systems:
+                rows.append(self.gloo() if system == "gloo" else self.ours(system))
+                say(line_of(rows[-1]))
+            return rows
+
+    def ours(self, system: str) -> Row:
+        network = SiteNetwork(CHUNK_VALUES)
+        with make_coordinator(
+            self.wan.emulation.controller_host, 0, sites=len(self.hosts), network=network, log=say,
+            probe_seconds=self.arguments.probe_seconds,
+        ) as coordinator:  # fmt: skip
+            where = "{}:{}".format(*coordinator.address)
+            return self._train(system, "evaluation.sites.training:by_sites", {"how": system, "coordinator": where})
+
+    def gloo(self) -> Row:
+        about = {"first": self.topology.address(self.hosts[0]), "sites": len(self.hosts)}
+        return self._train("gloo", "evaluation.sites.training:by_gloo", about)
+
+    def _train(self, system: str, function: str, about: dict[str, Any]) -> Row:
+        processes: list[HostProcess] = []
+        try:
+            for site, host in enumerate(self.hosts):
+                own = {"interface": self.wan.emulation.interface(host), "site": site, "lesson": asdict(self.lesson)}
+                if system != "gloo":
+                    own |= {"node": host, "address": self.topology.address(host)}
+                processes.append(self.zygote.spawn(host, function, about | own))
+            for process in processes:
+                process.receive(READY_SECONDS)
+            load = LoadMonitor(self.wan.emulation)
+            for process in processes:
+                process.send("begin")
+            points, others = self._watch(processes)
+            idle = load.stop().idle
+        finally:
+            for process in processes:
+                process.end()
+        return self._row(system, points, others, idle)
+
+    def _watch(self, processes: list[HostProcess]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The first site's points until the target or the limit, and one point of each other site."""
+        points: list[dict[str, Any]] = []
+        end = time.monotonic() + self.arguments.seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                points.append(processes[0].receive(left))
+            except TimeoutError:
+                break
+            if points[-1]["loss"] <= self.arguments.target:
+                break
+        if not points:
+            return [], []
+        others = []
+        for process in processes[1:]:
+            point = process.receive(READY_SECONDS)
+            while point["step"] < points[-1]["step"]:
+                point = process.receive(READY_SECONDS)
+            others.append(point)
+        return points, others
+
+    def _row(self, system: str, points: list[dict[str, Any]], others: list[dict[str, Any]], idle: float) -> Row:
+        parameters = sum(parameter.numel() for parameter in self.lesson.model().parameters())
+        if not points:
+            nan = float("nan")
+            return Row(self.network, len(self.hosts), system, parameters, self.arguments.target, None, nan, 0, nan, nan,
+                       nan, idle, ())  # fmt: skip
+        last = points[-1]
+        reached = last["loss"] <= self.arguments.target
+        return Row(
+            self.network, len(self.hosts), system, parameters, self.arguments.target, last["at_s"] if reached else None,
+            last["loss"], last["step"], last["at_s"] / last["step"],
+            mean(point["bytes"] / point["step"] for point in (last, *others)), last["waited_s"] / last["at_s"], idle,
+            tuple((point["at_s"], point["loss"]) for point in points),
+        )  # fmt: skip
+
+
+HEAD = (
+    f"{'network':<10} {'sites':>5} {'system':<10} {'s to loss':>10} {'loss':>6} {'steps':>6} {'s a step':>9} "
+    f"{'KB a step':>10} {'waited':>7} {'CPU idle':>9}"
+)
+
+
+def line_of(row: Row) -> str:
+    target = "-" if row.target_s is None else f"{row.target_s:.1f}"
+    waited = f"{row.waited:.0%}" if row.system != "gloo" else "-"
+    return (
+        f"{row.network:<10} {row.sites:>5} {row.system:<10} {target:>10} {row.loss:>6.3f} {row.steps:>6} "
+        f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>7} {row.cpu_idle:>9.0%}"
+    )
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Loss over seconds, a panel a network."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    networks = list(dict.fromkeys(row.network for row in rows))
+    figure, axes = plt.subplots(1, len(networks), figsize=(4.2 * len(networks), 3.4), squeeze=False)
+    for axis, network in zip(axes[0], networks, strict=True):
+        for row in rows:
+            if row.network == network and row.points:
+                axis.plot(*zip(*row.points, strict=True), label=row.system)
+                axis.axhline(row.target, color="grey", linewidth=0.7)
+        axis.set(title=network, xlabel="seconds", ylabel="loss of the common model")
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["diloco", "gloo"])
+    parser.add_argument("--target", type=float, default=2.8, help="loss, nats a byte (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of a system at most (default %(default)s)")
+    parser.add_argument("--width", type=int, default=64, help="of the model (default %(default)s)")
+    parser.add_argument("--every", type=int, default=20, help="steps of a round of DiLoCo (default %(default)s)")
+    parser.add_argument("--bits", type=int, default=8, choices=(4, 8, 16, 32), help="of DiLoCo (default %(default)s)")
+    parser.add_argument("--compute", type=float, default=0.1, help="s of a step at least (default %(default)s)")
+    parser.add_argument("--probe-seconds", type=float, default=1.0, help="of a measurement (default %(default)s)")
+    parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)s)")
+    parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS / 4, help="of all links (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="instead of the table")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="loss over time")
+    arguments = parser.parse_args(argv)
+    rows = [row for network in arguments.network for row in Emulated(network, arguments).run(arguments.systems)]
+    if arguments.plot is not None:
+        draw(rows, arguments.plot)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        print("\n".join([HEAD, *map(line_of, rows)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""What optimisers for sites do when sites fall behind, are restarted, or have several processes or a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from overlay.core.errors import OverlayError
+from overlay.sites.optimisers import DiLoCo, Fragment, StreamingDiLoCo
+from tests.overlay.site_training import flat, inner_step, make_model
+from tests.overlay.test_sites import coordinating
+from tests.overlay.test_sites_elastic import joined
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKING = threading.Lock()
+
+
+class Trainer:
+    """One site, in a thread of the test."""
+
+    def __init__(self, coordinator, name: str, kind=DiLoCo, **options) -> None:
+        self.site, self.step = ord(name), 0
+        with MAKING:  # PyTorch's generator is the process's
+            self.model = make_model(self.site)
+        self.outer = kind(self.model, joined(coordinator, name), every=2, **options)
+        self.inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
+
+    def rounds(self, count: int) -> None:
+        wanted = self.outer.round + count
+        while self.outer.round < wanted:
+            inner_step(self.model, self.inner, self.site, self.step)
+            self.step += 1
+            self.outer.step()
+        self.outer._drain()
+
+    def shared(self) -> np.ndarray:
+        return np.concatenate([np.concatenate([part.outer, part.momentum]) for part in self.outer.fragments])
+
+
+def made(coordinator, names: str, kind=DiLoCo, **options) -> list[Trainer]:
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(lambda name: Trainer(coordinator, name, kind, **options), names))
+
+
+def together(trainers: list[Trainer], rounds: int) -> None:
+    with ThreadPoolExecutor(len(trainers)) as pool:
+        list(pool.map(lambda trainer: trainer.rounds(rounds), trainers))
+    assert all(np.array_equal(trainer.shared(), trainers[0].shared()) for trainer in trainers)
+
+
+@pytest.mark.parametrize(("kind", "options"), [(DiLoCo, {}), (StreamingDiLoCo, {"fragments": 2, "delay": 1})])
+def test_a_site_that_is_behind_takes_the_others_model_and_goes_on(kind, options):
+    with coordinating(3, probe_seconds=0, patience=0.3) as (coordinator, _):
+        a, b, slow = made(coordinator, "abc", kind, **options)
+        together([a, b], 3)
+        before = slow.outer.round
+        slow.rounds(1)  # its own is refused; it has caught up then
+        assert before == 0 and slow.outer.round == a.outer.round >= 3
+        assert np.array_equal(slow.shared(), a.shared())
+        together([a, b, slow], 2)
+        assert set(a.outer.last.sites) == set("abc")
+
+
+def test_a_run_goes_on_from_its_checkpoints_as_if_it_had_not_ended():
+    def trained(rounds: int, checkpoints: list | None) -> tuple[list[Trainer], list]:
+        with coordinating(2, probe_seconds=0) as (coordinator, _):
+            if checkpoints is None:
+                trainers = made(coordinator, "ab")
+            else:
+                with ThreadPoolExecutor(2) as pool:
+                    resumed = [pool.submit(Trainer, coordinator, "ab"[k], checkpoint=checkpoints[k]) for k in (0, 1)]
+                    trainers = [each.result(60) for each in resumed]
+                for trainer in trainers:
+                    trainer.step = trainer.outer.steps
+            together(trainers, rounds)
+            return trainers, [trainer.outer.state_dict() for trainer in trainers]
+
+    whole, _ = trained(4, None)
+    _, checkpoints = trained(2, None)
+    again, _ = trained(2, checkpoints)
+    assert [trainer.outer.round for trainer in (*whole, *again)] == [4] * 4
+    for one, other in zip(whole, again, strict=True):
+        assert np.array_equal(one.shared(), other.shared())
+        np.testing.assert_array_equal(flat(one.model), flat(other.model))
+
+
+def test_sites_with_other_models_or_settings_are_told_so():
+    with coordinating(2, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(2) as pool:
+        one = pool.submit(Trainer, coordinator, "a", bits=8)
+        two = pool.submit(Trainer, coordinator, "b", bits=4)
+        with pytest.raises(OverlayError, match="train another model, or with other settings"):
+            two.result(60)
+        assert one.result(60).outer.round == 0
+
+
+def test_models_that_cannot_be_divided_are_refused():
+    frozen = nn.Linear(2, 2)
+    for parameter in frozen.parameters():
+        parameter.requires_grad = False
+    with coordinating(1, probe_seconds=0) as (coordinator, _):
+        group = joined(coordinator, "a")
+        with pytest.raises(OverlayError, match="no parameters to train"):
+            DiLoCo(frozen, group)
+        with pytest.raises(OverlayError, match="cannot be divided into 9 fragments"):
+            StreamingDiLoCo(nn.Linear(2, 2), group, fragments=9)
+        with pytest.raises(ValueError, match="too few for 9 fragments"):
+            StreamingDiLoCo(nn.Linear(2, 2), group, fragments=9, every=8)
+
+
+def test_a_site_alone_trains_as_the_paper_has_it_for_one():
+    with coordinating(1, probe_seconds=0) as (coordinator, _):
+        (alone,) = made(coordinator, "a")
+        together([alone], 2)
+        assert alone.outer.last.sites == ("a",) and alone.outer.momentum == 0.9
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_parameters_on_a_gpu_travel_over_pinned_memory():
+    model = make_model(0).cuda().to(torch.bfloat16)
+    part = Fragment(list(model.parameters()), [])
+    assert part._host.is_pinned()
+    wanted = torch.cat([parameter.detach().float().reshape(-1) for parameter in model.parameters()])
+    assert np.array_equal(part.read(), wanted.cpu().numpy())
+    part.outer += 1
+    part.write()
+    found = torch.cat([parameter.detach().float().reshape(-1) for parameter in model.parameters()])
+    assert torch.equal(found, (wanted + 1).bfloat16().float())
+
+
+RANKS = """
+import os, sys, numpy as np, torch, torch.distributed as dist
+import inart.sites
+from tests.overlay.site_training import flat, inner_step, make_model
+
+torch.set_num_threads(1)
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+rank = int(os.environ.get("RANK", 0))
+model = make_model(rank + 5 * (os.environ["INART_SITE"] == "tokyo"))
+outer = inart.sites.StreamingDiLoCo(model, inart.sites.init(), every=4, fragments=2, delay=1, mixing=0.0, bits=8)
+inner = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(16):
+    inner_step(model, inner, len(os.environ["INART_SITE"]), step)  # DDP: equal steps at all processes of a site
+    outer.step(samples=16)
+outer.synchronise()
+np.save(f"{sys.argv[1]}/{os.environ['INART_SITE']}{rank}.npy", flat(model))
+if "RANK" in os.environ:
+    dist.barrier()
+outer.close()
+"""
+
+
+def test_a_site_with_several_processes(tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    python = [sys.executable, str(script), str(tmp_path)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *python[1:]]
+    with coordinating(2, probe_seconds=0.05) as (coordinator, _):
+        run = [sys.executable, "-m", "inart", "site", "run", "--coordinator", f"127.0.0.1:{coordinator.address[1]}",
+               "--listen", "127.0.0.1:0", "--site"]  # fmt: skip
+        sites = [
+            subprocess.Popen([*run, name, "--", *command], env=environment)
+            for name, command in (("paris", torchrun), ("tokyo", python))
+        ]
+        try:
+            assert [site.wait(120) for site in sites] == [0, 0]
+        finally:
+            for site in sites:
+                site.kill()
+    one, two, other = (np.load(tmp_path / f"{name}.npy") for name in ("paris0", "paris1", "tokyo0"))
+    assert np.array_equal(one, two)
+    assert not np.array_equal(one, flat(make_model(0))) and np.isfinite(other).all()
