@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
@@ -58,12 +59,15 @@ class PlanChanges:
                     raise HandoverError(action.reason)
             handover = self._effects.state.handover
             assert handover is not None
-            epoch = handover.epoch
-            self._news.wait_for(lambda: self._failed(epoch) or not self._unprepared(epoch), timeout)
-            if self._unprepared(epoch):
-                self._effects.take(ev.ChangeLate(epoch, timeout))
-            self._check(epoch)
-            return epoch
+            self._wait_prepared(handover.epoch, timeout)
+            return handover.epoch
+
+    def _wait_prepared(self, epoch: int, timeout: float) -> None:
+        """Raises HandoverError when not all agents are ready within `timeout` seconds."""
+        self._news.wait_for(lambda: self._failed(epoch) or not self._unprepared(epoch), timeout)
+        if self._unprepared(epoch):
+            self._effects.take(ev.ChangeLate(epoch, timeout))
+        self._check(epoch)
 
     def switch_over(self, epoch: int) -> int:
         """All change over at one operation, whose number in the old epoch is returned. Raises HandoverError."""
@@ -74,21 +78,35 @@ class PlanChanges:
             assert handover is not None
             return handover.first_operation
 
-    def retire(self, epoch: int) -> tuple[int, int]:
+    def retire(self, epoch: int, timeout: float) -> tuple[int, int]:
         """Wait, without limit, until all workers have the results of what ran before; then the old configurations are
-        dropped. The most that a worker has started again: operations, bytes. Raises HandoverError when the job was
-        stopped meanwhile (they are dropped with it)."""
+        dropped. The most that a worker has started again: operations, bytes. Where what ran before cannot end, all
+        change over once more (`start_again`), for which they have `timeout` seconds. Raises HandoverError when the job
+        was stopped meanwhile (they are dropped with it)."""
 
         def over() -> bool:
             handover = self._effects.state.handover
-            return self._failed(epoch) or handover is None or not handover.undrained()
+            if self._failed(epoch) or handover is None or handover.epoch != epoch:
+                return True
+            return not handover.undrained()
 
         with self._lock:
-            self._news.wait_for(over)
-            self._check(epoch)
-            handover = self._effects.state.handover
-            self._effects.take(ev.RetireOrdered(epoch))
-            return handover.repeated if handover is not None else (0, 0)
+            while True:
+                self._news.wait_for(over)
+                self._check(epoch)
+                handover = self._effects.state.handover
+                if handover is None or handover.instead_of != epoch:
+                    self._effects.take(ev.RetireOrdered(epoch))
+                    return handover.repeated if handover is not None else (0, 0)
+                epoch = handover.epoch
+                self._wait_prepared(epoch, timeout)
+                self._effects.take(ev.SwitchOrdered(epoch))
+
+    def start_again(self, epoch: int, reason: str) -> None:
+        """What still runs of the plan before this epoch cannot end, for this reason: it is started again with the plan
+        that runs. Nothing happens where all of it has ended, or another change of plan is under way."""
+        with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
+            self._effects.take(ev.DrainBroken(epoch, reason))
 
     def repaired(self, trees: Mapping[str, Sequence[RepairedTree]]) -> None:
         """Trees of what runs were led another way: tell each of these nodes."""

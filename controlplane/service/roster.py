@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
@@ -209,7 +210,8 @@ class Roster:
         """The agent's stream has ended."""
         with self._lock:
             if any(one.connection == member.connection for one in self.state.nodes.values()):
-                self._effects.take(ev.Left(member.connection))
+                with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
+                    self._effects.take(ev.Left(member.connection))
 
     def report(self, request: pb.ReportRequest) -> None:
         """Statistics of an agent; those of an earlier epoch are dropped."""

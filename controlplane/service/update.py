@@ -120,6 +120,7 @@ class Updater:
         self._current = self._planned = Version(plan, deployment)  # _planned: before shares went to backup trees
         self._beside: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
+        self._present: Topology | None = None  # the state of the network that a repair has seen last
         self._spent: dict[str, set[tuple[int, int]]] = {}  # slots that the running epoch has used and left
         self._limits = limits
         self._switches = switches
@@ -226,47 +227,85 @@ class Updater:
 
     def repair(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
         """Lead what runs around what `topology`, the network's present state, lacks: in place, without telling agents,
-        also in a change of plan. How many trees, and (tree, switch that added, switch that took over).
+        also in a change of plan. How many trees, and (tree, switch that added, switch that took over). Where it is the
+        plan before a change that cannot be led around, what still runs of it is started again with the new one.
 
         Raises UpdateError: it cannot be done; nothing is changed then.
         """
+        told: dict[str, list[RepairedTree]] = {}
+        trees, hopeless = 0, ""
+        moved: tuple[tuple[int, str, str], ...] = ()
+        problem: UpdateError | None = None
         with self._placing:
+            self._present = topology
             if self._ended:
                 return 0, ()
-            before = self._draining, self._current, self._beside
-            spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
-            trees = 0
-            moved: list[tuple[int, str, str]] = []
-            told: dict[str, list[RepairedTree]] = {}
-            gaps: dict[str, list[tuple[int, int]]] = {}
-            declared = held(topology).slots
-            for switch, taken in self._switches.taken().items():
-                used = Taken(slots=tuple(sorted((*taken.slots, *self._spent.get(switch, ())))))
-                gaps[switch] = used.gaps(self._limits.slots, declared.get(switch))
+            epoch = self._roster.epoch
             try:
-                after = []
-                for version in before:
-                    if version is None or unbroken(version.plan, topology):
-                        after.append(version)
-                        continue
-                    repaired, found = self._repaired(version, topology, gaps)
-                    after.append(repaired)
-                    trees += len(found.trees)
-                    moved += found.moved
-                    for node, config in repaired.deployment.agents.items():
-                        told.setdefault(node, []).extend(self._as_told(config, repaired.plan, found))
-                if trees:
-                    self._draining, current, self._beside = after
-                    self._current = self._planned = current or self._current
-                    self._install()
-            except (CannotRepair, DoesNotFit, UpdateError) as error:
-                self._draining, current, self._beside = before
-                self._current = self._planned = current or self._current
-                self._spent = spent
-                raise UpdateError(f"cannot be led around what is gone: {error}") from None
+                try:
+                    trees, moved = self._lead_around(topology, told)
+                except UpdateError:
+                    hopeless = self._drains_in_vain()
+                    if not hopeless:
+                        raise
+                    trees, moved = self._lead_around(topology, told, drained=True)
+            except UpdateError as error:
+                problem = error
+        if hopeless:
+            self._roster.plan.start_again(epoch, hopeless)
+        if problem is not None:
+            raise problem
         if trees:
             self._roster.plan.repaired(told)
             self._changed()
+        return trees, moved
+
+    def _drains_in_vain(self) -> str:
+        """Why operations under the plan that is switched over from cannot end, where they can be started again; empty:
+        they can end."""
+        draining, present = self._draining, self._present
+        if draining is None or present is None or not all(c.repeats for c in draining.deployment.agents.values()):
+            return ""
+        broken = [f"tree {index}" for index, tree in enumerate(draining.plan.trees) if not intact(tree, present)]
+        return f"{', '.join(broken)} of the plan before cannot be led around what is gone" if broken else ""
+
+    def _lead_around(
+        self, topology: Topology, told: dict[str, list[RepairedTree]], *, drained: bool = False
+    ) -> tuple[int, tuple[tuple[int, str, str], ...]]:
+        """As `repair`, with _placing held. told: gets what agents have to know. drained: nothing is to go on that runs
+        of the plan before a change."""
+        before = self._draining, self._current, self._beside
+        spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
+        trees = 0
+        moved: list[tuple[int, str, str]] = []
+        gaps: dict[str, list[tuple[int, int]]] = {}
+        declared = held(topology).slots
+        for switch, taken in self._switches.taken().items():
+            used = Taken(slots=tuple(sorted((*taken.slots, *self._spent.get(switch, ())))))
+            gaps[switch] = used.gaps(self._limits.slots, declared.get(switch))
+        try:
+            after = []
+            for version in before:
+                left = drained and version is before[0]
+                if version is None or left or unbroken(version.plan, topology):
+                    after.append(version)
+                    continue
+                repaired, found = self._repaired(version, topology, gaps)
+                after.append(repaired)
+                trees += len(found.trees)
+                moved += found.moved
+                for node, config in repaired.deployment.agents.items():
+                    told.setdefault(node, []).extend(self._as_told(config, repaired.plan, found))
+            if trees:
+                self._draining, current, self._beside = after
+                self._current = self._planned = current or self._current
+                self._install()
+        except (CannotRepair, DoesNotFit, UpdateError) as error:
+            told.clear()
+            self._draining, current, self._beside = before
+            self._current = self._planned = current or self._current
+            self._spent = spent
+            raise UpdateError(f"cannot be led around what is gone: {error}") from None
         return trees, tuple(moved)
 
     def _as_told(self, config: AgentConfig, plan: Plan, found: Repair) -> list[RepairedTree]:
@@ -322,7 +361,7 @@ class Updater:
             self._log(f"the shares stay as they are: {error}")
             return False
         try:
-            self._roster.plan.retire(epoch)
+            self._roster.plan.retire(epoch, PREPARE_SECONDS)
         except HandoverError as error:
             self._log(f"the job stopped while its shares changed; it begins anew with the new ones: {error}")
         return True
@@ -470,7 +509,8 @@ class Updater:
         epoch = first = 0
         held, repeated = 0.0, (0, 0)
         # What could not be led around never ends what is under way: that is done again.
-        broken = not unbroken(self.plan, topology)
+        present = self._present or topology
+        broken = not unbroken(self.plan, topology) or not unbroken(self.plan, present)
         try:
             back = [n for n, c in new.agents.items() if c.role == "worker" and n not in old.agents]
             if back:
@@ -490,11 +530,14 @@ class Updater:
             self._draining, self._current, self._beside = self._current, self._beside, None
             self._planned = self._current
             self.topology = topology
+            hopeless = self._drains_in_vain()
         self._changed()
         moved()
+        if epoch and hopeless:  # it failed while agents made ready
+            self._roster.plan.start_again(epoch, hopeless)
         if epoch:
             try:
-                repeated = self._roster.plan.retire(epoch)
+                repeated = self._roster.plan.retire(epoch, PREPARE_SECONDS)
             except HandoverError as error:
                 self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
         removed = 0

@@ -16,7 +16,8 @@ from p4src.protocol import ENCODING
 class Agents:
     """The agents of a job; workers have started `started[node]` operations.
 
-    unwilling: cannot run another plan. silent: never answers. slow: does not finish with the old plan.
+    unwilling: cannot run another plan. silent: never answers. slow: does not finish with the old plan,
+    unless it is told to stop what is under way and to start it again.
     """
 
     def __init__(self, roster: Roster) -> None:
@@ -54,14 +55,17 @@ class Agents:
 
     def _live(self, node: str) -> None:
         member = self.members[node]
+        again = False
         while (event := member.events.get()) is not None:
             kind = event.WhichOneof("kind") or ""
             self.events[node].append(kind)
             if kind in ("configuration", "prepare"):
                 self.told.setdefault(node, []).append(AgentConfig.from_json(getattr(event, kind).agent_config))
+            if kind == "prepare":
+                again = event.prepare.again
             if kind == "prepare" and node != self.silent:
                 self._report(node, pb.UpdateReport.PREPARED)
-            if kind == "switch_over" and node != self.slow and self.roles[node] == "worker":
+            if kind == "switch_over" and (again or node != self.slow) and self.roles[node] == "worker":
                 self._report(node, pb.UpdateReport.DRAINED)
 
     def _report(self, node: str, stage: pb.UpdateReport.Stage) -> None:

@@ -279,7 +279,7 @@ class Anything:
         self.job = CoreJob(self.random.choice([None, 1, 2]))
         self.rules = [self.joins, self.leaves, self.hangs, self.says_how_far_it_is, self.change_is_ordered]
         self.rules += [self.joins, self.plan_without_the_lost, self.change_goes_on, self.change_goes_on]
-        self.rules += [self.time_passes]
+        self.rules += [self.time_passes, self.way_is_gone]
 
     def run(self, steps: int) -> CoreJob:
         if self.random.random() < 0.7:
@@ -350,6 +350,10 @@ class Anything:
                 self.job.take(kind(one.agent, change.epoch, 3))
         order = self.random.choice([ev.SwitchOrdered, ev.SwitchOrdered, ev.RetireOrdered, ev.RetireOrdered, None])
         self.job.take(order(change.epoch) if order is not None else ev.ChangeLate(change.epoch, 15.0))
+
+    def way_is_gone(self) -> None:
+        """Of a plan that is switched over from, or some other time."""
+        self.job.take(ev.DrainBroken(self.job.state.epoch, "no way"))
 
     def time_passes(self) -> None:
         self.job.now += 6.0

@@ -354,7 +354,7 @@ def change(roster: Roster, members: dict[str, Member], configs: dict[str, AgentC
     def work() -> None:
         epoch = roster.plan.prepare(configs, 30.0)
         done.append(roster.plan.switch_over(epoch))
-        roster.plan.retire(epoch)
+        roster.plan.retire(epoch, 30.0)
 
     thread = threading.Thread(target=work)
     thread.start()

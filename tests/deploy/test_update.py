@@ -243,6 +243,33 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
     rig.agents.members["W2"].events.put(None)
 
 
+@pytest.mark.parametrize("when", ["drains", "makes ready"])
+def test_what_is_under_way_is_started_again_where_the_plan_before_cannot_be_led_around(rig, when, until):
+    """A switch without which nobody reaches anybody: whenever it fails, the change of plan comes to its end."""
+    rig.agents.slow = "W2"
+    if when == "makes ready":
+        rig.agents.silent = "W2"
+    rig.agents.join()
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(rig.updater.update(rig.updater.state(changes=BUSY))))
+    thread.start()
+    until(lambda: ("switch_over" if when == "drains" else "prepare") in rig.agents.events["W2"], "the middle of it")
+    if when == "drains":
+        until(lambda: len(rig.updater.versions) == 2 and rig.updater.plan is not rig.plan, "it has changed over")
+    with pytest.raises(UpdateError, match="cannot be led around"):
+        rig.updater.repair(rig.updater.state(without=["V1"]))
+    if when == "makes ready":
+        rig.agents.silent = ""
+        rig.agents._report("W2", pb.UpdateReport.PREPARED)
+    thread.join(20)
+    assert not thread.is_alive(), "the change of plan does not wait for what cannot end"
+    assert done[0].changed and rig.roster.epoch > done[0].epoch
+    assert rig.agents.events["W1"][-4:] == ["switch_over", "prepare", "switch_over", "retire"]
+    assert any("is started again with the one that runs" in line for line in rig.log)
+    assert rig.hold(rig.updater._deployment), "the old entries are gone"
+    assert rig.roster.running and rig.roster.state.handover is None
+
+
 def test_job_that_does_not_run_yet_starts_with_the_new_plan(rig):
     update = rig.updater.update(rig.updater.state(changes=BUSY))
     assert update.changed

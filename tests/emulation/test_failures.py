@@ -1,6 +1,7 @@
 """A switch or a link fails in the middle of an all-reduce: the controller notices, and no trainer does."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,6 +12,7 @@ from controlplane.service import update
 from controlplane.service.core import trust
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
+from tests.emulation.test_lifetime import poll
 
 RATE = 30.0
 
@@ -66,6 +68,39 @@ def test_what_was_under_way_is_done_again_when_no_switch_can_take_over(monkeypat
         rig.collect().check()
         rig.allreduce(SIZE // 4).check()
         assert any("no switch has room to add" in line for line in rig.log), rig.log
+        assert not any("gave up" in line or "has left" in line for line in rig.log), "no agent noticed"
+
+
+def test_what_is_under_way_is_done_again_when_its_way_fails_during_a_change_of_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Operations of the plan before end while the job changes over to one for half of the rate; a switch dies that they
+    need, and cannot be led around."""
+
+    def full(*_: object) -> Repair:
+        raise CannotRepair("no switch has room to add")
+
+    with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
+        rig.start_all()
+        rig.allreduce(SIZE // 4).check()
+        (job,) = rig.service.network.jobs
+        victim = spine(rig)
+        less = dict.fromkeys((*rig.job.workers, *rig.job.parameter_servers), RATE / 2)
+        switch = rig.topology.access_switch
+        state = job.updater.state(changes=[f"{n}-{switch(n)}.used_bandwidth_mbps={less[n]}" for n in less])
+        plan = job.updater.update(state, dry_run=True).plan
+        monkeypatch.setattr(update, "repair", full)
+        before = rig.verdicts().get("absorbed", 0)
+        rig.submit(8 * SIZE)
+        poll(lambda: rig.verdicts().get("absorbed", 0) > before, "the operation has begun", 60.0)
+        with ThreadPoolExecutor(1) as pool:
+            changed = pool.submit(job.updater.update, state, plan=plan)
+            poll(lambda: getattr(job.roster.state.handover, "switched", 0) > 0, "the change of plan drains", 60.0)
+            dead(rig, victim)
+            rig.collect().check()
+            assert changed.result(60.0).changed
+        rig.allreduce(SIZE // 4).check()
+        assert any("is started again with the one that runs" in line for line in rig.log), rig.log
         assert not any("gave up" in line or "has left" in line for line in rig.log), "no agent noticed"
 
 

@@ -119,6 +119,15 @@ class RetireOrdered:
 
 
 @dataclass(frozen=True)
+class DrainBroken:
+    """What still runs of the plan before this epoch cannot end: a switch or a link is gone that it needs, and it cannot
+    be led around it."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class GivenUp:
     """No plan was found with which the job could go on without those who are lost."""
 
@@ -177,6 +186,7 @@ Event = (
     | ChangeLate
     | SwitchOrdered
     | RetireOrdered
+    | DrainBroken
     | GivenUp
     | Closed
     | GraceOver

@@ -2,14 +2,24 @@
 
 ordered --the epoch's number is stored--> preparing --all are ready, and it is ordered--> draining --all is done--> over
 A failure ends it in every stage. Before the agents have changed over, the old plan goes on as if nothing had been.
+Once they have, what is under way of the old plan may need something that is lost then: the change becomes another one,
+to the same plan, in which what is under way is started again (`start_again`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.service.core.actions import Prepare, RefuseChange, Retire, StoreEpoch, SwitchOver
-from controlplane.service.core.events import ChangeLate, ChangeOrdered, Drained, Prepared, RetireOrdered, SwitchOrdered
+from controlplane.service.core.actions import After, Prepare, RefuseChange, Retire, StoreEpoch, SwitchOver
+from controlplane.service.core.events import (
+    ChangeLate,
+    ChangeOrdered,
+    DrainBroken,
+    Drained,
+    Prepared,
+    RetireOrdered,
+    SwitchOrdered,
+)
 from controlplane.service.core.state import (
     GONE,
     MEMBER,
@@ -23,6 +33,9 @@ from controlplane.service.core.state import (
     names,
 )
 from controlplane.service.core.step import Step, standby_words
+
+RETRY_SECONDS = 5.0
+"""Between two attempts to store the number of an epoch that is to begin."""
 
 
 def ordered(step: Step, event: ChangeOrdered) -> None:
@@ -62,16 +75,57 @@ def prepare(step: Step, handover: Handover, epoch: int) -> None:
     step.say(f"change of plan: epoch {epoch} is being prepared")
 
 
-def reported(step: Step, event: Prepared | Drained) -> None:
-    """An agent says how far it is; words about another change of plan are dropped."""
+def start_again(step: Step, reason: str) -> None:
+    """What still runs of the old plan cannot end. So the workers stop it, and start it again with the new plan, in
+    another epoch. Where nothing runs of it any more, nothing happens: all of it is done, or was stopped before (again).
+    Nor where a worker is done and has left: what the others lack cannot be started again without it."""
+    handover = step.state.handover
+    if handover is None or handover.stage != Stage.DRAINING or handover.broken:
+        return
+    if handover.again or not handover.undrained():
+        return
+    if step.state.having({NodeState.LEFT}):
+        return
+    step.change(handover=replace(handover, broken=reason))
+    step.say(f"{reason}: what still runs of the plan before is started again with the one that runs")
+    step.do(StoreEpoch())
+
+
+def epoch_stored(step: Step, epoch: int) -> None:
+    """The number of the epoch that a change of plan begins is stored."""
+    handover = step.state.handover
+    if handover is None:
+        return
+    if handover.stage == Stage.DRAINING and handover.broken:
+        again = Handover(Stage.STARTING, handover.places, True, handover.fewer, instead_of=handover.epoch)
+        prepare(step, again, epoch)
+    elif handover.stage == Stage.STARTING:
+        prepare(step, handover, epoch)
+
+
+def epoch_not_stored(step: Step, reason: str) -> None:
+    """No epoch can begin: a change of plan does not take place; what was to be started again is tried again later."""
+    handover = step.state.handover
+    if handover is None:
+        return
+    if handover.stage == Stage.DRAINING and handover.broken:
+        step.change(handover=replace(handover, broken=""))
+        step.say(f"no epoch can begin ({reason}); tried again after {RETRY_SECONDS:g} s")
+        step.do(After(RETRY_SECONDS, DrainBroken(handover.epoch, handover.broken)))
+    elif handover.stage == Stage.STARTING:
+        step.change(handover=None)
+
+
+def reported(step: Step, event: Prepared | Drained) -> str:
+    """An agent says how far it is; words about another change of plan are dropped. Why all have to stop: what is under
+    way can neither end nor be started again; empty: they have not."""
     handover = step.state.handover
     if handover is None or handover.stage == Stage.STARTING or event.epoch != handover.epoch:
-        return
+        return ""
     for node, entry in step.state.having(MEMBER | RESERVE).items():
         if entry.agent == event.agent:
             if event.failure:
-                step.fail_change(event.failure)
-                return
+                return _failed(step, handover, event.failure)
             if isinstance(event, Drained):
                 repeated = max(handover.repeated, (event.operations, event.nbytes))
                 handover = replace(handover, drained=handover.drained | {node}, repeated=repeated)
@@ -79,15 +133,25 @@ def reported(step: Step, event: Prepared | Drained) -> None:
                 operations = {**handover.next_operations, node: event.next_operation}
                 handover = replace(handover, next_operations=operations, done={**handover.done, node: event.done})
             step.change(handover=handover)
+    return ""
 
 
-def late(step: Step, event: ChangeLate) -> None:
-    """Who has not made ready by now is not waited for."""
+def late(step: Step, event: ChangeLate) -> str:
+    """Who has not made ready by now is not waited for. As `reported`."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING:
-        return
-    if handover.unprepared():
-        step.fail_change(f"{names(handover.unprepared())} did not make ready within {event.seconds:g} s")
+        return ""
+    if not handover.unprepared():
+        return ""
+    reason = f"{names(handover.unprepared())} did not make ready within {event.seconds:g} s"
+    return _failed(step, handover, reason)
+
+
+def _failed(step: Step, handover: Handover, reason: str) -> str:
+    if handover.instead_of and handover.stage == Stage.PREPARING:
+        return reason
+    step.fail_change(reason)
+    return ""
 
 
 def switch_over(step: Step, event: SwitchOrdered) -> None:

@@ -23,6 +23,7 @@ from controlplane.service.core.actions import (
     Refuse,
     StoreEpoch,
 )
+from controlplane.service.core.handover import RETRY_SECONDS
 from controlplane.service.core.state import (
     MEMBER,
     RESERVE,
@@ -38,9 +39,6 @@ from controlplane.service.core.state import (
     names,
 )
 from controlplane.service.core.step import Step, standby_words
-
-RETRY_SECONDS = 5.0
-"""Between two attempts to store the number of an epoch that is to begin."""
 
 
 def begin(
@@ -73,15 +71,17 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
         case ev.Silent(node, seconds) if state.state_of(node) in MEMBER:
             _remove(step, node, f"{node} is gone (no report for {seconds:.0f} s: it hangs)")
         case ev.Prepared() | ev.Drained():
-            handover.reported(step, event)
+            _stop_all(step, handover.reported(step, event))
         case ev.ChangeOrdered():
             handover.ordered(step, event)
         case ev.ChangeLate():
-            handover.late(step, event)
+            _stop_all(step, handover.late(step, event))
         case ev.SwitchOrdered():
             handover.switch_over(step, event)
         case ev.RetireOrdered():
             handover.retire(step, event)
+        case ev.DrainBroken(epoch, reason) if state.handover is not None and state.handover.epoch == epoch:
+            handover.start_again(step, reason)
         case ev.PlanReplaced(places):
             _replace_plan(step, places)
         case ev.PlanRestarted(places, reason):
@@ -90,8 +90,7 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
                 _abort(step, reason, "")
             _replace_plan(step, places)
         case ev.GivenUp(reason) if state.phase == Phase.SHORT:
-            _abort(step, reason, next(iter(state.lost())))
-            _start_or_wait(step)
+            _stop_all(step, reason, next(iter(state.lost())))
         case ev.GraceOver(epoch, node):
             if state.running and state.epoch == epoch and state.state_of(node) not in MEMBER:
                 _abort(step, f"{node} has left the job", node)
@@ -188,7 +187,7 @@ def _make_way(step: Step, node: str, event: ev.Joined) -> None:
     if earlier.state in MEMBER:
         _remove(step, node, f"{node} was replaced by another process")
     else:
-        _leave_reserve(step, node)
+        _leave_reserve(step, node, f"{node} was replaced by another process")
 
 
 # -- agents go --------------------------------------------------------------------------------------------------------
@@ -201,9 +200,8 @@ def _left(step: Step, connection: int) -> None:
         return
     entry = step.state.nodes[node]
     if entry.state in RESERVE:
-        _leave_reserve(step, node)
         step.say(f"{node} is gone again")
-        step.fail_change(f"{node} is gone")
+        _leave_reserve(step, node, f"{node} is gone")
         return
     server = step.state.known[node].role == "parameter_server"
     if entry.failure:
@@ -218,11 +216,16 @@ def _left(step: Step, connection: int) -> None:
         step.tell_missing()
 
 
-def _leave_reserve(step: Step, node: str) -> None:
-    """The agent of a node that the plan does not use is out; the node counts as lost if it did before it came back."""
-    entry = step.state.nodes[node]
+def _leave_reserve(step: Step, node: str, reason: str) -> None:
+    """The agent of a node that the plan does not use is out; the node counts as lost if it did before it came back. A
+    change of plan that is to use it fails; what it still served of the plan before is started again without it."""
+    entry, change = step.state.nodes[node], step.state.handover
     step.tell(node, End())
     step.place(node, Node(NodeState.LOST, reason=entry.reason) if entry.state == NodeState.RETURNED else None)
+    if entry.state == NodeState.DRAINING:
+        handover.start_again(step, reason)
+    if change is not None and change.stage == Stage.PREPARING and any(place.node == node for place in change.places):
+        step.fail_change(reason)
 
 
 def _leave_done(step: Step, node: str) -> None:
@@ -259,6 +262,13 @@ def _others_carry_on(state: State, node: str) -> bool:
     are back, too."""
     others = [one for one in state.plan if one != node]
     return not state.running and bool(state.common_epoch(state.having(MEMBER))) and state.suffices(others)
+
+
+def _stop_all(step: Step, reason: str, node: str = "") -> None:
+    """All stop for this reason, if there is one, and begin anew as soon as all are there."""
+    if reason:
+        _abort(step, reason, node)
+        _start_or_wait(step)
 
 
 def _abort(step: Step, reason: str, node: str) -> None:
@@ -331,10 +341,9 @@ def _start(step: Step, starting: Starting) -> None:
 
 def _epoch_stored(step: Step, epoch: int) -> None:
     """The epoch whose number was asked for begins, or the change of plan to it is prepared."""
-    starting, change = step.state.starting, step.state.handover
+    starting = step.state.starting
     if starting is None:
-        if change is not None and change.stage == Stage.STARTING:
-            handover.prepare(step, change, epoch)
+        handover.epoch_stored(step, epoch)
         return
     step.fail_change("the job begins anew")
     step.change(phase=Phase.SHORT if starting.without else Phase.RUNNING, starting=None, epoch=epoch)
@@ -364,7 +373,7 @@ def _epoch_not_stored(step: Step, reason: str) -> None:
     again. Where none has joined, but all are there, it is tried again."""
     starting = step.state.starting
     if starting is None:
-        step.change(handover=None)
+        handover.epoch_not_stored(step, reason)
         return
     step.change(phase=starting.before, starting=None)
     if starting.joined:

@@ -137,7 +137,9 @@ class Handover:
     the number of its next operation (again: of the first of which it has no result). done: by worker, operations whose
     results it has. first_operation: the first that the new plan sums, counted in the old epoch. switched: when the
     agents were told to change over. drained: workers that have all results of the old epoch. repeated: the most that a
-    worker started again, (operations, bytes).
+    worker started again, (operations, bytes). broken: why operations of the old epoch cannot end; they are started
+    again in another epoch as soon as its number is stored. instead_of: the epoch of the change that drained in vain and
+    became this one, which starts again with the same plan; 0: there was none.
     """
 
     stage: Stage
@@ -151,6 +153,8 @@ class Handover:
     switched: float = 0.0
     drained: frozenset[str] = frozenset()
     repeated: tuple[int, int] = (0, 0)
+    broken: str = ""
+    instead_of: int = 0
 
     @property
     def workers(self) -> list[str]:
