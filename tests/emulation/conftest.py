@@ -1,4 +1,4 @@
-"""Real namespaces, agents and switches. Needs root; bmv2 where it is installed."""
+"""Fixtures for tests with real namespaces, agents and switches. They need root; bmv2 is used where it is installed."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from topologies.emulation import NEEDED_COMMANDS
 
 
 def missing() -> str:
-    """Why these tests cannot run here; empty when they can."""
+    """Return why these tests cannot run here; empty when they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = sorted({package for command, package in NEEDED_COMMANDS.items() if shutil.which(command) is None})
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["softswitch", "bmv2"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each kind of switch."""
+    """The kind of switch; each test runs with every kind."""
     if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
         pytest.skip("simple_switch_grpc is not on PATH")
     yield request.param

@@ -35,7 +35,7 @@ def main() -> None:
         optimizer.zero_grad()
     content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     print(json.dumps({"rank": rank, "digest": hashlib.sha256(content).hexdigest()}), flush=True)
-    # The process group has lost a rank: what would be said to it at the end, nobody answers.
+    # The process group has lost a rank: nobody would answer its messages at the end.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Functions that tests run in hosts."""
+"""Functions that tests run in hosts of an emulation."""
 
 import hashlib
 import os
@@ -28,16 +28,17 @@ def echo(channel: Channel) -> str:
 
 
 def hang(_: Channel) -> None:
-    """Does not listen to SIGTERM."""
+    """Ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
 
 
 def train(channel: Channel, *, controller: str, worker: int, size: int) -> None:
-    """A worker whose every step is two all-reduces of `size` bytes, submitted one after the other without waiting.
+    """Run a worker each of whose steps is two all-reduces of `size` bytes, submitted one after the other without
+    waiting.
 
-    For each message {"steps": n, "pause": seconds}: it pauses, as a rank that is late does, and then takes n steps; the
-    answer is a list with a digest of every result. Ends with the message null.
+    For each message {"steps": n, "pause": seconds} the worker pauses, as a late rank does, and then takes n steps; the
+    answer is a list with a digest of every result. The message null ends it.
     """
     agent = connect(controller, timeout=60.0, operation_timeout=120.0)
     try:

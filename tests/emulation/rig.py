@@ -22,9 +22,10 @@ MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One all-reduce on all workers. resent, duplicates (of results): packets.
+    """The result of one all-reduce on all workers. resent, duplicates (of results): packets.
 
-    seconds: first send to last answer, of the slowest worker. workers: how many the sums are of, as the workers say.
+    seconds: from the first send to the last answer of the slowest worker. workers: the number of workers whose
+    gradients are in the sums, as the workers report it.
     """
 
     digests: frozenset[str]
@@ -36,18 +37,18 @@ class Outcome:
     workers: frozenset[int] = frozenset()
 
     def check(self) -> None:
-        """The same bits everywhere, within the bound of the exact sum."""
+        """Check that all results have the same bits and are within the error bound of the exact sum."""
         assert len(self.digests) == 1, "workers have different results"
         assert self.error <= self.bound
 
 
 def paper_testbed(rate: float) -> Topology:
-    """Fig. 1 of the paper: 2 switches, 6 workers, 2 parameter servers; links of `rate` Mbit/s."""
+    """Return Fig. 1 of the paper: 2 switches, 6 workers, 2 parameter servers; links of `rate` Mbit/s."""
     return testbed(switch_mbps=rate, server_mbps=rate * 4 / 6, link_mbps=rate)
 
 
 class Rig:
-    """A context manager: the network is up and routed, the plan is on it, nothing has joined yet."""
+    """A context manager with a running, routed network and the plan's rules installed; no agent has joined yet."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Rig:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            print("\n".join(self.log))  # pytest shows it
+            print("\n".join(self.log))  # pytest shows this.
         try:
             self.service.__exit__()
             self.fabric.__exit__()
@@ -110,7 +111,7 @@ class Rig:
         self.workers[node] = self.zygote.spawn(node, f"{HERE}:allreduce", arguments)
 
     def start_all(self) -> None:
-        """Every agent; returns when they have done a first, small all-reduce."""
+        """Start every agent; returns when they have done a first, small all-reduce."""
         self.start_roots()
         for node in self.job.workers:
             self.start_worker(node)
@@ -142,13 +143,15 @@ class Rig:
         return self.collect()
 
     def shape_all(self, **faults: float) -> None:
-        """The faults on everything that switches send: each direction between switches, and towards every host."""
+        """Apply the faults to everything that switches send: in each direction between switches, and towards every
+        host.
+        """
         for switch in self.topology.switches:
             for neighbour in self.topology.neighbours(switch):
                 self.emulation.shape(switch, neighbour, **faults)
 
     def verdicts(self) -> dict[str, int]:
-        """Packets by what the P4 program decided, over all switches."""
+        """Return the packets by verdict of the P4 program, over all switches."""
         total: dict[str, int] = {}
         for target in self.fabric.targets:
             for verdict, count in target.read_counters().verdicts.items():

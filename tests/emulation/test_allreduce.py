@@ -57,7 +57,7 @@ def test_faults_cost_time_and_never_a_sum(strategy: str, faults: dict[str, float
                 assert outcome.duplicates > 0, "packets were to be doubled"
         verdicts = rig.verdicts()
         assert verdicts["refused"] == verdicts["malformed"] == verdicts["unknown"] == 0
-        # And as if nothing had been, once the network is well again.
+        # It works as if nothing had happened once the network has no faults any more.
         rig.shape_all(loss=0, duplicate=0, reorder=0, delay_ms=0, jitter_ms=0)
         rig.allreduce(97_000).check()
 
@@ -95,7 +95,9 @@ def test_late_worker_is_named_and_waited_for(kind: str) -> None:
 
 
 def test_worker_that_submits_late_costs_no_sum() -> None:
-    """The others' chunks wait in the switches' slots and are sent again; the late one's still count once."""
+    """The other workers' chunks wait in the switches' slots and are resent; the late worker's chunks still count
+    once.
+    """
     with Rig("softswitch", paper_testbed(FAST), "atp") as rig:
         rig.start_all()
         *early, late = rig.job.workers

@@ -1,4 +1,4 @@
-"""A plan with backup trees: after a failure agents get new shares, and no switch is written."""
+"""A plan with backup trees: after a failure agents get new shares, and no rule is written to a switch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PART = 0.6
 
 
 class Backed(Rig):
-    """A rig whose plan survives any one loss."""
+    """A rig whose plan survives the loss of any one link or switch."""
 
     def __enter__(self) -> Backed:
         found = hardened(self.plan, self.topology, PART, get_strategy("inart-strict"))

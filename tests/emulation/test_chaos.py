@@ -1,4 +1,4 @@
-"""Chaos for real, in short: python -m evaluation.chaos is the long one."""
+"""A short run of chaos with real failures; python -m evaluation.chaos makes long ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPOLOGY = "leafspine:leaves=3,spines=2,servers=2,bandwidth=20"
 
 
 def chaos(*events: tuple[float, float, str, str], seconds: float):
-    """Runs these (at, seconds, kind, target) under a job of 3 workers and 2 parameter servers."""
+    """Run these (at, seconds, kind, target) under a job of 3 workers and 2 parameter servers."""
     topology = parse_topology(TOPOLOGY)
     job = parse_next_job("workers=3,ps=2,name=job1", topology, {})
     names = {f"worker{i}": node for i, node in enumerate(job.workers)}
@@ -69,7 +69,7 @@ def test_nothing_stays_of_a_run_that_is_interrupted(tmp_path: Path) -> None:
     report = json.loads(file.read_text())
     assert report["interrupted"] and report["wrong"] == 0, rest
     assert "job job1 (1) added" in log.read_text()
-    # Others may run emulations of their own: only what this one started has its environment.
+    # Others may run emulations of their own: only processes of this one have its environment.
     marked = f"CHAOS_TEST={file}".encode()
     left = []
     for entry in Path("/proc").glob("[0-9]*/environ"):

@@ -1,4 +1,6 @@
-"""A switch that flips bits of what it sends or holds is found by a job's own packets and kept off; no sum is wrong."""
+"""A switch that flips bits of packets that it sends or stores is found by a job's own packets and disabled; no sum is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.emulation.rig import Rig
 
 SIZE = 400_000
 MOST = 200
-"""All-reduces until the switch must have been named."""
+"""The most all-reduces until the switch must have been found."""
 REGISTERS = "InartIngress.values."
 
 

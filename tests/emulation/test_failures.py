@@ -1,4 +1,4 @@
-"""A switch or a link fails in the middle of an all-reduce: the controller notices, and no trainer does."""
+"""A switch or a link fails in the middle of an all-reduce: the controller notices, and no trainer gets an error."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ RATE = 30.0
 
 
 def dead(rig: Rig, switch: str) -> None:
-    """Nothing that the switch sends or is sent arrives any more; its controller can still talk to it."""
+    """Drop everything that the switch sends or receives; its controller can still talk to it."""
     for neighbour in rig.topology.neighbours(switch):
         rig.emulation.shape(switch, neighbour, loss=1.0)
         if neighbour in rig.topology.switches:
@@ -26,7 +26,7 @@ def dead(rig: Rig, switch: str) -> None:
 
 
 def spine(rig: Rig) -> str:
-    """A switch that adds, with no server on it."""
+    """Return a switch that aggregates and has no server connected to it."""
     hosts = {rig.topology.access_switch(node) for node in (*rig.job.workers, *rig.job.parameter_servers)}
     adding = [point for tree in rig.plan.trees for point in tree.points if point not in hosts]
     return max(set(adding), key=adding.count)
@@ -46,7 +46,7 @@ def test_switch_that_dies_in_the_middle_is_gone_around_and_no_sum_is_lost() -> N
         switch = spine(rig)
         before = time.monotonic()
         rig.submit(4 * SIZE)
-        time.sleep(usual / 4)  # in the middle of it; whenever it is, the sum is right
+        time.sleep(usual / 4)  # This is in the middle of the all-reduce; whenever the failure comes, the sum is right.
         dead(rig, switch)
         rig.collect().check()
         took = time.monotonic() - before
@@ -123,7 +123,7 @@ def test_link_that_swallows_everything_is_found(way: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_link_on_probation_carries_the_job_when_the_other_way_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link is cut and mended, and while it is on probation the only other spine dies."""
+    """A link is cut and mended, and while it is on probation the only other spine fails."""
     monkeypatch.setattr(trust, "PROBATION_SECONDS", 600.0)
     with Rig("softswitch", leaf_spine(2, 2, 3, RATE), "inart", workers=4, roots=1, answers_failures=True) as rig:
         rig.start_all()

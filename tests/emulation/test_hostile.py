@@ -1,4 +1,4 @@
-"""Frames that do not belong, sent by a host while others sum: counted, and without effect."""
+"""Foreign frames that a host sends while others sum are counted, and have no effect."""
 
 import random
 import socket
@@ -12,11 +12,13 @@ from worker_agent.wire import packet
 
 VALUES = PROTOCOL.targets["v1model"].values_per_packet
 COUNT = 60
-BATCH = 6  # at once; bmv2 drops what comes much faster
+BATCH = 6  # frames sent at once; bmv2 drops frames that come much faster
 
 
 def good(rig: Rig, **fields: int) -> bytes:
-    """A packet that could be of this job and epoch, as the worker W1 sends it, with everything set by `fields`."""
+    """Return a packet that could be of this job and epoch, as the worker W1 sends it, with all header fields from
+    `fields`.
+    """
     config = rig.service.roster.configs["W1"]
     tree = config.worker_trees[0]
     header = {"job": config.job_id, "epoch": rig.service.roster.epoch, "label": tree.up_label, "sequence": 5}
@@ -38,7 +40,7 @@ def wrong_length(rig: Rig, draw: random.Random) -> bytes:
 
 
 def lying_about_its_length(rig: Rig, draw: random.Random) -> bytes:
-    """A frame of the right length whose IPv4 or UDP header says another."""
+    """Return a frame of the right length whose IPv4 or UDP header states another length."""
     frame = bytearray(good(rig))
     frame[draw.choice([IPV4_OFFSET + 2, UDP_OFFSET + 4])] ^= draw.randrange(1, 256)
     return bytes(frame)
@@ -59,7 +61,7 @@ def unknown_label(rig: Rig, draw: random.Random) -> bytes:
 
 
 def other_port(rig: Rig, draw: random.Random) -> bytes:
-    """A label of the plan, with a forged bitmap, on a port where its flow does not belong."""
+    """Return a packet with a label of the plan and a forged bitmap, for a port where its flow does not belong."""
     return good(rig, sequence=draw.randrange(1000), bitmap=draw.getrandbits(6), flags=draw.choice([0, 1, 2, 4]))
 
 
@@ -107,7 +109,7 @@ def test_hostile_frames_are_counted_and_change_nothing(rig: Rig, case: str) -> N
 
 
 def test_a_stranger_cannot_speak_to_the_root(rig: Rig) -> None:
-    """Results, partial sums and answers forged by a host that is not part of a flow reach nobody."""
+    """Results, partial sums and answers that a host forges without being part of a flow reach nobody."""
     roots = rig.service.roster.configs["S1"].root_trees
     labels = {flow.label for tree in roots for flow in tree.flows} | {tree.return_label for tree in roots}
     before = rig.verdicts()["unknown"]

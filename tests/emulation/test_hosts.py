@@ -1,4 +1,4 @@
-"""Hosts and links are as the topology says."""
+"""Hosts and links of an emulation have the properties that the topology states."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_interfaces_addresses_and_routes() -> None:
 
 
 def test_only_switches_that_can_finish_frames_are_left_offloads(kind: str) -> None:
-    """softswitch cuts super-frames and completes checksums; bmv2 reads what is on the wire."""
+    """softswitch segments super-frames and completes checksums; bmv2 reads frames as they are on the wire."""
     with Emulation(small(), kind) as emulation:
         offloads = emulation.run("h1", ["ethtool", "-k", emulation.interface("h1")]).stdout
     for feature in ("tx-checksumming", "tcp-segmentation-offload", "generic-segmentation-offload",
@@ -77,7 +77,7 @@ def test_a_hosts_counters_count_every_packet_of_a_super_frame() -> None:
         sent = source.receive(60)
         sink.receive(60)
         up, down = (rig.emulation.counters(host) - then for host, then in zip(("W1", "W2"), before, strict=True))
-        # 1,448 bytes of a TCP segment are a frame of 1,514; some are sent again.
+        # 1,448 bytes of a TCP segment make a frame of 1,514 bytes; some segments are sent again.
         assert up.tx_packets >= sent / 1448
         assert up.tx_bytes >= sent + 66 * (sent // 1448)
         assert down.rx_bytes >= sent + 66 * (sent // 1448)
@@ -94,7 +94,7 @@ def test_every_pair_pings_and_a_dead_switch_is_noticed(kind: str) -> None:
 
 
 def test_links_keep_their_rate(kind: str) -> None:
-    """Bytes that a host gets over a link of r Mbit/s: never more than r and one burst."""
+    """The bytes that a host receives over a link of r Mbit/s are never more than r and one burst allow."""
     rate = 4.0
     topology = paper_testbed(rate)
     with Rig(kind, topology) as rig:
@@ -107,7 +107,8 @@ def test_links_keep_their_rate(kind: str) -> None:
         source.receive(60)
         mbps = sink.receive(60)
         got, seconds = rig.emulation.counters("W6") - before, time.monotonic() - start
-        # Two buckets on the way at most (the host's, and with bmv2 that of the link between the switches).
+        # There are at most two token buckets on the path (the host's, and with bmv2 that of the link between the
+        # switches).
         assert got.rx_bytes * 8 <= rate * 1e6 * seconds + 2 * 8 * 256 * 1024 * rate / 20 + 8 * 1500
         assert mbps > 0.3 * rate, "TCP gets a fair part of an idle link"
 
@@ -154,10 +155,10 @@ def test_ending_a_process_that_has_ended_harms_no_other_that_has_its_id_now() ->
         gone = zygote.spawn("h1", "tests.emulation.functions:die", {})
         with pytest.raises(HostFailure, match="has ended"):
             gone.receive(30)
-        echo = zygote.spawn(LONG, "tests.emulation.functions:echo", {})  # before that, what has ended is reaped
+        echo = zygote.spawn(LONG, "tests.emulation.functions:echo", {})  # Ended processes are reaped before this.
         echo.send("here")
         assert echo.receive(30) == "here"
-        for _ in range(1000):  # others fork, too
+        for _ in range(1000):  # Other processes on the machine fork, too.
             last.write_text(str(gone.pid - 1))
             other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             if other.pid == gone.pid:

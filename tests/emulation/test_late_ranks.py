@@ -1,4 +1,4 @@
-"""A rank that is late (a slow data loader, a checkpoint) makes the others wait, and nothing else."""
+"""A rank that is late (a slow data loader, a checkpoint) makes the others wait, and has no other effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SIZE = 400_000
 
 @pytest.mark.timeout(400)
 def test_late_rank_changes_no_plan() -> None:
-    """Also not after a parameter server was killed, whose packets were lost on links that are idle from then on."""
+    """This holds also after a parameter server was killed, whose packets were lost on links that are idle from then
+    on.
+    """
     with Rig("softswitch", parse_topology(NETWORK), "inart", workers=4, roots=2, answers_failures=True) as rig:
         rig.start_roots()
         zygote = Zygote(rig.emulation, (*MODULES, train.__module__))

@@ -1,4 +1,4 @@
-"""An emulation takes down what it made, and only that, however it ends."""
+"""An emulation removes everything that it made, and only that, however it ends."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def poll(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> Non
 
 @dataclass(frozen=True)
 class Traces:
-    """By what everything of one emulation can be found."""
+    """The names by which everything of one emulation can be found."""
 
     token: str
     number: int
@@ -44,12 +44,14 @@ class Traces:
 
     @classmethod
     def of_process(cls, pid: int) -> "Traces | None":
-        """From the command line of the reaper that the process has started; None: not yet."""
+        """Return the name from the command line of the reaper that the process has started, or None when there is no
+        reaper yet.
+        """
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             try:
                 words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
             except (FileNotFoundError, ProcessLookupError):
-                continue  # a short-lived child that has ended since
+                continue  # This was a short-lived child that has ended meanwhile.
             if any(word.endswith("reaper.py") for word in words):
                 return cls(words[-4], int(words[-3]), Path(words[-2]))
         return None
@@ -58,7 +60,7 @@ class Traces:
         return [name for name in os.listdir("/sys/class/net") if interface_pattern(self.number).fullmatch(name)]
 
     def any(self) -> bool:
-        """Whether a process (and with it a namespace), an interface or a file is left."""
+        """Return whether a process (and with it a namespace), an interface or a file is left."""
         return any(True for _ in marked(self.token)) or bool(self.interfaces()) or self.directory.exists()
 
 
@@ -97,7 +99,9 @@ def test_failure_while_building_takes_everything_down(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("moment", ["first interface", "switches", "all"])
 def test_signals_at_any_moment(sign: signal.Signals, moment: str) -> None:
-    """Sent to the whole foreground group, as a terminal does, while building, starting switches, and running."""
+    """The signal goes to the whole foreground process group, as from a terminal, while building, starting switches, and
+    running.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "topologies", "--topology", "testbed", "--switch", "softswitch", "--hold"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -1,4 +1,6 @@
-"""Parameter servers that die or hang in the middle: their part goes to the others, and no sum is lost."""
+"""Parameter servers that die or hang in the middle of an all-reduce: their chunks go to the others, and no sum is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_
 
 @pytest.mark.timeout(400)
 def test_parameter_server_that_came_back_while_other_things_failed_is_used_again(monkeypatch) -> None:
-    """A spine is lost; a parameter server is killed and started again; a worker is killed; then all are back."""
+    """A spine is lost, a parameter server is killed and started again, and a worker is killed; then all are back."""
     monkeypatch.setattr(trust, "STEADY_SECONDS", 1.0)
     network = leaf_spine(2, 2, 3, 100.0, aggregation_mbps=None, ingress_mbps=None)
     with Rig("softswitch", network, "inart", workers=4, roots=2, answers_failures=True) as rig:
@@ -71,7 +73,7 @@ def test_parameter_server_that_came_back_while_other_things_failed_is_used_again
         poll(lambda: not job.roster.running, "the job waits for its worker", 60.0)
         rig.service.network.failover.restore(["s1"], "it answers again")
         left = dict(rig.workers)
-        rig.start_worker(worker)  # which begins with an all-reduce of one number, for which it needs the others
+        rig.start_worker(worker)  # A worker begins with an all-reduce of one number, for which it needs the others.
         poll(lambda: job.roster.running, "all have joined", 60.0)
         for process in left.values():
             process.send({"size": 4})
@@ -103,13 +105,13 @@ def test_job_that_may_goes_on_without_a_worker() -> None:
         assert outcome.workers == {WORKERS - 1}
         poll(
             lambda: any(f"5 workers go on without {lost}" in line for line in rig.log), "said", 60.0
-        )  # when all is over
+        )  # This runs when everything is over.
         print("\n".join(rig.log[-12:]))
 
 
-@pytest.mark.timeout(600)  # four processes import torch
+@pytest.mark.timeout(600)  # Four processes import torch.
 def test_ddp_goes_on_without_a_rank_where_the_job_may(tmp_path) -> None:
-    """With fallback=False; with fallback the ranks agree on each step over gloo, which lacks one for ever."""
+    """This has fallback=False; with fallback the ranks agree on each step over gloo, which lacks one rank for ever."""
     pytest.importorskip("torch", reason="torch is not installed")
     with Rig("softswitch", paper_testbed(100.0), "inart", workers=4, answers_failures=True, at_least=3) as rig:
         rig.start_roots()

@@ -1,4 +1,4 @@
-"""A network as operators run it: `serve` over TLS, agents that join two jobs by name, with certificates."""
+"""A network as operators run it: `serve` over TLS, and agents that join two jobs by name with certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOBS = (Job("one", ("W1", "W2"), ("S1",), 1_000_000), Job("two", ("W2", "W3"), (
 
 @pytest.fixture
 def started():
-    """started(Popen): ends it at the end."""
+    """Yield started(Popen), which ends that process at the end of the test."""
     processes: list[subprocess.Popen] = []
 
     def keep(process: subprocess.Popen) -> subprocess.Popen:
@@ -87,7 +87,7 @@ def test_two_jobs_with_certificates(tmp_path: Path, capsys: pytest.CaptureFixtur
                 emulation.popen(node, line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             )
 
-        # Another node's certificate does not make it that node, whatever addresses it has.
+        # A certificate of another node does not make a host that node, whatever addresses it has.
         stranger = agent("W3", "one", "worker_agent", "allreduce", "--node", "W1")
         assert stranger.wait(SECONDS) == 1
         assert "node W3 may not join as W1" in stranger.stderr.read()

@@ -1,4 +1,4 @@
-"""`python -m topologies run` as its users start it."""
+"""`python -m topologies run` works as its users start it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A short soak: jobs come and go on a network that fails. The long one: python -m evaluation.jobs soak."""
+"""A short soak test: jobs come and go on a network with failures.
+
+``python -m evaluation.jobs soak`` is the long one.
+"""
 
 from __future__ import annotations
 

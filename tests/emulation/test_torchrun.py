@@ -1,4 +1,4 @@
-"""torchrun for real: its launcher script in two emulated nodes of two ranks, with the c10d rendezvous between them."""
+"""The real torchrun launcher in two emulated nodes of two ranks, with the c10d rendezvous between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300.0
 
 
-@pytest.mark.timeout(600)  # six processes import torch
+@pytest.mark.timeout(600)  # Six processes import torch.
 def test_torchrun_trains_through_the_switches(tmp_path):
     topology = paper_testbed(100.0)
     job = place_job(topology, 2, 1, seed=SEED)

@@ -1,4 +1,4 @@
-"""The plan changes while gradients are being summed: nothing stops, every sum is right."""
+"""The plan changes while gradients are being summed: nothing stops, and every sum is right."""
 
 import threading
 
@@ -13,7 +13,7 @@ from tests.emulation.test_allreduce import SIZE, rate
 
 
 def change(rig: Rig, **request: object) -> tuple[threading.Thread, list[pb.ReplanReply]]:
-    """Ask for a new plan; the answer comes when the old one is gone."""
+    """Ask for a new plan; the answer comes when the old one is removed."""
     answers: list[pb.ReplanReply] = []
     message = pb.ReplanRequest(**request)
     arguments = rig.service.address, "replan", message, None, REPLAN_SECONDS
@@ -36,7 +36,7 @@ def test_plan_changes_under_a_running_job(kind: str) -> None:
             rig.submit(SIZE if kind == "softswitch" else SIZE // 4)
             thread, answers = change(rig, changes=changes)
             rig.collect().check()
-            rig.allreduce(SIZE // 4).check()  # some workers may be an operation ahead: this one is where they meet
+            rig.allreduce(SIZE // 4).check()  # Some workers may be an operation ahead: they all meet in this one.
             thread.join(60)
             assert answers[0].outcome == "updated"
             assert answers[0].version == number
@@ -44,7 +44,7 @@ def test_plan_changes_under_a_running_job(kind: str) -> None:
             assert answers[0].epoch > epoch
             epoch = answers[0].epoch
             rig.allreduce(SIZE // 8).check()
-        # One version is on the switches, and it is the one that the agents use.
+        # Only one version is on the switches, and it is the one that the agents use.
         keepers = {keeper.target.name: keeper for keeper in rig.service.network.switches.keepers}
         for target in rig.fabric.targets:
             assert {e.label for e in target.read().labels} == {e.label for e in keepers[target.name].rules.labels}
@@ -54,7 +54,7 @@ def test_plan_changes_under_a_running_job(kind: str) -> None:
 
 
 def test_switch_is_taken_out_of_service_under_a_running_job(capfd: pytest.CaptureFixture[str]) -> None:
-    """As its operator would: plan without it, change over, switch it off."""
+    """The switch is replaced as an operator does it: plan without it, change over, switch it off."""
     with Rig("softswitch", fattree(4, 30.0, aggregation_mbps=30.0), "inart", workers=6, roots=2) as rig:
         rig.start_all()
         carrying = {relay.node for tree in rig.plan.trees for relay in tree.relays}

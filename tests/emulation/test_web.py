@@ -1,4 +1,6 @@
-"""What a controller shows, with real traffic: loads, Prometheus's metrics, and the page in headless Chromium."""
+"""The information that a controller shows under real traffic: loads, Prometheus's metrics, and the page in headless
+Chromium.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def get(url: str, headers: dict[str, str] | None = None, context: ssl.SSLContext
 
 
 def later(snapshots: Snapshots, before: float) -> dict[str, Any]:
-    """A snapshot with a reading that is newer than `before`."""
+    """Return a snapshot with a reading that is newer than `before`."""
     deadline = time.monotonic() + SECONDS
     while True:
         taken = snapshots.take()
@@ -196,7 +198,9 @@ def browser() -> Iterator[Any]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_page_in_a_browser(rig: Rig, url: str, browser: Any, theme: str) -> None:
-    """Real traffic on the page: nothing from outside, no errors; links, jobs, trees under the pointer, events."""
+    """The page under real traffic loads nothing from other hosts and has no errors; it shows links, jobs, trees under
+    the pointer, and events.
+    """
     page = browser.new_page(viewport={"width": 1200, "height": 800}, color_scheme=theme)
     page.set_default_timeout(1e3 * SECONDS)
     errors: list[str] = []

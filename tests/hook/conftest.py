@@ -1,4 +1,6 @@
-"""A star of network namespaces around a switch, with a controller; and waiting with a deadline."""
+"""Fixtures: a star of network namespaces around a switch with a controller; and a function that waits with a
+deadline.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def wait_until(condition: Callable[[], object], what: str = "", seconds: float =
 
 
 class Network:
-    """Workers w0, w1 and parameter server s0 in namespaces, summed in the middle; a controller on a Unix socket."""
+    """Workers w0, w1 and parameter server s0 in namespaces with a switch between them, and a controller on a Unix
+    socket.
+    """
 
     def __init__(self, folder: Path, job: Star, namespaces: StarNetwork, switch: Switch) -> None:
         self.star, self.namespaces, self.switch = job, namespaces, switch
@@ -46,11 +50,11 @@ class Network:
         self.controller.start(self.address)
 
     def note(self, line: str) -> None:
-        """What the controller says, and when."""
+        """The status of the controller, and the time of each change."""
         self.log.append(f"{time.monotonic() - self.began:7.2f} s  {line}")
 
     def run(self, node: str, *command: str, before: Sequence[str] = (), **options) -> subprocess.Popen:
-        """A Python module as a process on a node; `before`: the command that runs it."""
+        """Start a Python module as a process on a node; `before`: the command that runs it."""
         words = ["ip", "netns", "exec", self.namespaces.hosts[node], *before, sys.executable, "-m", *command]
         process = subprocess.Popen(
             words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options

@@ -1,4 +1,6 @@
-"""What ranks do with values that are no numbers: every second one -inf, as masked logits have it, and all mixtures."""
+"""Code that ranks run on values with infinities and NaN: every second one is -inf, as in masked logits, and all
+mixtures occur.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ STEPS = 3
 
 
 def given(rank: int, dtype: torch.dtype) -> torch.Tensor:
-    """A rank's values: -inf at every second place of both ranks; between them NaN, and infinities that meet a number,
-    their like and their opposite."""
+    """Return a rank's values. Every second value is -inf on both ranks; between them are NaN, and infinities that meet
+    a number, an equal and an opposite infinity.
+    """
     generator = torch.Generator().manual_seed(7 + rank)
     values = torch.randn(SIZE, generator=generator).to(dtype)
     values[::2] = -torch.inf
@@ -31,7 +34,7 @@ def given(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def wrong(found: torch.Tensor, dtype: torch.dtype, divisor: int) -> list[str]:
-    """What is not what IEEE addition of the ranks' values gives, in words."""
+    """Return a description of every value that differs from IEEE addition of the ranks' values."""
     exact = sum(given(rank, dtype).double() for rank in range(2)) / divisor
     assert isinstance(exact, torch.Tensor)
     found = found.double()
@@ -42,12 +45,13 @@ def wrong(found: torch.Tensor, dtype: torch.dtype, divisor: int) -> list[str]:
             words.append(f"{name} at {int(test(found).sum())} places instead of {int(test(exact).sum())}")
     finite = torch.isfinite(exact) & torch.isfinite(found)
     worst = float((found - exact)[finite].abs().max())
-    bound = 8 * (2.0**-20 if dtype == torch.float32 else 2.0**-7)  # values are below 8; the format's own rounding
+    # Values are below 8; the rest is the format's own rounding.
+    bound = 8 * (2.0**-20 if dtype == torch.float32 else 2.0**-7)
     return words if worst <= bound else [*words, f"a number is wrong by {worst}"]
 
 
 def hook(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Gradients of DDP with the hook, which averages."""
+    """Return gradients of DDP with the hook, which averages."""
     dtype = getattr(torch, arguments["dtype"])
 
     class Weights(nn.Module):
@@ -56,7 +60,7 @@ def hook(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
             self.weights = nn.Parameter(torch.zeros(SIZE, dtype=dtype))
 
         def forward(self, values: torch.Tensor) -> torch.Tensor:
-            return (self.weights * values).sum()  # whose gradient is `values`
+            return (self.weights * values).sum()  # Its gradient is `values`.
 
     state = InArtState(agent=arguments["agent"], timeout=30.0)
     model = Weights()
@@ -74,7 +78,7 @@ def hook(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
 
 
 def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """dist.all_reduce."""
+    """Return the result of dist.all_reduce."""
     dtype = getattr(torch, arguments["dtype"])
     group: Any = dist.group.WORLD
     found: list[str] = []

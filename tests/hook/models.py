@@ -1,4 +1,4 @@
-"""What the ranks of the tests train."""
+"""Models that the ranks of the tests train."""
 
 from __future__ import annotations
 

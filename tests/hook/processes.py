@@ -1,4 +1,4 @@
-"""Trainers as processes, forked from one that has imported torch: importing it takes seconds of CPU each time."""
+"""Starts trainers as processes, forked from one that has imported torch, because each import takes seconds of CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ processes.set_forkserver_preload(["tests.hook.ranks"])
 
 
 class Rank:
-    """A process that runs ranks.main, and what it sends."""
+    """A process that runs ranks.main, and the messages that it sends."""
 
     def __init__(self, scenario: str, **arguments) -> None:
         self.connection, theirs = processes.Pipe()
@@ -39,7 +39,9 @@ class Rank:
 
 
 def survive_turn(started: list[Rank], in_network: bool) -> None:
-    """All ranks of the scenario "survive" train until they are in the network, or outside, with the right losses."""
+    """Let all ranks of the scenario "survive" train until they are in the network, or outside it, with the right
+    losses.
+    """
     for rank in started:
         rank.connection.send(in_network)
     for rank in started:

@@ -1,7 +1,4 @@
-"""What a rank does in the tests of the hook, in a process of its own.
-
-Ranks talk gloo over loopback; `agent` is the socket of the agent process of "their" machine.
-"""
+"""The scenarios of the hook's tests that a rank runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ HANG_SECONDS = 220.0
 
 
 def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Losses and gradients with the hook against those without, same seeds."""
+    """Return losses and gradients with the hook and without it, with the same seeds."""
     dtype = getattr(torch, arguments.get("dtype", "float32"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -47,14 +44,14 @@ def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
     kept: dict[str, Any] = {}
     for name in ("hook", "default"):
         model, inputs, targets = model_and_data(rank, dtype)
-        # Small buckets: several are under way at once.
+        # Small buckets make several all-reduces in progress at once.
         ddp = DistributedDataParallel(model, bucket_cap_mb=0.1)
         if name == "hook":
             ddp.register_comm_hook(state, inart_hook)
         results[name] = losses_and_gradients(ddp, inputs, targets, arguments.get("steps", 8))
         if name == "hook":
             kept = state.state_dict(ddp)
-            state.load_state_dict(kept, model)  # with DDP around it or without
+            state.load_state_dict(kept, model)  # The model is loaded both with DDP around it and without.
             assert str(state.state_dict(ddp)) == str(kept)
     in_network = state.in_network
     state.close()
@@ -76,7 +73,7 @@ def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
 
 
 def lose(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Train without a fallback until the parameter server is gone; what the error says."""
+    """Train without a fallback until the parameter server is gone; returns the text of the error."""
     state = InArtState(agent=arguments["agent"], timeout=30.0, fallback=False)
     model, inputs, targets = model_and_data(rank, torch.float32)
     ddp = DistributedDataParallel(model)
@@ -85,9 +82,9 @@ def lose(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
     connection.send("trained")
     try:
         losses_and_gradients(ddp, inputs, targets, 1_000_000)
-    except AbortedError as error:  # the loss came between two steps
+    except AbortedError as error:  # The loss of the server came between two steps.
         return {"error": f"AbortedError: {error}"}
-    except RuntimeError as error:  # in the middle of one: torch puts the class before the text
+    except RuntimeError as error:  # It came in the middle of a step: torch puts the class before the text.
         return {"error": str(error)}
     finally:
         state.close()
@@ -95,7 +92,7 @@ def lose(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
 
 
 def survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Train in turns: a message asks for steps until a condition holds, the answer says what became of them."""
+    """Train in turns: a message asks for steps until a condition holds, and the answer reports them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = InArtState(agent=arguments["agent"], timeout=30.0)
@@ -126,7 +123,7 @@ def survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
 
 
 def models(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Two models with a state each, trained in turns, and then states that are made and closed over and over."""
+    """Train two models with a state each in turns, and then make and close states over and over."""
     losses: dict[str, list[float]] = {}
     states = [InArtState(agent=arguments["agent"], timeout=30.0) for _ in range(2)]
     pairs = []
@@ -158,7 +155,7 @@ def models(rank: int, arguments: dict[str, Any], connection: Connection) -> dict
 
 
 def late(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Rank 1 comes to an all-reduce only when it is told; what rank 0 says meanwhile."""
+    """Rank 1 begins an all-reduce only when it is told; rank 0 reports what it sees meanwhile."""
     recovery.LATE_SECONDS = 0.5
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     handler = logging.Handler()
@@ -181,7 +178,7 @@ def late(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
 
 
 class Flaky:
-    """An agent that sums over gloo, and fails where it is told to: after the others may have had their result."""
+    """An agent that sums over gloo and fails when told to: possibly after the others have had their result."""
 
     def __init__(self, failing: set[int]) -> None:
         self.world_size = dist.get_world_size()
@@ -204,7 +201,7 @@ class Flaky:
             number, array, work = item
             dist.all_reduce(array.div_(self.world_size), group=self._group)
             if number in self._failing:
-                array.fill_(float("nan"))  # "its tensor's content is undefined"
+                array.fill_(float("nan"))  # The content of the tensor of an aborted operation is undefined.
                 work.finish(AllReduceError(f"operation {number} failed"))
             else:
                 work.finish(None)
@@ -215,7 +212,7 @@ class Flaky:
 
 
 def flaky(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """`train` with an agent that fails at the operations that `failing` names for this rank."""
+    """Run `train` with an agent that fails at the operations that `failing` names for this rank."""
     agent = Flaky(set(arguments["failing"]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -239,7 +236,7 @@ def flaky(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
 
 
 def example(arguments: dict[str, Any]) -> dict[str, Any]:
-    """An example with a command line, as torchrun would start it."""
+    """Run an example with a command line, as torchrun would start it."""
     os.environ.update(arguments["environment"])
     program = {"digits": train_digits, "gpt": train_gpt}[arguments.get("program", "digits")]
     return {"code": program.main(arguments["arguments"])}
@@ -259,9 +256,9 @@ BACKEND_SCENARIOS = masked.BACKEND_SCENARIOS | sharded.BACKEND_SCENARIOS
 
 
 def main(scenario: str, connection: Connection, arguments: dict[str, Any]) -> None:
-    """Entry of the rank's process; the last thing that it sends is its result."""
+    """Run a scenario in the rank's process; its last message is the result."""
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(HANG_SECONDS)  # where a rank hangs, in pytest's captured output
+    faulthandler.dump_traceback_later(HANG_SECONDS)  # If a rank hangs, this shows where in pytest's captured output.
     try:
         if scenario == "example":
             connection.send(example(arguments))

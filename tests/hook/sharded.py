@@ -1,4 +1,4 @@
-"""What ranks do with the backend, and with sharded models: everything beside gloo in the same run."""
+"""Code that ranks run with the backend and with sharded models, compared with gloo in the same run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = 60
 
 
 def digest(tensors: Any) -> str:
-    """Of bits: the same on two ranks only when all bits are."""
+    """Return a digest of the bits, which is the same on two ranks only when all bits are."""
     return sum(float(tensor.detach().double().abs().sum()) for tensor in tensors).hex()
 
 
@@ -41,7 +41,7 @@ def train(model: Any, optimizer: Any, inputs, targets, steps: int = STEPS) -> li
 
 
 def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Plain collectives, DDP without a hook, ZeRO: through the default group, and over gloo."""
+    """Run plain collectives, DDP without a hook, and ZeRO through the default group and over gloo."""
     gloo = dist.new_group(backend="gloo")
     group: Any = dist.group.WORLD
     found: dict[str, Any] = {"in_network": group.network.in_network, "wrong": []}
@@ -73,7 +73,7 @@ def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
     for work, tensor in zip(works, (mean, small), strict=True):
         work.wait()
         compare("mean", tensor, torch.full_like(tensor, expected))
-    # What FSDP2 asks for with a divisor of its own (torchtitan's way): gloo has no such operator.
+    # FSDP2 asks for this with a divisor of its own (as torchtitan does): gloo has no such operator.
     half = dist._make_nccl_premul_sum(0.5)
     for values in (8000, 8):
         whole = torch.full((values,), float(rank + 1))
@@ -100,7 +100,7 @@ def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
 
 
 def fsdp1(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """FSDP1 without sharding (its gradients are all-reduced) and with it, over the backend and over gloo."""
+    """Run FSDP1 without sharding (its gradients are all-reduced) and with it, over the backend and over gloo."""
     gloo = dist.new_group(backend="gloo")
     group: Any = dist.group.WORLD
     losses: dict[str, list[float]] = {}
@@ -126,7 +126,7 @@ def fsdp1(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
 
 
 def collectives(seed: int, group: Any) -> dict[str, torch.Tensor]:
-    """What each gives on this rank; the same numbers whatever the group."""
+    """Return the result of each collective on this rank; the input is the same whatever the group."""
     rank, size = dist.get_rank(), dist.get_world_size()
     random = torch.Generator().manual_seed(100 * seed + rank)
     whole = torch.randn(size, 3001, generator=random)
@@ -161,7 +161,7 @@ def collectives(seed: int, group: Any) -> dict[str, torch.Tensor]:
 
 
 def different(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> list[str]:
-    """Names of results that are not the same: sums within the number format's error, all else bit by bit."""
+    """Return names of results that differ: sums by more than the number format's error, all else in any bit."""
     wrong = []
     for name, tensor in mine.items():
         tolerance = 2e-2 if "bfloat16" in name else 1e-6
@@ -172,7 +172,9 @@ def different(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) ->
 
 
 def sharded(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Collectives of parts, and FSDP2 over all ranks (fully sharded between nodes), over the backend and over gloo."""
+    """Run collectives of parts, and FSDP2 over all ranks (fully sharded between nodes), over the backend and over
+    gloo.
+    """
     gloo = dist.new_group(backend="gloo")
     group: Any = dist.group.WORLD
     wrong = different(collectives(1, group), collectives(1, gloo))
@@ -190,7 +192,7 @@ def sharded(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
 
 
 def sharded_survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Collectives of parts in turns: a message says if they are to go through the network."""
+    """Run collectives of parts in turns: a message says whether they are to go through the network."""
     logging.getLogger("inart").setLevel(logging.ERROR)
     gloo = dist.new_group(backend="gloo")
     group: Any = dist.group.WORLD
@@ -213,7 +215,7 @@ def sharded_survive(rank: int, arguments: dict[str, Any], connection: Connection
 
 
 def shard_all(model: nn.Sequential, mesh: Any) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard  # torch 2.6 on
+    from torch.distributed.fsdp import fully_shard  # Requires torch 2.6 or later.
 
     for layer in model:
         if any(True for _ in layer.parameters()):
@@ -222,7 +224,9 @@ def shard_all(model: nn.Sequential, mesh: Any) -> nn.Module:
 
 
 def hybrid(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Two ranks a node. FSDP2's hook on a mesh of one dimension, native HSDP over the backend, and HSDP over gloo."""
+    """Run two ranks per node: FSDP2's hook on a mesh of one dimension, native HSDP over the backend, and HSDP over
+    gloo.
+    """
     logging.getLogger("inart").setLevel(logging.ERROR)
     names, shape = ("replicate", "shard"), (2, 2)
     plain = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -254,7 +258,7 @@ def hybrid(rank: int, arguments: dict[str, Any], connection: Connection) -> dict
 
 
 def few_bits(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """The backend's sums in 8 bits beside gloo's, and what the hook of an FSDP2 module keeps."""
+    """Run the backend's sums in 8 bits and gloo's, and return what the hook of an FSDP2 module keeps."""
     gloo = dist.new_group(backend="gloo")
     group: Any = dist.group.WORLD
     size = dist.get_world_size()

@@ -1,4 +1,4 @@
-"""The example's data sets: CIFAR-100 as its python version's files have it, made up here."""
+"""The example's data sets: CIFAR-100 in the format of its python version's files, with generated pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_cifar100_in_the_layout_of_its_files(folder):
     with open(folder / "test", "rb") as file:
         raw = pickle.load(file, encoding="latin1")
     assert data.test_labels.tolist() == raw["fine_labels"]
-    # Channels first, rows of pixels: value 1024 of a picture is the first of its second channel.
+    # Channels come first, then rows of pixels: value 1024 of a picture is the first of its second channel.
     difference = data.test_images[0, 1, 0, 0] - data.test_images[0, 0, 0, 1]
     assert float(difference) == pytest.approx((int(raw["data"][0, 1024]) - int(raw["data"][0, 1])) / 255, abs=1e-6)
     assert abs(float(data.train_images.mean())) < 1e-6

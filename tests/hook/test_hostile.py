@@ -1,4 +1,4 @@
-"""A hundred hostile messages to an agent's socket: each is answered in words or ends its own connection only."""
+"""A hundred hostile messages to an agent's socket: each is answered with an error or ends only its own connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from worker_agent.service import Service
 from worker_agent.socket_protocol import VERSION, claim_name
 
-CONTROLLER = "127.0.0.1:1"  # nobody there: the agent waits for it
+CONTROLLER = "127.0.0.1:1"  # Nobody listens there: the agent waits for it.
 SECONDS = 60.0
 HELLO: dict[str, Any] = {"type": "hello", "version": VERSION, "timeout": 0, "job": "mine", "rank": 0, "ranks": 1}
 VALUES: tuple[Any, ...] = (None, -1, 1 << 70, 1e308, "", "x", [], {}, [1], True, "\0", "x" * 3000)
@@ -33,7 +33,7 @@ def service() -> Iterator[Service]:
 
 
 def say(data: bytes, descriptors: tuple[int, ...] = ()) -> dict[str, Any]:
-    """What the agent answers; {}: it has hung up."""
+    """Return the agent's answer, or {} when it has closed the connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(SECONDS)
         connection.connect(claim_name(CONTROLLER, "hostile"))
@@ -64,7 +64,8 @@ def hostile(source: random.Random, number: int) -> bytes:
     message = dict(HELLO)
     for _ in range(source.randrange(1, 3)):
         key = source.choice(list(message))
-        message[key] = source.choice(VALUES[4:8] if key == "timeout" else VALUES)  # a long one would be waited for
+        # The test would wait for a long timeout.
+        message[key] = source.choice(VALUES[4:8] if key == "timeout" else VALUES)
     return json.dumps(message).encode()
 
 

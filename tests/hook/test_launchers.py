@@ -1,4 +1,4 @@
-"""The examples as launchers start them: what torchrun would set, and the files for Slurm and Kubernetes."""
+"""The examples as launchers start them: with torchrun's environment, and by the files for Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCH = ROOT / "examples" / "launch"
 
 @pytest.mark.namespaces
 def test_gpt_trains_in_the_network_as_over_gloo(network, tmp_path):
-    """Two nodes of two ranks: DDP with the hook, and FSDP2 with its reduction between nodes in the network."""
+    """Two nodes of two ranks train: DDP with the hook, and FSDP2 with its reduction between nodes in the network."""
     network.run_server()
     agents = start_agents(network)
     losses = {}
@@ -47,7 +47,7 @@ def test_gpt_trains_in_the_network_as_over_gloo(network, tmp_path):
 
 
 def command(words: list[str]) -> list[str]:
-    """The arguments of the example in a launcher's command line."""
+    """Return the arguments of the example in a launcher's command line."""
     start = next(position for position, word in enumerate(words) if word.endswith("train_gpt.py"))
     return words[start + 1 :]
 

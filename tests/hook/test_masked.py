@@ -1,4 +1,6 @@
-"""Infinities and NaN through the hook and the backend: per value what IEEE addition gives, and nothing beside them."""
+"""Infinities and NaN through the hook and the backend: each value is that of IEEE addition, and other values are not
+affected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several ranks a node, the backend, and sharded models: through the agents of two namespaces, beside gloo."""
+"""Several ranks per node, the backend, and sharded models through the agents of two namespaces, compared with gloo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hook.test_training import start_agents
 
 
 def start_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[Rank]:
-    """Two nodes of so many ranks each, with the environment that torchrun would give them."""
+    """Start two nodes of this many ranks each, with the environment that torchrun would give them."""
     store, started = str(folder / "store"), []
     for number, where in enumerate(start_agents(network)):
         for local in range(ranks):
@@ -25,7 +25,7 @@ def start_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arg
 
 
 def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[dict]:
-    """The same with a parameter server, to the end."""
+    """Start two nodes and a parameter server, and run them to the end."""
     network.run_server()
     return [rank.result() for rank in start_nodes(scenario, network, folder, ranks, **arguments)]
 
@@ -100,7 +100,7 @@ def test_fsdp1_over_the_backend_equals_gloo_and_refuses_the_hook(network, tmp_pa
 
 
 @pytest.mark.namespaces
-@pytest.mark.timeout(600)  # 180 times forward and backward of four processes that wait for each other at each layer
+@pytest.mark.timeout(600)  # Four processes run forward and backward 180 times and wait for each other at each layer.
 def test_fsdp2_hook_and_native_hsdp_equal_gloo(network, tmp_path):
     results = run_nodes("hybrid", network, tmp_path, 2)
     for result in results:

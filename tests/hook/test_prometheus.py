@@ -1,4 +1,4 @@
-"""The agent's counters as Prometheus reads them."""
+"""The agent's counters in the format that Prometheus reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fully sharded training between nodes, and its collectives, through the network: beside gloo in the same run."""
+"""Fully sharded training between nodes and its collectives through the network, compared with gloo in the same run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from tests.hook.test_nodes import run_nodes, start_nodes
 from tests.hook.test_training import run_ranks, start_agents
 
-# Each is 20 s of CPU and more: with a tenth of two cores that is what the usual limit allows.
+# Each test takes 20 s of CPU and more; this limit allows for a tenth of two cores.
 pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.namespaces
 def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
-    """Rank 0 is the job's second worker here: parts are by rank all the same."""
+    """Rank 0 is the job's second worker here; parts are nevertheless ordered by rank."""
     network.run_server()
     results = run_ranks("sharded", tmp_path, list(reversed(start_agents(network))))
     for result in results:
@@ -26,7 +26,7 @@ def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
 
 @pytest.mark.namespaces
 def test_sums_in_few_bits_over_the_backend_and_from_fsdp(network, tmp_path):
-    """A step of 8 bits among 2 workers is 2^-6 of the power of two above the largest value, at most 8 here."""
+    """A step of 8 bits among 2 workers is 2^-6 of the power of two above the largest value, which is at most 8 here."""
     network.run_server()
     for result in run_ranks("few_bits", tmp_path, start_agents(network), bits=8):
         assert 1e-3 < result["largest"]["sum"] < 2 * 8 / 64

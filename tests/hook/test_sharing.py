@@ -1,4 +1,6 @@
-"""One agent a node: who is it, who gets in, who is refused, and who takes over. Processes on a node, without torch."""
+"""One agent per node for several trainer processes (without torch): which process is the agent, who is refused, and who
+takes over.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """A process of a node."""
+    """A trainer process of a node."""
 
     def __init__(self, network: Network, node: str, *words: object, job: str = "first", agent: str = "") -> None:
         environment = {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": job, "PATH": "/usr/bin:/bin"}
@@ -84,8 +86,9 @@ class Trainer:
 
 @pytest.mark.namespaces
 def test_a_forked_process_that_outlives_its_trainer_is_in_nobodys_way(network):
-    """A DataLoader's worker of a trainer that is killed: the controller notices at once that the trainer is gone, and
-    the next one gets the node's place, while the forked process is still there."""
+    """A DataLoader's worker outlives its trainer, which is killed. The controller notices at once that the trainer is
+    gone, and the next one gets the node's place while the forked process still exists.
+    """
     network.run_server()
     dead, other = Trainer(network, "w0", 0, 1, "no"), Trainer(network, "w1", 0, 1, "no")
     assert tell([dead, other], "join") == [f"joined 2 {network.controller.roster.epoch}"] * 2
@@ -101,7 +104,7 @@ def test_a_forked_process_that_outlives_its_trainer_is_in_nobodys_way(network):
         born = Trainer(network, "w0", 0, 1, "no")
         assert tell([born, other], "join") == [f"joined 2 {epoch + 1}"] * 2
         assert tell([born, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
-        os.kill(forked, 0)  # it is there all the time
+        os.kill(forked, 0)  # The process has existed all the time.
     finally:
         os.kill(forked, signal.SIGKILL)
 
@@ -117,7 +120,7 @@ def test_the_first_rank_is_the_agent_and_ranks_take_turns(network):
     network.run_server()
     trainers = [Trainer(network, node, rank, 2, "no") for node in ("w0", "w1") for rank in (0, 1)]
     assert tell(trainers, "join") == [f"joined 2 {network.controller.roster.epoch}"] * 4
-    # Rank 0 of each node has 1 and 10, rank 1 has 100 and 1000: a part meets its like of the other node.
+    # Rank 0 of each node has 1 and 10, rank 1 has 100 and 1000: a part meets the corresponding part of the other node.
     sums = tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000")
     assert sums == ["sums 11.0 13.0 15.0", "sums 1100.0 1102.0 1104.0"] * 2
     epoch = network.controller.roster.epoch
@@ -127,7 +130,7 @@ def test_the_first_rank_is_the_agent_and_ranks_take_turns(network):
     assert "take_over=True" in refused
     assert network.controller.roster.epoch == epoch, "nobody was thrown out"
     assert tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000") == sums
-    # In good order: the agent's own process first, the others are served on.
+    # The agent's own process closes first, and the others are still served.
     assert tell(trainers, "close") == ["closed"] * 4
 
 
@@ -144,7 +147,9 @@ def test_another_job_takes_over_when_it_says_so(network):
         assert answer.startswith("error"), answer
 
     def together() -> bool:
-        """Each takeover began an epoch, of which the other hears a moment later; a state's ranks agree on it too."""
+        """Each takeover began an epoch, of which the other node hears a moment later; the ranks of a state agree on it
+        too.
+        """
         return tell(second, "join") == [f"joined 2 {network.controller.roster.epoch}"] * 2
 
     wait_until(together, "the second job is in one epoch")
@@ -177,7 +182,7 @@ def test_the_command_is_refused_on_a_node_that_is_taken_and_takes_over_when_it_s
 
 @pytest.mark.namespaces
 def test_ranks_that_are_killed_together_make_their_agent_join_anew_once(network):
-    """Two new agents would throw each other out of the job, and one of them be told to stop for good."""
+    """Two new agents would throw each other out of the job, and one of them would be told to stop for good."""
     network.run_server()
     where = [f"agent={one['agent']}" for one in start_agents(network)]
 
@@ -207,14 +212,14 @@ def test_a_claim_is_held_by_one_and_names_its_holder():
 
 
 def test_an_agent_that_is_closed_lets_nobody_in_from_then_on():
-    """Whoever makes a state right after closing the last one must not meet the agent that goes."""
+    """A process that makes a state right after closing the last one must not meet the agent that is closing."""
     for number in range(5):
         service = Service("127.0.0.1:1", node="closing")
         thread = threading.Thread(target=service.run, args=(threading.Event(),), daemon=True)
         thread.start()
         name = claim_name("127.0.0.1:1", "closing")
         with pytest.raises(NotReadyError):
-            LocalAgent(name, 0.0, Seat(f"job {number}"))  # it answers: it waits for its controller
+            LocalAgent(name, 0.0, Seat(f"job {number}"))  # The agent answers: it waits for its controller.
         service.close()
         with pytest.raises(NoAgentError):
             LocalAgent(name, 60.0, Seat(f"job {number}"))
@@ -268,7 +273,7 @@ def test_nodes_are_found_and_uneven_ones_refused():
         return [Place(text[0], int(text[1])) for text in spec]
 
     assert arrange(places("a0", "a1", "b0", "b1"), 2) == ([2, 3], 2)
-    # Dealt out in turns, as Slurm may do it: ordered by the rank on the node.
+    # Ranks are dealt out in turns, as Slurm may do it, and ordered by the rank on the node.
     assert arrange(places("a1", "b0", "a0", "b1"), 0) == ([2, 0], 2)
     assert arrange(places("a3", "b3", "c3"), 1) == ([1], 3)
     with pytest.raises(AgentError, match="the nodes have 1, 2 ranks"):

@@ -1,4 +1,4 @@
-"""Buckets under way, on the CPU and on CUDA devices, with an all-reduce that the test completes when it likes."""
+"""Staging of buckets in progress, on the CPU and on CUDA devices, with an all-reduce that the test completes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 class Reducer:
-    """Keeps what it is given; `complete` multiplies it by `factor` and finishes it."""
+    """Keeps its arrays; `complete` multiplies them by `factor` and finishes the operation."""
 
     world_size = 1
 
@@ -56,7 +56,7 @@ def state(tmp_path):
 
 
 class Bucket:
-    """What the hook uses of a GradBucket."""
+    """The methods of a GradBucket that the hook uses."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self._buffer = buffer
@@ -138,7 +138,7 @@ def test_cuda_bucket_goes_through_pinned_memory(dtype):
     staging = CudaStaging(reducer.allreduce_async)
     buffer = torch.arange(1 << 20, device="cuda").to(dtype)
     expected = buffer * 2
-    # Work on the compute stream that must be complete before the copy.
+    # This work on the compute stream must be complete before the copy.
     for _ in range(20):
         buffer.mul_(2).div_(2)
     future = staging.start(buffer)
@@ -180,7 +180,7 @@ def test_cuda_failure_is_an_error():
 
 
 def test_numpy_is_what_the_engine_takes_too():
-    """The wrapper of local agents needs the memory of both kinds of array."""
+    """The wrapper of local agents needs the memory addresses of both kinds of array."""
     from worker_agent.local import _bytes_of
 
     tensor, array = torch.ones(3, dtype=torch.bfloat16), np.ones(3, np.float16)

@@ -1,4 +1,4 @@
-"""`python -m worker_agent allreduce`, the agent service, and the example, on namespaces with a switch that sums."""
+"""`python -m worker_agent allreduce`, the agent service, and the example run in namespaces with a switch that sums."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_service_serves_one_trainer_after_the_other(network):
         agent.close()
     with pytest.raises(AbortedError, match="closed"):
         first[0].allreduce_async(tensors[0])
-    # Trainers that said good-bye leave the job as it is.
+    # Trainers that have said good-bye leave the job unchanged.
     second = [LocalAgent(address, 30.0) for address in addresses]
     works = [agent.allreduce_async(tensor, "mean") for agent, tensor in zip(second, tensors, strict=True)]
     for work in works:
@@ -124,7 +124,7 @@ def test_trainer_that_dies_stops_the_others(network):
     wait_until(lambda: network.controller.roster.epoch >= epoch and network.controller.roster.running)
 
     def summed(agent: LocalAgent) -> np.ndarray:
-        # An agent may hear of the new epoch a moment later, and what it began before is aborted.
+        # An agent may hear of the new epoch a moment later, and operations that it began before are aborted.
         while True:
             result = np.ones(10, np.float32)
             with contextlib.suppress(AbortedError):
@@ -150,7 +150,7 @@ def test_status_names_the_worker_that_everybody_waits_for(network):
     def lacking() -> set[str]:
         return {name for tree in fetch_status(network.address).trees for name in tree.missing}
 
-    # The switch holds w0's part until w0 resends; then the parameter server knows.
+    # The switch holds w0's contribution until w0 resends; then the parameter server knows of it.
     wait_until(lambda: lacking() == {"w1"}, "the parameter server reports")
     late = second.allreduce_async(arrays[1])
     early.wait(30)
@@ -172,7 +172,7 @@ def test_after_a_mismatch_everybody_has_an_error_and_can_go_on(network):
     arrays = [np.ones(5000, np.float32) for _ in agents]
 
     def retry(position: int) -> None:
-        # Until the agent has heard of the new epoch, and the other has given up the old one too.
+        # Wait until the agent has heard of the new epoch and the other one has given up the old one too.
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(AbortedError):
@@ -281,7 +281,8 @@ def test_interface_that_is_down_or_without_address_is_told():
 
 @pytest.mark.namespaces
 def test_interface_that_has_gone_takes_the_agent_out_again(network, monkeypatch):
-    monkeypatch.setattr("worker_agent.member.check_interface", lambda name: "")  # it was there when the agent began
+    # The interface existed when the agent began.
+    monkeypatch.setattr("worker_agent.member.check_interface", lambda name: "")
     network.run_server()
     other = network.run("w1", "worker_agent", "serve", "--controller", network.address, "--socket",
                         f"{network.folder}/w1.sock")  # fmt: skip

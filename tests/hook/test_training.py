@@ -18,7 +18,7 @@ def run_ranks(scenario: str, folder: Path, per_rank: list[dict], **arguments) ->
 
 
 def start_agents(network: Network) -> list[dict]:
-    """The agents of both workers as processes; where each rank finds its own."""
+    """The agents of both workers as processes, and the address where each rank finds its own."""
     where = []
     for node in ("w0", "w1"):
         path = f"{network.folder}/{node}.sock"

@@ -1,4 +1,4 @@
-"""Agents as an ordinary user, without a capability that a container would not have: a whole job over UDP."""
+"""Agents run a whole job over UDP as an ordinary user, without any capability that a container would not have."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ SECONDS = 90.0
 
 
 def everybody_reads(path: Path) -> bool:
-    """Whether any user gets to a file: all folders above it let them through."""
+    """Return whether any user can read a file: every folder above it must let them through."""
     return all(folder.stat().st_mode & 0o001 for folder in path.resolve().parents) and bool(path.stat().st_mode & 0o004)
 
 
 def ordinary_user(*kept: str) -> list[str]:
-    """The command that runs another as one, with these capabilities. Where the interpreter is in a folder that is
-    root's alone, one more: to read files."""
+    """Return the command that runs another as an ordinary user with these capabilities. Where the interpreter is in a
+    folder that only root can read, the capability to read files is added.
+    """
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("needs setpriv: apt-get install util-linux")
@@ -39,7 +40,7 @@ def ordinary_user(*kept: str) -> list[str]:
 
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterator[dict[str, str]]:
-    """The environment of such a user: a cache of its own; the controller's socket is open to it."""
+    """Return the environment of such a user, with a cache of its own; the controller's socket is open to it."""
     cache = tmp_path_factory.mktemp("cache")
     os.chown(cache, NOBODY, NOBODY)
     for folder in (*cache.parents, *network.folder.parents, network.folder):
@@ -50,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterat
 
 
 def alike(workers: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
-    """What the workers print; they have ended well, with the same sum."""
+    """Return the output of the workers, after they have ended without error and with the same sum."""
     found = []
     for worker in workers:
         out, err = worker.communicate(timeout=SECONDS)
@@ -76,7 +77,7 @@ def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]
             if ":\t" in line
         )
         assert status["Uid"].split() == [str(NOBODY)] * 4
-        # Of those that matter to a network: CAP_NET_BIND_SERVICE, _BROADCAST, _ADMIN, _RAW are bits 10 to 13.
+        # The capabilities for networks, CAP_NET_BIND_SERVICE, _BROADCAST, _ADMIN and _RAW, are bits 10 to 13.
         assert int(status["CapEff"], 16) >> 10 & 0b1111 == 0
     found = alike(workers)
     assert all(0 <= result["error"] <= result["error_bound"] for result in found)
@@ -85,7 +86,7 @@ def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]
 
 @pytest.mark.namespaces
 def test_one_capability_is_enough_for_packet_sockets(network: Network, shared: dict[str, str]) -> None:
-    """As examples/services/inart-raw.conf gives it."""
+    """The capabilities are those that examples/services/inart-raw.conf grants."""
     user, raw = ordinary_user("net_raw"), ("--controller", network.address, "--io", "raw")
     server = network.run("s0", "ps_server", *raw, before=user, env=shared)
     workers = [
