@@ -1,4 +1,4 @@
-"""Packets as workers and roots of a rig make them: with the check word that their words need."""
+"""Makes packets as workers and roots of a rig do, with the check word that their words need."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from worker_agent.checkword import Check
 
 
 class Checked:
-    """Of a job of so many workers; key: of its epoch (rigs without a controller have one of zeros)."""
+    """Makes check words for a job of this many workers.
+
+    key: the epoch's (rigs without a controller have a key of zeros).
+    """
 
     def __init__(self, workers: int, values: int, key: bytes = bytes(16)) -> None:
         self.check = Check(key, workers, values)
         self.data = data_values(values)
 
     def sent(self, data: Sequence[int], workers: Iterable[int], tree: int, sequence: int, kind: int = 0) -> list[int]:
-        """A packet's words: the sum of what these workers send, `data` in all."""
+        """Return a packet's words when these workers' contributions add up to `data`."""
         assert len(data) == self.data
         return [*data, signed(self.check.word(data, list(workers), tree, kind, sequence))]
 
     def exponents(self, exponents: Sequence[int], tree: int, sequence: int) -> list[int]:
-        """A packet's words of a MAXIMUM chunk."""
+        """Return a packet's words of a MAXIMUM chunk."""
         padded = [*exponents, *[0] * (self.data - len(exponents))]
         return [*(self.check.exponent_word(tree, sequence, j, e) for j, e in enumerate(padded)), 0]
 
     def result(self, words: Sequence[int], tree: int, sequence: int, complete: int, kind: int = 0) -> list[int]:
-        """What the root answers, given the sum of what came."""
+        """Return the root's answer, given the sum of the contributions."""
         if kind & Flag.MAXIMUM:
             last = self.check.seal(tree, sequence, complete)
         else:
@@ -35,10 +38,10 @@ class Checked:
 
 
 def signed(word: int) -> int:
-    """32 bits as a signed integer."""
+    """Return 32 bits as a signed integer."""
     return (word + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def unsigned(words: Iterable[int]) -> tuple[int, ...]:
-    """The words as 32 bits each."""
+    """Return the words as 32 bits each."""
     return tuple(word % (1 << 32) for word in words)

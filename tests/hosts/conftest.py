@@ -31,14 +31,16 @@ MIXED = (TreeShape(0, 0.5, True), TreeShape(1, 0.3, False), TreeShape(1, 0.2, Tr
 
 @pytest.fixture(scope="session")
 def switch(network: StarNetwork) -> Iterator[Switch]:
-    """One for all tests: each rig has it as if new."""
+    """One star for all tests: each rig finds it as if new."""
     with Switch(network.middle, network.ports(), 64) as made:
         yield made
 
 
 @pytest.fixture
 def make_rig(network: StarNetwork, switch: Switch) -> Iterator[Callable[..., Rig]]:
-    """A rig of 4 workers and 2 servers with three trees (two aggregated, one direct); see `star` for the options."""
+    """Return a rig of 4 workers and 2 servers with three trees (two aggregated, one direct); see `star` for the
+    options.
+    """
     rigs: list[Rig] = []
 
     def make(

@@ -1,7 +1,7 @@
 """A process with an engine, or a parameter server, that forks: run by test_forked.py in a host's network namespace.
 
-Standard input: the AgentConfig as JSON. Arguments: what the child does, and the back end. Prints "good" when all was as
-it should be.
+Standard input: the AgentConfig as JSON. Arguments: what the child does, and the back end. Prints "good" when everything
+was as it should be.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from worker_agent.io_options import IoOptions
 
 
 def sockets() -> int:
-    """UDP sockets on our ports and packet sockets in this network namespace."""
+    """Return the UDP sockets on our ports and the packet sockets in this network namespace."""
     udp = Path("/proc/net/udp").read_text().splitlines()[1:]
     ours = [line for line in udp if line.split()[1].split(":")[1].startswith("5")]
     return len(ours) + len(Path("/proc/net/packet").read_text().splitlines()[1:])
 
 
 def descriptors() -> set[str]:
-    """What this process has open that is no file."""
+    """Return the open file descriptors of this process that are no files."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
         except OSError:
-            continue  # the one that lists them
+            continue  # This is the descriptor that lists them.
     return {one for one in found if one.startswith(("socket:", "anon_inode:"))}
 
 
 def lingering_child(agent: Engine | Server, before: set[str]) -> None:
-    """A child that outlives its parent's engine keeps no socket open: the kernel has none once the parent closes."""
+    """Check that a child that outlives its parent's engine keeps no socket open: the kernel has none once the parent
+    closes.
+    """
     reader, writer = os.pipe()
     ready, tell = os.pipe()
     child = os.fork()
@@ -45,7 +47,7 @@ def lingering_child(agent: Engine | Server, before: set[str]) -> None:
         os.close(writer)
         more = descriptors() - before
         os.write(tell, b"!" if more else b".")
-        os.read(reader, 1)  # until the parent ends
+        os.read(reader, 1)  # This waits until the parent ends.
         os._exit(0)
     assert os.read(ready, 1) == b".", "the child has the engine's descriptors"
     assert sockets() > 0
@@ -57,7 +59,7 @@ def lingering_child(agent: Engine | Server, before: set[str]) -> None:
 
 
 def ending_child(agent: Engine | Server) -> None:
-    """A child that ends as any Python process does, with its exit functions; and the parent goes on."""
+    """Check that a child ends as any Python process does, with its exit functions, and that the parent goes on."""
     child = os.fork()
     if child == 0:
         try:
@@ -76,7 +78,7 @@ def ending_child(agent: Engine | Server) -> None:
 
 
 def loader_child(agent: Engine | Server) -> None:
-    """A DataLoader with workers, which multiprocessing forks."""
+    """Check a DataLoader with workers, which multiprocessing forks."""
     import multiprocessing
 
     import torch

@@ -1,4 +1,4 @@
-"""A packet socket that gives and takes single frames, although the kernel hands super-frames over whole."""
+"""A packet socket that sends and receives single frames, although the kernel delivers super-frames whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SOL_PACKET, _PACKET_VNET_HDR = 263, 15
 
 
 def checksum(data: bytes) -> int:
-    """Of IPv4's header."""
+    """Return the checksum of IPv4's header."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -32,7 +32,10 @@ def checksum(data: bytes) -> int:
 
 
 class RawSocket:
-    """Sends anything; receives UDP to our group, frame by frame. In the network namespace of the calling thread."""
+    """Sends any frame; receives UDP to our group, frame by frame.
+
+    It is in the network namespace of the calling thread.
+    """
 
     def __init__(self, interface: str, timeout: float) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -42,29 +45,30 @@ class RawSocket:
         self._frames: deque[bytes] = deque()
 
     def send(self, frame: bytes) -> None:
-        """One frame as it is."""
+        """Send one frame as it is."""
         self._socket.send(bytes(_VNET_HEADER.size) + frame)
 
     def send_super(self, frame: bytes, segment: int) -> None:
-        """A super-frame: the kernel is told that it is packets of `segment` bytes each."""
+        """Send a super-frame, which the kernel takes for packets of `segment` bytes each."""
         pseudo = bytearray(frame)
         length = len(frame) - UDP_OFFSET
         total = PROTOCOL_UDP + length + sum(struct.unpack_from(">4H", frame, IPV4_OFFSET + 12))
         while total >> 16:
             total = (total & 0xFFFF) + (total >> 16)
         struct.pack_into(">H", pseudo, UDP_OFFSET + 6, total)
-        # flags: the checksum is to be completed; headers' length; where it starts, and where it is.
+        # These are flags (the checksum is to be completed), the headers' length, and where the checksum starts and is
+        # stored.
         offload = _VNET_HEADER.pack(1, _GSO_UDP, HEADER_OFFSET, segment, UDP_OFFSET, 6)
         self._socket.send(offload + bytes(pseudo))
 
     def recv(self) -> bytes:
-        """The next frame. Raises TimeoutError."""
+        """Return the next frame. Raises TimeoutError."""
         frame = self._next(self._timeout)
         assert frame is not None
         return frame
 
     def recv_waiting(self) -> bytes | None:
-        """The next frame if one has come."""
+        """Return the next frame if one has arrived."""
         try:
             return self._next(0)
         except BlockingIOError:
@@ -92,7 +96,9 @@ class RawSocket:
 
     @staticmethod
     def _split(frame: bytes, size: int) -> list[bytes]:
-        """As the kernel would before a line: each packet with its own lengths and checksums (UDP: none)."""
+        """Return its packets as the kernel would put them on the wire: each with its own lengths and checksums (UDP:
+        none).
+        """
         frames = []
         for first in range(HEADER_OFFSET, len(frame), size):
             payload = frame[first : first + size]

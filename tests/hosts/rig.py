@@ -1,4 +1,4 @@
-"""Workers and servers on one star of namespaces with softswitch in the middle, put together anew for each test."""
+"""Workers and servers on one star of namespaces with softswitch in the middle, assembled anew for each test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE = 30.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
-    """Polls `condition`; fails the test when it does not hold in time."""
+    """Poll `condition`; fail the test when it does not hold in time."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 
 def raw_socket(namespace: str, interface: str) -> RawSocket:
-    """A packet socket that sends anything and receives packets of ours."""
+    """A packet socket that sends any frame and receives packets of ours."""
     with inside(namespace):
         return RawSocket(interface, DEADLINE)
 
@@ -55,8 +55,9 @@ class Rig:
         io: IoOptions | None = None,
         anybody: bool = False,
     ) -> None:
-        """anybody: agents also take packets from addresses that have no part in the job, as tests send them that stand
-        in for agents (and so wherever some are left out)."""
+        """Start the agents. anybody: agents also accept packets from addresses that have no part in the job, such as
+        those of tests that replace agents (and so wherever some are left out).
+        """
         if anybody or without:
             job = replace(
                 job,
@@ -82,28 +83,28 @@ class Rig:
                 self.servers.append(stack.enter_context(Server(config, "data0", io)))
 
     def start_servers(self) -> None:
-        """Those that were left out begin now."""
+        """Start the agents that were left out."""
         there = [server.config.node for server in self.servers]
         self._serve(self._stack, [config for config in self.job.servers if config.node not in there])
 
     def faults(self, **faults: float) -> None:
-        """See Faults."""
+        """Inject faults (see Faults)."""
         self.switch.faults(Faults(**faults))
 
     def raw(self, node: str) -> RawSocket:
-        """A packet socket on a host's interface; closed with the rig."""
+        """Return a packet socket on a host's interface; it is closed with the rig."""
         return self._stack.enter_context(raw_socket(self.network.hosts[node], "data0"))
 
     def raw_port(self, node: str) -> RawSocket:
-        """A packet socket at the switch's end of a host's link: what it sends reaches the host."""
+        """Return a packet socket at the switch's end of a host's link: what it sends reaches the host."""
         return self._stack.enter_context(raw_socket(self.network.middle, f"p-{node}"))
 
     def submit(self, tensors: Sequence[Floats], op: Operation = "sum") -> list[Work]:
-        """One operation, a tensor a worker."""
+        """Run one operation with a tensor per worker."""
         return [engine.allreduce_async(tensor, op) for engine, tensor in zip(self.engines, tensors, strict=True)]
 
     def renew(self, epoch: int) -> None:
-        """Everybody starts afresh."""
+        """Restart all agents."""
         for server in self.servers:
             server.reconfigure(replace(server.config, epoch=epoch))
         for engine in self.engines:
@@ -120,7 +121,7 @@ class Rig:
 
 
 def tensors(seed: int, workers: int, elements: int) -> list[Floats]:
-    """Values of very different magnitude, so that exponents differ among chunks and workers."""
+    """Return values of very different magnitudes, so that exponents differ among chunks and workers."""
     result = []
     for worker in range(workers):
         random = np.random.default_rng([seed, worker])
@@ -130,7 +131,7 @@ def tensors(seed: int, workers: int, elements: int) -> list[Floats]:
 
 
 def finish(works: Sequence[Work]) -> None:
-    """Waits for all."""
+    """Wait for all operations."""
     for work in works:
         work.wait(DEADLINE)
 
@@ -138,8 +139,9 @@ def finish(works: Sequence[Work]) -> None:
 def check(
     before: Sequence[Floats], after: Sequence[Floats], starts: Sequence[int], values: int, mean: bool = False
 ) -> None:
-    """The same bits everywhere, and chunk by chunk within the bound of the float64 reference. `starts`: where the
-    trees' parts begin (chunks are counted from there)."""
+    """Check that results have the same bits everywhere and are, chunk by chunk, within the bound of the float64
+    reference. `starts`: where the trees' parts begin (chunks are counted from there).
+    """
     for result in after[1:]:
         assert result.tobytes() == after[0].tobytes(), "the workers' results differ"
     exact = np.sum([tensor.astype(np.float64) for tensor in before], axis=0) / (len(before) if mean else 1)

@@ -1,4 +1,4 @@
-"""All-reduce over real interfaces: right and the same everywhere, whatever the network does."""
+"""All-reduce over real interfaces is right and the same everywhere, whatever the network does."""
 
 from __future__ import annotations
 
@@ -78,13 +78,15 @@ def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: st
 
 
 def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
-    """Nothing gets through for a while, and nothing later is sent that could be answered: one timeout, not many."""
+    """All packets are lost for a while, and no later packet is sent that could be answered: this costs one timeout, not
+    many.
+    """
     lost = 64
     rig = make_rig((TreeShape(0, 1.0, True),), slots=2 * lost)
-    reduce_and_check(rig, 0, 4 * lost * VALUES)  # opens the window
+    reduce_and_check(rig, 0, 4 * lost * VALUES)  # This opens the window.
     sent = [engine.stats().trees[0].chunks_sent for engine in rig.engines]
     rig.faults(loss=1.0)
-    # Of each an exponent chunk, on which its data waits.
+    # Each has an exponent chunk, on which its data waits.
     before = [tensors(seed, WORKERS, 1) for seed in range(lost)]
     after = [[tensor.copy() for tensor in operation] for operation in before]
     works = [work for operation in after for work in rig.submit(operation)]
@@ -102,9 +104,9 @@ def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
         check(sent_values, sums, [0], VALUES)
     for engine, first in zip(rig.engines, timeouts, strict=True):
         tree = engine.stats().trees[0]
-        # On a slow machine what the first answers let go is answered before they are all resent, and shows the gap.
+        # On a slow machine, packets that the first answers allow are answered before all are resent, and show the gap.
         assert tree.resent_recovery and tree.resent_recovery + tree.resent_gap > lost / 2
-        assert tree.resent_timeout - first < lost / 2  # a machine that is too slow has some more than one
+        assert tree.resent_timeout - first < lost / 2  # A machine that is too slow has some more timeouts than one.
 
 
 def test_any_size(make_rig: MakeRig) -> None:
@@ -123,7 +125,7 @@ def test_any_size(make_rig: MakeRig) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_tensor_that_is_larger_than_caches(make_rig: MakeRig, first: int) -> None:
-    """Results are written past them, where they are aligned."""
+    """Results are written past these elements, where memory is aligned."""
     rig = make_rig((TreeShape(0, 1.0, True),), workers=2, slots=512, without=["s1"])
     elements = (9 << 20) // 4 + 5
     before = [np.random.default_rng(worker).integers(-99, 99, elements).astype(np.float32) for worker in range(2)]
@@ -142,7 +144,7 @@ def test_nothing_to_reduce_is_done_at_once(make_rig: MakeRig) -> None:
 
 @pytest.mark.parametrize("lossy", [False, True])
 def test_many_operations_in_flight(make_rig: MakeRig, lossy: bool) -> None:
-    """More than the windows hold, of mixed sizes; each gets its own result."""
+    """The operations are more than the windows hold, of mixed sizes; each gets its own result."""
     rig = make_rig(slots=32)
     rig.faults(loss=0.01 if lossy else 0.0, reorder=0.05 if lossy else 0.0, hold_seconds=0.003)
     sizes = [1, 5000, 63, 64, 65, 20_000, 7, 3000] * 5
@@ -167,10 +169,10 @@ def test_narrow_dtypes(make_rig: MakeRig, dtype: str, op: Operation) -> None:
     after = [tensor.clone() for tensor in before]
     finish([engine.allreduce_async(tensor, op) for engine, tensor in zip(rig.engines, after, strict=True)])
     exact = sum(tensor.double() for tensor in before) / (WORKERS if op == "mean" else 1)
-    unit = 2.0**-11 if dtype == "float16" else 2.0**-8  # half an ulp, relative
+    unit = 2.0**-11 if dtype == "float16" else 2.0**-8  # This is half an ulp, relative.
     for result in after:
         assert torch.equal(result.view(torch.uint16), after[0].view(torch.uint16))
-    # Two share a word; beside the format's own rounding, the error that this costs is the stated one, chunk by chunk.
+    # Two values share a word; beside the format's own rounding, the error of this is the stated one, chunk by chunk.
     values = 2 * VALUES
     for begin in range(0, 10_000, values):
         chunk = slice(begin, begin + values)
@@ -206,7 +208,7 @@ def test_nan_and_infinities_arrive(make_rig: MakeRig) -> None:
 
 @pytest.mark.parametrize("op", ["sum", "mean", "scatter sum"])
 def test_every_value_of_masked_logits_is_what_ieee_addition_gives(make_rig: MakeRig, op: Operation) -> None:
-    """Every second value -inf at all workers, at some NaN and infinities: what is beside them stays."""
+    """Every second value is -inf at all workers, with NaN and infinities at some: the values beside them are exact."""
     rig = make_rig()
     before = tensors(4, WORKERS, 2000 * WORKERS)
     for tensor in before:
@@ -236,7 +238,7 @@ def test_one_worker_alone(make_rig: MakeRig) -> None:
 
 
 def test_the_result_may_go_elsewhere(make_rig: MakeRig) -> None:
-    """Pinned staging buffers: host pointer in, host pointer out, a callback when done."""
+    """Pinned staging buffers are used as in training: host pointer in, host pointer out, a callback when done."""
     rig = make_rig()
     before = tensors(5, WORKERS, 3000)
     inputs, outputs = [tensor.copy() for tensor in before], [np.zeros(3000, np.float32) for _ in before]
@@ -275,7 +277,9 @@ def test_a_callback_may_submit_the_next_operation(make_rig: MakeRig) -> None:
 
 
 def test_a_late_worker_costs_few_packets(make_rig: MakeRig) -> None:
-    """Nothing is lost, so nothing is flushed but what a worker sends now and then to say whom they wait for."""
+    """Nothing is lost, so nothing is flushed except what a worker sends now and then to report which workers it waits
+    for.
+    """
     rig = make_rig()
     before = tensors(8, WORKERS, 60_000)
     after = [tensor.copy() for tensor in before]
@@ -313,7 +317,9 @@ def test_a_switch_that_forgets_everything_costs_time_and_no_wrong_sum(make_rig: 
 
 
 def test_the_rate_is_kept(make_rig: MakeRig) -> None:
-    """Never above the configured one, but for the first wake-up's packets; below is up to the machine."""
+    """The rate is never above the configured one, except for the first wake-up's packets; it may be lower on a slow
+    machine.
+    """
     rig = make_rig([TreeShape(0, 1.0, True)], rate_mbps=40, slots=512)
     reduce_and_check(rig, 1, 100_000)
     assert 0 < rig.engines[0].stats().measured_mbps < 40 * 1.03

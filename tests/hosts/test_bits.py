@@ -1,5 +1,6 @@
-"""Operations whose values travel in few bits, over real interfaces: what comes out is what the numpy reference says,
-bit by bit, whatever the network does to the packets and whatever trees carry them."""
+"""Operations whose values travel in few bits, over real interfaces. The result equals the numpy reference bit by bit,
+whatever the network does to the packets and whatever trees carry them.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ FAULTS = {"loss": 0.03, "duplicate": 0.1, "reorder": 0.1, "hold_seconds": 0.01}
 
 
 def reference(before: Sequence[Floats], op: Operation, dtype: str = "float32") -> Floats:
-    """The sum or mean by worker_agent/fields.py (of 32 bits: fixedpoint.py): chunk by chunk of the tensor, from its
-    beginning."""
+    """Return the sum or mean by worker_agent/fields.py (for 32 bits: fixedpoint.py), chunk by chunk from the tensor's
+    beginning.
+    """
     how = collective(op)
     bits = bits_of(dtype, how.bits, len(before))
     if bits == 32:
@@ -130,7 +132,7 @@ def test_nan_and_infinities_of_half_precision_arrive_each_in_its_place(make_rig:
 
 
 def test_what_does_not_travel_is_left_behind(make_rig: MakeRig) -> None:
-    """What a worker has sent and its residual are together what it had; so the residuals make up what the sum lacks."""
+    """What a worker has sent and its residual add up to its gradient; so the residuals make up what the sum lacks."""
     rig = make_rig()
     rig.faults(loss=0.03)
     elements = 10_000
@@ -158,8 +160,9 @@ def test_what_does_not_travel_is_left_behind(make_rig: MakeRig) -> None:
 
 
 def test_with_feedback_what_is_lost_now_arrives_later(make_rig: MakeRig) -> None:
-    """The same gradient in each of 20 steps, in 6 bits: their sum is that of the exact sums but for what is still left,
-    where without feedback the errors of the steps add up."""
+    """The same gradient is summed in each of 20 steps in 6 bits. The sum of the results is that of the exact sums
+    except for the last residual, whereas without feedback the errors of the steps add up.
+    """
     rig = make_rig()
     steps, elements = 20, 3000
     gradients = tensors(6, WORKERS, elements)

@@ -1,4 +1,4 @@
-"""The check word: what the C engines make of it is what the reference makes, and whatever changes is refused."""
+"""The check word: the C engines compute the same as the reference, and any change is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sequences = st.integers(0, 2**32 - 1)
 
 @st.composite
 def sums(draw: st.DrawFn) -> tuple[Check, NativeCheck, list[list[int]], int, int, int]:
-    """A job, what each worker sends for a chunk (check word included), and the chunk."""
+    """Return a job, the words that each worker sends for a chunk (check word included), and the chunk."""
     workers, values = draw(st.sampled_from([1, 2, 3, 8, 65])), draw(st.sampled_from(SIZES))
     tree, kind, sequence = draw(st.integers(0, 300)), draw(kinds), draw(sequences)
     check = Check(KEY, workers, values)
@@ -35,13 +35,13 @@ def sums(draw: st.DrawFn) -> tuple[Check, NativeCheck, list[list[int]], int, int
 
 
 def total(sent: list[list[int]]) -> list[int]:
-    """As switches add: 32 bits, that wrap."""
+    """Return the sum as switches compute it: in 32 bits, with wrap-around."""
     added = [sum(column) for column in zip(*sent, strict=True)]
     return [(word + 2**31) % 2**32 - 2**31 for word in added]
 
 
 def right(made: tuple[Any, ...], words: list[int], **where: int) -> bool:
-    """What both say of a sum of all workers'."""
+    """Return the verdicts of both on a sum of all workers' words."""
     check, native, sent, tree, kind, sequence = made
     place = {"tree": tree, "kind": kind, "sequence": sequence, **where}
     everyone = list(range(len(sent)))
@@ -138,7 +138,7 @@ def test_another_key_is_another_check() -> None:
 def test_numbers_and_their_check_word_in_one_pass_are_those_of_two(
     workers: int, values: int, biased: int, mean: bool, seed: int
 ) -> None:
-    """Also of values that are larger than the exponent that was agreed: somebody wrote to the array meanwhile."""
+    """This holds also for values larger than the agreed exponent, as when somebody wrote to the array meanwhile."""
     drawn = np.random.default_rng(seed)
     scale = 2.0 ** (biased - BIAS + drawn.choice([0, 0, 3]))
     x = (drawn.uniform(-1, 1, values) * scale).astype(np.float32)
@@ -148,7 +148,7 @@ def test_numbers_and_their_check_word_in_one_pass_are_those_of_two(
 @given(st.sampled_from([1, 2, 5, 64, 1023]), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_coefficients_that_vectors_can_multiply_are_many(workers: int, seed: int) -> None:
-    """Two of a job's coefficients are hardly ever alike, whatever the key."""
+    """Two of a job's coefficients are hardly ever the same, whatever the key."""
     check = Check(np.random.default_rng(seed).bytes(16), workers, 256)
     assert len(check.coefficients) == 255
     assert all(number % check.prime for number in check.coefficients)
@@ -164,7 +164,7 @@ headers = st.fixed_dictionaries({
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([1, 4, 65]), headers, st.integers(0, 10**6))
 def test_a_question_is_about_what_its_header_says(workers: int, header: dict[str, int], seed: int) -> None:
-    """Both make the same word, and for no other header."""
+    """Both compute the same word, and a different one for any other header."""
     check, native = Check(KEY, workers, 64), NativeCheck(KEY, workers, 64)
     words = [int(word) for word in np.random.default_rng(seed).integers(-(2**31), 2**31, 63)]
     word = check.question(words, **header)

@@ -1,4 +1,6 @@
-"""Reduce-scatter, all-gather and broadcast over real interfaces: right whatever the network does, and on few bytes."""
+"""Reduce-scatter, all-gather and broadcast over real interfaces are right whatever the network does, and need few
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ FAULTS = [
 
 
 def starts(rig: Rig, part: int) -> list[int]:
-    """Where the trees' shares of a part begin."""
+    """Return where the trees' shares of a part begin."""
     config = rig.job.workers[0]
     shares = [tree.share for tree in config.worker_trees]
     cut = ranges(part, data_values(config.values_per_packet), shares, at_once=len(rig.engines))
@@ -111,7 +113,7 @@ def test_small_windows(make_rig: MakeRig, slots: int) -> None:
 
 
 def test_any_sizes_in_any_order_many_at_a_time(make_rig: MakeRig) -> None:
-    """Each gets its own result, whatever comes before and after."""
+    """Each operation gets its own result, whatever comes before and after."""
     rig = make_rig(slots=32)
     kinds = st.sampled_from(["sum", "scatter sum", "gather", "broadcast 2"])
 
@@ -186,13 +188,15 @@ def test_what_cannot_be_is_refused(make_rig: MakeRig) -> None:
 
 
 def test_a_scattered_sum_comes_down_once_and_a_gathered_chunk_goes_up_once(make_rig: MakeRig) -> None:
-    """What the links carry, beside an all-reduce of the same array: that is what these operations are for."""
+    """The load on the links is compared with an all-reduce of the same array: smaller loads are the purpose of these
+    operations.
+    """
     rig = make_rig([TreeShape(0, 1.0, True)], slots=256, rate_mbps=200)
     part, frame = 64 * VALUES, frame_bytes(64)
     chunks = part * WORKERS // VALUES
 
     def bytes_of(run: Callable[[], None]) -> tuple[float, float]:
-        """Sent and received by a worker, in frames a chunk of the array."""
+        """Return the frames that a worker sends and receives, per chunk of the array."""
         rig.faults()
         before = [engine.stats() for engine in rig.engines]
         run()
@@ -203,7 +207,7 @@ def test_a_scattered_sum_comes_down_once_and_a_gathered_chunk_goes_up_once(make_
         return sent / (chunks * frame * WORKERS), received / (chunks * frame * WORKERS)
 
     sent, received = bytes_of(lambda: scatter_and_check(rig, 1, part))
-    assert sent < 1.3  # a loaded machine sends some again
+    assert sent < 1.3  # On a loaded machine some frames are sent again.
     assert received < 1 / WORKERS + 0.3
     sent, received = bytes_of(lambda: gather_and_check(rig, 1, part, np.float32))
     assert sent < 1 / WORKERS + 0.3

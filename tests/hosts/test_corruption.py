@@ -1,4 +1,4 @@
-"""Bits that flip on the way, and other users of a host who forge packets: no sum is wrong, and all is made good."""
+"""Bits flip in the network, and other users of a host forge packets: no sum is wrong, and every operation completes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from tests.hosts.test_collectives import gather_and_check
 MakeRig = Callable[..., Rig]
 VALUES_AT, HEADER_AT = 66, 42
 PATIENCE = 120.0
-"""Seconds: a flipped sequence number takes a slot of the switch for the rest of the epoch, and all passes it singly."""
+"""Seconds: a flipped sequence number takes a slot of the switch for the rest of the epoch, and all chunks pass it
+singly.
+"""
 
 
 def failures(rig: Rig) -> int:
-    """Sums and packets that were refused because they were not what the workers have sent."""
+    """Return the number of sums and packets that were refused because they were not what the workers had sent."""
     counted = [*(engine.stats().trees for engine in rig.engines), *(server.stats().trees for server in rig.servers)]
     return sum(tree.check_failures for trees in counted for tree in trees)
 
@@ -58,7 +60,9 @@ def test_flipped_bits_make_no_sum_wrong(make_rig: MakeRig, first: int, end: int)
 
 
 def test_the_label_of_a_link_that_corrupts_is_named(make_rig: MakeRig) -> None:
-    """The switch's port to a server flips bits: its partial sums and what passes it are what the server suspects."""
+    """The switch's port to a server flips bits, so the server suspects the partial sums and other packets of that
+    port.
+    """
     rig = make_rig()
     rig.faults(corrupt=0.05, corrupt_from=VALUES_AT)
     for seed in range(3):
@@ -69,7 +73,7 @@ def test_the_label_of_a_link_that_corrupts_is_named(make_rig: MakeRig) -> None:
 
 
 def forged(rig: Rig, node: str, packets: Sequence[dict[str, int]]) -> subprocess.Popen[str]:
-    """A process on a host that gives up all privileges and sends these, as `forger` says."""
+    """Run a process on a host that gives up all privileges and sends these packets, as `forger` describes."""
     config = next(one for one in (*rig.job.workers, *rig.job.servers) if one.node == node)
     command = ["ip", "netns", "exec", rig.network.hosts[node], sys.executable, "-I", "-S", forger.__file__]
     process = subprocess.Popen(
@@ -82,7 +86,7 @@ def forged(rig: Rig, node: str, packets: Sequence[dict[str, int]]) -> subprocess
 
 
 def test_another_user_who_knows_all_but_the_key_makes_no_sum_wrong(make_rig: MakeRig) -> None:
-    """Job, port, epoch and labels are told to processes of another user, on a worker's host and on a server's."""
+    """Processes of another user on a worker's host and on a server's know job, port, epoch and labels."""
     rig = make_rig(rate_mbps=20)
     worker, server = rig.job.workers[0], rig.job.servers[0]
     common = {"job": worker.job_id, "epoch": worker.epoch, "bitmap": 0, "count": 400}
@@ -96,7 +100,8 @@ def test_another_user_who_knows_all_but_the_key_makes_no_sum_wrong(make_rig: Mak
         for tree in server.root_trees
     ]
     first = [{**one, "count": 60} for one in contributions if not one["flags"]]
-    before = forged(rig, "w0", first)  # they are in the switch and at the servers before the worker's own
+    # The forged packets are in the switch and at the servers before the worker's own.
+    before = forged(rig, "w0", first)
     assert before.wait(60) == 0
     reduce_and_check(rig, 100, 30_000)
     assert failures(rig) > 0, "packets that nothing but the key tells apart"
@@ -111,8 +116,10 @@ def test_another_user_who_knows_all_but_the_key_makes_no_sum_wrong(make_rig: Mak
 
 
 def test_another_user_cannot_ask_in_the_roots_place(make_rig: MakeRig) -> None:
-    """Questions of which the workers believe all but the check word: they send nothing again for them, and do not
-    take chunks for complete that are not. The parameter servers begin later, so that nobody but the forger asks."""
+    """Forged questions, of which the workers believe all but the check word, have no effect. Workers send nothing again
+    for them and do not take chunks for complete that are not. The parameter servers begin later, so that nobody but the
+    forger asks.
+    """
     rig = make_rig(without=("s0", "s1"))
     server = rig.job.servers[0]
     before = tensors(3, WORKERS, 30_000)
@@ -121,7 +128,7 @@ def test_another_user_cannot_ask_in_the_roots_place(make_rig: MakeRig) -> None:
     asked = {tree.tree for tree in server.root_trees}
 
     def counted(name: str) -> list[list[int]]:
-        """Of each worker, by the server's trees."""
+        """Return the count of each worker, by the server's trees."""
         return [[getattr(tree, name) for tree in engine.stats().trees if tree.tree in asked] for engine in rig.engines]
 
     wait_until(lambda: all(all(sent) for sent in counted("chunks_sent")), "there is something to ask for")

@@ -1,4 +1,4 @@
-"""The benchmark of the hosts: what it prints as JSON, and the picture of a sweep."""
+"""The benchmark of the hosts: its JSON output and the picture of a sweep."""
 
 from __future__ import annotations
 

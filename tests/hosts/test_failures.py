@@ -1,4 +1,6 @@
-"""What cannot work ends with an error that says what is wrong, on every worker, and work goes on after a new epoch."""
+"""Operations that cannot work end with an error that says what is wrong, on every worker, and work continues after a
+new epoch.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ MakeRig = Callable[..., Rig]
 
 
 def malformed_packets(generator: random.Random, good: bytes, port: int) -> Iterator[bytes]:
-    """UDP to the group and `port` that carries no packet; `good`: what it should carry."""
+    """Yield UDP payloads to the group and `port` that are no valid packet; `good`: a valid one."""
 
     def frame(payload: bytes) -> bytes:
         ip = IP(src="10.9.3.1", dst=str(GROUP), flags="DF", ttl=64)
@@ -54,15 +56,15 @@ def malformed_packets(generator: random.Random, good: bytes, port: int) -> Itera
         elif kind == 3:
             yield frame(bytes([generator.randrange(3, 256)]) + good[1:])  # version
         else:
-            yield frame(good[:1] + bytes([generator.randrange(128, 256)]) + good[2:])  # flags that do not exist
+            yield frame(good[:1] + bytes([generator.randrange(128, 256)]) + good[2:])  # These flags do not exist.
 
 
 def broken_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:
-    """Frames to our port that are no whole UDP datagrams: a kernel drops them before any UDP socket."""
+    """Yield frames to our port that are no whole UDP datagrams: a kernel drops them before any UDP socket."""
     while True:
         ip = bytearray(good[IPV4_OFFSET:UDP_OFFSET])
         kind, rest = generator.randrange(3), good[UDP_OFFSET:]
-        if kind == 0:  # a fragment without its beginning, or without its end
+        if kind == 0:  # This is a fragment without its beginning, or without its end.
             struct.pack_into(">H", ip, 6, generator.choice([0x2000, 0x2001, 5]))
         elif kind == 1:
             struct.pack_into(">H", ip, 2, len(good) + generator.randrange(1, 500))
@@ -74,7 +76,9 @@ def broken_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:
 
 
 def hostile_frames(generator: random.Random, rig: Rig, result: bool) -> Iterator[bytes]:
-    """Well-formed packets that nobody may count: unknown labels, other jobs and epochs, the wrong direction."""
+    """Yield well-formed packets that nobody may count: with unknown labels, other jobs and epochs, or the wrong
+    direction.
+    """
     config = rig.job.workers[0]
     tree = config.worker_trees[0]
     good: dict[str, Any] = {
@@ -137,7 +141,7 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_another_group_port_or_source_is_nobodys(make_rig: MakeRig, backend: str) -> None:
-    """What would be a contribution if it had been sent where it should: nobody counts it as a packet."""
+    """Packets that would be contributions at their right destination are counted by nobody elsewhere."""
     rig = make_rig((TreeShape(),), workers=1, without=["w0", "s1"], io=IoOptions(backend))
     server, to_server, own = rig.servers[0], rig.raw_port("s0"), rig.job.servers[0]
     with inside(rig.network.hosts["s0"]):
@@ -152,9 +156,9 @@ def test_another_group_port_or_source_is_nobodys(make_rig: MakeRig, backend: str
 
     others = [
         frame(group="239.73.78.66"),
-        frame(port=port ^ 1),  # another tree's
+        frame(port=port ^ 1),  # This is another tree's port.
         frame(port=0x4FFF),
-        frame(source=link["address"], address=own.address),  # its own, come back
+        frame(source=link["address"], address=own.address),  # This is the worker's own packet, come back.
     ]
     for other in others * 5:
         to_server.send(other)
@@ -228,7 +232,7 @@ def test_a_new_epoch_ends_what_is_pending_and_packets_of_the_old_are_refused(mak
     for epoch in (2, 5, 6):
         works = rig.submit([np.ones(200_000, np.float32) for _ in range(WORKERS)])
         wait_until(lambda: rig.servers[0].stats().trees[0].completed > 20, "it is under way")
-        rig.renew(epoch)  # with packets of the old epoch still in the network
+        rig.renew(epoch)  # Packets of the old epoch are still in the network.
         for work in works:
             with pytest.raises(AbortedError, match="configured anew"):
                 work.wait(DEADLINE)
@@ -237,7 +241,7 @@ def test_a_new_epoch_ends_what_is_pending_and_packets_of_the_old_are_refused(mak
 
 
 def test_a_tree_may_change_its_width_with_a_new_epoch(make_rig: MakeRig) -> None:
-    """A new configuration may have other packets altogether."""
+    """A new configuration may have packets of a different size."""
     rig = make_rig()
     reduce_and_check(rig, 1, 1000)
     with pytest.raises(AgentError, match="2048 values"):
@@ -270,7 +274,7 @@ def test_an_engine_may_be_closed_by_a_callback(make_rig: MakeRig) -> None:
     for worker, work in enumerate(works):
 
         def close(_: object, worker: int = worker) -> None:
-            # The others still need this one's answers: it has had all of its own.
+            # The others still need this worker's answers, although it has had all of its own.
             rig.engines[worker].close()
             closed.append(worker)
 

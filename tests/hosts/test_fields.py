@@ -1,4 +1,4 @@
-"""Several values in a word: the C engine's against the numpy reference, and the reference against its stated bound."""
+"""Several values in a word: the C engine agrees with the numpy reference, and the reference with its stated bound."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def formats(draw: st.DrawFn) -> Fields:
 @settings(max_examples=120, deadline=None)
 @given(formats(), st.data(), st.integers(0, 40), st.integers(0, 2**31 - 100))
 def test_words_and_residuals_are_the_references(fields: Fields, data: st.DataObject, more: int, position: int) -> None:
-    """Also when a peer needs a larger exponent than this worker."""
+    """This holds also when a peer needs a larger exponent than this worker."""
     chunk = floats(data.draw(st.lists(finite_bits, min_size=1, max_size=fields.values)))
     own = fixedpoint.exponent(chunk)
     agreed = min(own + more, BIAS + 128) if own else more and BIAS + more
@@ -75,8 +75,9 @@ def test_values_are_the_references(fields: Fields, data: st.DataObject, biased: 
 def test_sums_never_wrap_are_checked_and_are_within_the_bound(
     width: int, workers: int, data: st.DataObject, mean: bool, stochastic: bool
 ) -> None:
-    """From the largest values that there are to the smallest: what the switches add is the sum of integers that the
-    check word is about, and what comes out is the sum of the values but for the stated error."""
+    """The values are the largest and the smallest that there are. The sum that the switches compute is the sum of
+    integers that the check word covers, and the result is the sum of the values within the stated error.
+    """
     size = WORDS * FIELDS[width] - 1
     row = st.lists(finite_bits, min_size=size, max_size=size)
     chunks = [floats(data.draw(row)) for _ in range(workers)]
@@ -118,7 +119,7 @@ def test_of_nan_and_infinities_each_value_is_what_ieee_addition_gives(workers: i
 
 @pytest.mark.parametrize(("width", "workers"), [(16, 32), (16, 1023), (10, 8), (8, 8)])
 def test_where_a_field_cannot_count_who_has_nan_all_of_the_group_is_nan(width: int, workers: int) -> None:
-    """Never a number that looks right."""
+    """The result is never a number that looks right."""
     fields = Fields(width, workers, WORDS)
     biased = NONFINITE + BIAS + 1
     words, _ = numbers.quantise_fields(fields, np.array([1, np.nan, 2], np.float32), biased)
@@ -128,14 +129,14 @@ def test_where_a_field_cannot_count_who_has_nan_all_of_the_group_is_nan(width: i
 
 @pytest.mark.parametrize("workers", [1, 3, 4, 8, 100])
 def test_every_bfloat16_near_its_chunks_largest_comes_back_as_it_was(workers: int) -> None:
-    """Alone among zeros: a field keeps at least the 8 bits that a bfloat16 has."""
+    """A value alone among zeros keeps at least the 8 bits that a bfloat16 has."""
     halves = np.arange(2**16, dtype=np.uint32).astype(np.uint16)
     values = (halves.astype(np.uint32) << 16).view(np.float32)
     fields = Fields(bits_of("bfloat16", None, workers), workers, 64)
     for first in range(0, 2**16, 128):
-        chunk = halves[first : first + 128]  # neighbours in value
+        chunk = halves[first : first + 128]  # These are neighbours in value.
         if not np.isfinite(values[first : first + 128]).all() or not values[first] or first % 0x8000 < 0x80:
-            continue  # NaN, infinities, zero and subnormals
+            continue  # NaN, infinities, zero and subnormals are skipped.
         biased = fixedpoint.exponent(values[first : first + 128])
         words, _ = numbers.quantise_fields(fields, chunk, biased, dtype="bfloat16")
         assert (numbers.dequantise_fields(fields, words, 128, biased, dtype="bfloat16") == chunk).all()
@@ -186,5 +187,5 @@ ENCODED = (MEAN.encoded(6, 7, feedback=True), SCATTER_MEAN.encoded(16))
 
 @pytest.mark.parametrize("op", [*NAMES, broadcast(3), *ENCODED], ids=str)
 def test_an_operations_name_reads_as_the_operation(op: Collective) -> None:
-    """Over sockets the name travels."""
+    """The name of the bits travels over sockets."""
     assert collective(str(op)) == op

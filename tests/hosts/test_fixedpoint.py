@@ -1,4 +1,4 @@
-"""The C engine's numbers against the numpy reference, and the reference against its stated bound."""
+"""The C engine's numbers agree with the numpy reference, and the reference with its stated bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_agent.fixedpoint import BIAS, NONFINITE
 
 Floats = NDArray[np.float32]
 
-# Any bit pattern, with a taste for the corners: zeros, subnormals, the largest, infinities, NaN.
+# Draw any bit pattern, and often special values: zeros, subnormals, the largest, infinities, NaN.
 CORNERS = [0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x00800000, 0x3F800000, 0xBF7FFFFF, 0x7F7FFFFF, 0xFF7FFFFF]
 NONFINITES = [0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345]
 bits = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from(CORNERS), st.sampled_from(NONFINITES))
@@ -27,7 +27,7 @@ def floats(words: list[int]) -> Floats:
 
 
 def same_bits(left: Floats, right: Floats) -> bool:
-    """Equal, with -0 apart from 0; one NaN is as good as another."""
+    """Return whether two arrays are equal, where -0 differs from 0 and any NaN equals any other."""
     nan = np.isnan(left)
     return bool((nan == np.isnan(right)).all() and (left[~nan].view(np.uint32) == right[~nan].view(np.uint32)).all())
 
@@ -54,7 +54,7 @@ def test_exponent_is_the_smallest_that_bounds_the_values(words: list[int]) -> No
 @settings(max_examples=300, deadline=None)
 @given(st.lists(finite_bits, min_size=1, max_size=70), st.integers(0, 30), workers_of)
 def test_quantised_values_are_the_references(words: list[int], more: int, workers: int) -> None:
-    """Also when a peer needs a larger exponent than this worker."""
+    """This holds also when a peer needs a larger exponent than this worker."""
     chunk = floats(words)
     own = fixedpoint.exponent(chunk)
     agreed = min(own + more, BIAS + 128) if own else more and BIAS + more
@@ -110,7 +110,7 @@ def test_sums_stay_in_32_bits_and_within_the_bound(words: list[list[int]], mean:
     )
 )
 def test_nonfinite_values_give_what_ieee_addition_gives(words: list[list[int]]) -> None:
-    chunks = [floats([*row, NONFINITES[2]]) for row in words]  # every chunk has a NaN
+    chunks = [floats([*row, NONFINITES[2]]) for row in words]  # Every chunk has a NaN.
     assert all(numbers.exponent(chunk) >= NONFINITE for chunk in chunks)
     biased = NONFINITE + max(numbers.exponent(chunk) % NONFINITE for chunk in chunks)
     total = np.sum([numbers.quantise(chunk, biased, len(chunks)) for chunk in chunks], axis=0).astype(np.int32)
@@ -130,11 +130,11 @@ def half_bits() -> NDArray[np.uint16]:
 
 
 def test_every_float16_is_read_and_written_as_numpy_does() -> None:
-    """Through the engine: alone, a float16 loses nothing (11 bits of 30)."""
+    """Through the engine a single worker's float16 loses nothing (11 bits of 30)."""
     halves = half_bits()
     values = halves.view(np.float16)
     finite = values[np.isfinite(values)]
-    for chunk in finite.reshape(-1, 64):  # neighbours in value: every one keeps all its bits
+    for chunk in finite.reshape(-1, 64):  # These are neighbours in value: every one keeps all its bits.
         chunk = np.ascontiguousarray(chunk)
         biased = numbers.exponent(chunk, "float16")
         assert biased == fixedpoint.exponent(chunk.astype(np.float32))
@@ -156,7 +156,7 @@ def test_results_are_rounded_to_float16_and_bfloat16_to_nearest_even(sums: list[
 
 
 def test_float16_results_beyond_its_range_are_infinite() -> None:
-    sums = np.array([2**29, -(2**29), 2**28], np.int32)  # W = 2, F = 29: the values are 2^16, -2^16, 2^15
+    sums = np.array([2**29, -(2**29), 2**28], np.int32)  # With W = 2 and F = 29 the values are 2^16, -2^16, 2^15.
     result = numbers.dequantise(sums, BIAS + 16, 2, dtype="float16")
     assert result.tolist() == [np.inf, -np.inf, 32768.0]
 

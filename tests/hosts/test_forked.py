@@ -1,4 +1,6 @@
-"""A process that is forked from an agent's (a DataLoader's worker) has nothing of the agent, and ends as any other."""
+"""A process that is forked from an agent's process (a DataLoader's worker) keeps nothing of the agent and ends as any
+other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What carries the packets: back ends, lanes on threads; what is said when a kernel or an interface is in the way."""
+"""Packet input and output: back ends, lanes on threads, and the errors when a kernel or an interface does not allow
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ MakeRig = Callable[..., Rig]
 ONE = (TreeShape(0, 1.0, True),)
 
 
-@example([(0, 0.0), (1, 0.0)], 2)  # trees that are not paced have no weight
+@example([(0, 0.0), (1, 0.0)], 2)  # Trees that are not paced have no weight.
 @given(
     st.lists(st.tuples(st.integers(0, 15), st.floats(0, 100)), min_size=1, max_size=40), st.integers(1, MOST_THREADS)
 )
@@ -45,7 +47,7 @@ def test_no_thread_has_much_more_than_its_share(weights: list[float], threads: i
     loads = [0.0] * threads
     for (_, weight), thread in zip(trees, assign(trees, threads), strict=True):
         loads[thread] += weight
-    # Graham's bound for heaviest first, against the larger of the mean and the heaviest.
+    # Graham's bound for heaviest-first scheduling holds, against the larger of the mean and the heaviest.
     assert max(loads) <= (4 / 3) * 2 * max(sum(weights) / threads, *weights)
 
 
@@ -74,7 +76,9 @@ def test_pinned_threads_do_the_same(make_rig: MakeRig, cores: tuple[int, ...] | 
 
 
 def test_an_mtu_that_becomes_too_small_is_said_in_words(make_rig: MakeRig) -> None:
-    """With `udp`: a packet socket's super-frames are held against no MTU before the card."""
+    """With `udp` the limit is smaller, since a packet socket's super-frames are not checked against an MTU before the
+    card.
+    """
     rig = make_rig(ONE, timeout=1.0, io=IoOptions("udp"))
     namespace = rig.network.hosts["w1"]
     run("ip", "-n", namespace, "link", "set", "dev", "data0", "mtu", "200")
@@ -107,7 +111,7 @@ def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: Ma
         (packet - 4, 4 * (packet - 4), 4),
         (packet, 2 * packet + 7, 3),
     ):
-        raw.send_super(super_frame(payload), segment)  # version 0 in all of them, and a short last one
+        raw.send_super(super_frame(payload), segment)  # All have version 0, and the last one is short.
         expected += malformed
     wait_until(lambda: rig.engines[0].stats().malformed == expected, "each packet is counted", 5)
     reduce_and_check(rig, 1, 5000)
@@ -118,4 +122,4 @@ def test_a_small_receive_buffer_is_said(make_rig: MakeRig, caplog: pytest.LogCap
         rig = make_rig(ONE, io=IoOptions(receive_bytes=8192))
     assert any("sysctl -w net.core.rmem_max" in record.getMessage() for record in caplog.records)
     assert rig.engines[0].stats().io.receive_buffer < 20_000
-    reduce_and_check(rig, 1, 20_000)  # loses packets, and recovers
+    reduce_and_check(rig, 1, 20_000)  # This loses packets and recovers.

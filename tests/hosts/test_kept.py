@@ -1,4 +1,6 @@
-"""Operations that may have to be started again: whatever one worker lacks, all others still have."""
+"""Operations that may have to be started again: the input of an operation is kept as long as any worker lacks its
+result.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ def config(shares: list[float], slots: list[int]) -> AgentConfig:
 
 @dataclass
 class Worker:
-    """What a worker keeps, and how far its trees are: chunks answered, of exponents and values."""
+    """The operations that a worker keeps, and the progress of its trees: answered chunks of exponents and values."""
 
     shares: list[float]
     slots: list[int]
     answered: list[int] = field(default_factory=list)
-    streams: list[list[int]] = field(default_factory=list)  # per tree: the operation of each chunk
-    left: list[int] = field(default_factory=list)  # per operation: chunks that are not answered
+    streams: list[list[int]] = field(default_factory=list)  # for each tree: the operation of each chunk
+    left: list[int] = field(default_factory=list)  # for each operation: chunks that are not answered
     kept: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -82,7 +84,8 @@ def test_what_one_worker_lacks_the_others_have_kept(shares, slots, sizes, moves)
             if len(one.left) < len(sizes):
                 one.submit(sizes[len(one.left)])
         elif tree < len(shares):
-            while one.answered[tree] < min(worker.sent(tree) for worker in workers):  # all that is there
+            # These are all chunks that every worker has sent.
+            while one.answered[tree] < min(worker.sent(tree) for worker in workers):
                 one.answer(tree)
                 if what == 0:
                     break
@@ -103,7 +106,7 @@ def test_little_is_kept_of_many_operations():
 
 
 class Rig:
-    """A relay over engines that end operations when told."""
+    """A relay over engines that end operations when told to."""
 
     def __init__(self) -> None:
         self.engines: list[Engine] = []
@@ -129,12 +132,12 @@ def test_what_was_under_way_is_started_again_as_it_was_given():
     rig = Rig()
     rig.submit(3)
     rig.engines[0].works[0][1].finish(None)
-    rig.arrays[1][:] = 99  # the engine had begun to write the result
+    rig.arrays[1][:] = 99  # The engine had begun to write the result.
     assert rig.again() == 1
     rig.submit()
     assert rig.engines[0].closed.is_set()
     assert rig.engines[1].taken == [], "until all workers are stopped"
-    repeated = rig.relay.switch_again(0)  # another worker lacks the result that we have
+    repeated = rig.relay.switch_again(0)  # Another worker lacks the result that this one has.
     assert (repeated.operations, repeated.nbytes) == (2, 24)
     assert rig.engines[1].taken == [0, 1, 2, 3]
     assert not any(work.done() for work in rig.works[1:])
@@ -164,7 +167,7 @@ def test_loss_in_the_middle_of_a_change_of_plan():
     rig.submit(2)
     rig.relay.switch_over(2)
     old, new = rig.engines
-    new.works[0][1].finish(None)  # the new plan's first is done before the old plan's last
+    new.works[0][1].finish(None)  # The new plan's first operation is done before the old plan's last.
     assert rig.again() == 0
     assert old.closed.is_set()
     assert new.closed.is_set()
@@ -201,11 +204,11 @@ def test_result_that_a_lost_worker_had_a_part_in_reaches_all_to_the_bit():
         rig.relay.configure(own, rig.make, "")
         rig.submit(2)
     exact = np.frombuffer(np.random.default_rng(1).bytes(12), np.float32)
-    rigs[0].arrays[0][:] = exact  # the engine of one worker has written the result, the other one's has not
+    rigs[0].arrays[0][:] = exact  # The engine of one worker has written the result, the other one's has not.
     rigs[0].engines[-1].works[0][1].workers = 3
     rigs[0].engines[-1].works[0][1].finish(None)
     assert rigs[0].works[0].done()
-    rigs[0].arrays[0][:] = 0  # and its trainer has gone on
+    rigs[0].arrays[0][:] = 0  # Its trainer has continued and overwritten the array.
     for index, rig in enumerate(rigs):
         fewer = replace(config([1.0], [4]), shrinks=True, index=index)
         assert rig.relay.prepare_again(fewer, rig.make) == 1 - index
@@ -241,14 +244,14 @@ def test_other_collectives_are_started_again_for_the_same_workers_only(op):
 
 
 def test_what_another_worker_has_not_sent_is_not_taken_over_with_its_result() -> None:
-    """The second half of an array with feedback is each worker's own."""
+    """The second half of an array with feedback is each worker's own residual."""
     ledgers = [Ledger(replace(config([1.0], [4]), shrinks=True)) for _ in range(2)]
     arrays = [np.array([1, 2, 0, 0], np.float32), np.array([3, 4, 0, 0], np.float32)]
     kept = [
         ledger.add(Work(4, 16), array, SUM.encoded(8, 1, feedback=True), host_array(array))
         for ledger, array in zip(ledgers, arrays, strict=True)
     ]
-    arrays[0][:] = 4, 6, 0.25, -0.5  # its result, and what it has not sent
+    arrays[0][:] = 4, 6, 0.25, -0.5  # These are its result and its residual.
     ledgers[0].ended(kept[0])
     kept[1].take(kept[0].giving(True))
     assert arrays[1].tolist() == [4, 6, 0, 0]

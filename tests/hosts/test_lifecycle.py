@@ -1,4 +1,4 @@
-"""What happens to a host under a running job: an interface is made again, a process is forked from the agent's."""
+"""Changes to a host under a running job: an interface is made again, or a process is forked from the agent's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ ONE = (TreeShape(0, 1.0, True),)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("host", ["w1", "s0"])
 def test_a_job_goes_on_when_an_interface_is_made_again(make_rig: MakeRig, backend: str, host: str) -> None:
-    """In the middle of an all-reduce, and while nothing is under way; worker and parameter server alike, and the
-    switch whose port it is (the other end of a veth is made again with it)."""
+    """The interface is made again in the middle of an all-reduce and while nothing is in progress, for a worker, a
+    parameter server and the switch whose port it is (the other end of a veth is made again with it).
+    """
     rig = make_rig(ONE, rate_mbps=20, io=IoOptions(backend))
     before = tensors(1, WORKERS, 150_000)
     after = [tensor.copy() for tensor in before]

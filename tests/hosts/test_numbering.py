@@ -1,4 +1,4 @@
-"""In which order a tree carries an operation's exponents and data."""
+"""The order in which a tree carries an operation's exponents and data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _library = load(NATIVE / "worker.c", include=[NATIVE])
 
 
 def chunks(data: int, values: int, slots: int, total: int) -> list[tuple[int, int]]:
-    """Of each number in the part: exponents or data, and which of them."""
+    """Return for each number in the part whether it is exponents or data, and which of them."""
     index = ctypes.c_uint32()
     found = []
     for place in range(total):
@@ -38,7 +38,7 @@ def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values
     for place, (kind, index) in enumerate(order):
         assert _library.inart_worker_place(data, values, slots, kind, index) == place
         if kind == EXPONENTS and place > first_data:
-            # It may be `slots` - 1 after the oldest that is not answered.
+            # It may be up to `slots` - 1 after the oldest chunk that is not answered.
             first = next(i for i in range(data) if exponent_place(i) >= index * values)
             assert order.index((DATA, first)) - place >= slots
 
@@ -51,7 +51,7 @@ def test_what_fits_into_a_window_is_sent_exponents_first() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 14).map(lambda n: 1 << n), st.integers(1, 300))
 def test_everybodys_chunks_are_each_workers_in_turn(slots: int, workers: int) -> None:
-    """At least one in a quarter of the window, as the search has it; and not always the same worker's."""
+    """At least one place is in a quarter of the window, as the search assumes, and not always the same worker's."""
     period, most = _library.inart_worker_period(slots, workers), max(1, slots // 4)
     assert most / 2 < period <= most
     owners = {sequence % workers for sequence in range(period - 1, 4 * period * workers, period)}

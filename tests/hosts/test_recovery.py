@@ -1,4 +1,6 @@
-"""After all packets were lost for a while switches add up again what was lost; it does not come worker by worker."""
+"""After all packets were lost for a while, switches aggregate the lost packets again; they do not come singly from each
+worker.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) 
     works = rig.submit(after)
     server = rig.servers[0]
     wait_until(lambda: server.stats().trees[0].completed > 4 * SLOTS, "its window is open")
-    rig.switch.faults(Faults(loss=1.0), ports=[WORKERS + 1])  # to the server: sums are lost, not results
+    # These are the packets to the server: sums are lost, not results.
+    rig.switch.faults(Faults(loss=1.0), ports=[WORKERS + 1])
     wait_until(lambda: any(engine.stats().trees[0].resent_timeout for engine in rig.engines), "their windows are full")
     assert server.stats().trees[0].questions == 0, "nobody has been heard: nothing can have been asked for"
     lost = [engine.stats().trees[0] for engine in rig.engines]
@@ -41,7 +44,9 @@ def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) 
 
 
 def test_what_is_under_way_is_looked_at_without_counting_all(make_rig: Callable[..., Rig]) -> None:
-    """Every agent looks several times a second at what it waits for; that says the same as its statistics, for less."""
+    """Every agent reads its waiting operations several times a second; this agrees with its statistics and costs
+    less.
+    """
     rig = make_rig()
     agents: list[Engine | Server] = [*rig.engines, *rig.servers]
     assert all(not agent.open_chunks() for agent in agents)

@@ -1,4 +1,4 @@
-"""Operations over one engine and then over the next: none is lost, doubled, or summed under the wrong plan."""
+"""Operations run over one engine and then over the next: none is lost, doubled, or summed under the wrong plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 10.0
 
 
 class Engine:
-    """Takes operations and ends them when told."""
+    """Accepts operations and ends them when told to."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -88,7 +88,7 @@ def test_every_operation_goes_to_its_plan_in_order(before, held, ahead, after):
     rig.submit(held)
     old, new = rig.engines
     assert old.taken == list(range(before)), "held operations have not started"
-    first = before + ahead  # where the worker that is furthest ahead stands
+    first = before + ahead  # This is the position of the worker that is furthest ahead.
     rig.relay.switch_over(first)
     rig.submit(after)
     total = before + held + after

@@ -1,4 +1,4 @@
-"""A tree was led around something that failed: what was under way is sent once more, and nobody has to ask for it."""
+"""A tree was rerouted around a failure: chunks in progress are sent once more, and nobody has to ask for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RETURN, ANSWERS = 900, (901, 902, 903)
 
 
 def repaired(rig: Rig, rate_mbps: float = 0.0, results: bool = True) -> None:
-    """Everybody is told, as the controller does it."""
+    """Tell all agents, as the controller does."""
     for server in rig.servers:
         server.repaired([RepairedTree(tree.return_label, 1000.0, True, results) for tree in server.config.root_trees])
     for engine in rig.engines:
@@ -30,7 +30,7 @@ def repaired(rig: Rig, rate_mbps: float = 0.0, results: bool = True) -> None:
 
 
 def until(raw: RawSocket, enough: Callable[[list[Packet]], bool]) -> list[Packet]:
-    """Packets up to where that is enough. Raises TimeoutError."""
+    """Return packets until the condition holds. Raises TimeoutError."""
     found: list[Packet] = []
     while not enough(found):
         packet = decode(raw.recv(), VALUES)
@@ -42,9 +42,9 @@ def until(raw: RawSocket, enough: Callable[[list[Packet]], bool]) -> list[Packet
 def test_a_worker_sends_its_window_once_more_without_asking(make_rig: MakeRig) -> None:
     rig = make_rig([TreeShape()], values=VALUES, slots=SLOTS, workers=3, without=["w1", "w2", "s0", "s1"])
     raw = rig.raw_port("w0")
-    for seed in range(SLOTS):  # each an exponent chunk, and a chunk of data that has to wait for it
+    for seed in range(SLOTS):  # Each has an exponent chunk, and a chunk of data that has to wait for it.
         rig.submit(tensors(seed, 1, VALUES - 1))
-    window = list(range(0, 4, 2))  # nobody has answered yet: it begins with few
+    window = list(range(0, 4, 2))  # Nobody has answered yet, so the window begins with few chunks.
     first = until(raw, lambda found: {p.sequence for p in found if not p.resend} == set(window))
     values = {packet.sequence: packet.values for packet in first}
     repaired(rig, results=False)
@@ -62,7 +62,7 @@ def test_a_root_sends_results_once_more_that_may_be_lacking(make_rig: MakeRig) -
     tree = RootTree(0, (flow,), RETURN, ANSWERS, SLOTS, port)
     server.reconfigure(replace(server.config, epoch=epoch, root_trees=(tree,)))
     checked = Checked(3, VALUES)
-    complete = [*range(SLOTS + 5), SLOTS + 7]  # and not SLOTS + 5
+    complete = [*range(SLOTS + 5), SLOTS + 7]  # SLOTS + 5 is missing.
     for sequence in complete:
         words = checked.sent([sequence] * (VALUES - 1), range(3), 0, sequence)
         sent = Packet(flow.label, epoch, sequence, 0, unsigned(words), 0, 7)
@@ -79,7 +79,7 @@ def test_a_root_sends_results_once_more_that_may_be_lacking(make_rig: MakeRig) -
 def test_sums_are_right_whatever_was_lost_and_whenever_it_is_said(make_rig: MakeRig) -> None:
     rig = make_rig(rate_mbps=60)
     before = tensors(5, WORKERS, 60_000)
-    chunks = len(before[0]) // rig.job.workers[0].values_per_packet // 2  # of the first tree
+    chunks = len(before[0]) // rig.job.workers[0].values_per_packet // 2  # These are the chunks of the first tree.
     for share in (0.1, 0.5, 0.9):
         after = [tensor.copy() for tensor in before]
         done = [engine.stats().trees[0].answers for engine in rig.engines]
@@ -93,7 +93,7 @@ def test_sums_are_right_whatever_was_lost_and_whenever_it_is_said(make_rig: Make
         )
         rig.faults(loss=1.0)
         rig.switch.forget()
-        repaired(rig, rate_mbps=20.0)  # too early: all of it is lost as well
+        repaired(rig, rate_mbps=20.0)  # This is too early: all of it is lost as well.
         rig.faults()
         repaired(rig, rate_mbps=40.0)
         repaired(rig)

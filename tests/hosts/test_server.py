@@ -1,4 +1,4 @@
-"""The server against the model of a root (tests/model/root.py), packet by packet."""
+"""The parameter server behaves as the model of a root (tests/model/root.py), packet by packet."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ VALUES, SLOTS, WORKERS = 4, 4, 3
 PORT = udp_port(1, 0)
 EXPECTED = (1 << WORKERS) - 1
 RETURN, ANSWERS = 900, (901, 902, 903)
-# Direct flows of every worker, partial sums of all, of the first two, and of a point with one flow of two workers; a
-# complete sum of the last two.
+# There are direct flows of every worker, partial sums of all, of the first two, and of a point with one flow of two
+# workers, and a complete sum of the last two.
 FLOWS = (
     *(RootFlow(10 + worker, ((worker,),), False) for worker in range(WORKERS)),
     RootFlow(20, ((0,), (1,), (2,)), True),
@@ -37,7 +37,7 @@ def of_the_model(flow: RootFlow) -> model.RootFlow:
     return model.RootFlow(tuple(sum(1 << worker for worker in part) for part in flow.parts), flow.partial)
 
 
-# What happens: (flow, bitmap in the packet, flags, how far past the oldest incomplete chunk, a value).
+# An event is (flow, bitmap in the packet, flags, how far past the oldest incomplete chunk, a value).
 events = st.lists(
     st.tuples(
         st.sampled_from(FLOWS),
@@ -52,7 +52,7 @@ events = st.lists(
 
 
 def words_of(checked: Checked, flow: RootFlow, bitmap: int, sequence: int, value: int) -> tuple[int, ...]:
-    """What a packet of the flow carries for these parts."""
+    """Return the words that a packet of the flow carries for these contributions."""
     if sequence % 3 == 0:
         return unsigned(checked.exponents([abs(value) % 5000] * checked.data, 0, sequence))
     data = [value + position for position in range(checked.data)]
@@ -67,7 +67,7 @@ def workers_of(flow: RootFlow, bitmap: int) -> list[int]:
 def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
     server = rig.servers[0]
-    # At the switch's end of the server's link: the switch sees the answers too, and has no label for them.
+    # This is the switch's end of the server's link: the switch sees the answers too, and has no label for them.
     raw = rig.raw_port("s0")
     epochs, checked = iter(range(100, 10_000)), Checked(WORKERS, VALUES)
 
@@ -78,7 +78,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
         server.reconfigure(
             replace(server.config, epoch=epoch, root_trees=(RootTree(0, FLOWS, RETURN, ANSWERS, SLOTS, PORT),))
         )
-        while raw.recv_waiting() is not None:  # what the story before still sent
+        while raw.recv_waiting() is not None:  # These are packets that the previous example still sent.
             pass
         before, sent_before = server.stats().packets_received, server.stats().packets_sent
         ring = [model.RootSlot() for _ in range(2 * SLOTS)]
@@ -93,7 +93,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
             raw.send(packet._replace(outer=envelope(VALUES, port=PORT)).encode())
             wait_until(lambda sent=sent: server.stats().packets_received == before + sent, "the server has it")  # type: ignore[misc]
             if sequence >= oldest + SLOTS:
-                continue  # nobody's window reaches there
+                continue  # Nobody's window reaches that far.
             index = sequence % (2 * SLOTS)
             ring[index], answer = model.root_receive(ring[index], packet, of_the_model(flow), EXPECTED)
             while ring[oldest % (2 * SLOTS)].sequence == oldest and ring[oldest % (2 * SLOTS)].bitmap == EXPECTED:
@@ -103,7 +103,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
                 words = unsigned(checked.result(answer.values, 0, sequence, oldest, kind))
                 expected.append((RETURN, sequence, oldest << 32 | WORKERS, words))
         assert server.stats().trees[0].oldest_incomplete == oldest
-        # Beside the results are answers to those who ask for them once more, by their label or to all.
+        # Beside the results there are answers to hosts that ask for them once more, to one label or to all.
         found = received(raw, server.stats().packets_sent - sent_before, no_more=False)
         first = {result[1]: result for result in reversed(found)}
         assert [first[result[1]] for result in expected] == expected
@@ -114,8 +114,10 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
 
 
 def test_a_forged_first_packet_with_other_kinds_keeps_nobody_out(make_rig: Callable[..., Rig]) -> None:
-    """Somebody who knows a label sends the first packet of a chunk as what the job does not send: a maximum, a part of
-    a reduce-scatter, the whole chunk of a gather. The real packets that follow make the result, nothing waits."""
+    """A sender that knows a label sends the first packet of a chunk as one that the job does not send. It is a maximum,
+    a part of a reduce-scatter, or the whole chunk of a gather. The real packets that follow make the result, and
+    nothing waits.
+    """
     rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
     server, raw, checked = rig.servers[0], rig.raw_port("s0"), Checked(WORKERS, VALUES)
     kinds = [Flag.MAXIMUM, HostFlag.SCATTER, HostFlag.SINGLE, Flag.MAXIMUM | HostFlag.SCATTER]
@@ -136,7 +138,7 @@ def test_a_forged_first_packet_with_other_kinds_keeps_nobody_out(make_rig: Calla
 
 
 def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Rig]) -> None:
-    """130 workers behind three flows: the root tells them apart, says who is missing, and answers each."""
+    """130 workers share three flows: the root tells them apart, reports which are missing, and answers each."""
     rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
     server, raw = rig.servers[0], rig.raw_port("s0")
     first = RootFlow(20, tuple((worker,) for worker in range(64)), True)
@@ -159,26 +161,27 @@ def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Ri
     send(first, (1 << 64) - 2, 100)
     send(second, 1 | 1 << 28, 20)
     assert server.stats().trees[0].missing == ("w0", *(f"w{worker}" for worker in range(101, 128)), "w129")
-    send(second, 1 << 29, 1)  # no such part
-    send(second, 0b11, 1)  # overlaps
+    send(second, 1 << 29, 1)  # There is no such contribution.
+    send(second, 0b11, 1)  # These overlap.
     assert server.stats().trees[0].refused == 2
     send(second, (1 << 28) - 2, 3)
     send(last, 0, 4)
     assert received(raw, 0) == []
     send(first, 1, 5)
     result = checked.result(checked.sent([132] * checked.data, range(130), 0, 0), 0, 0, 1)
-    assert received(raw, 1) == [(RETURN, 0, 1 << 32 | 130, unsigned(result))]  # all chunks before 1 are complete
+    assert received(raw, 1) == [(RETURN, 0, 1 << 32 | 130, unsigned(result))]  # All chunks before 1 are complete.
     send(first, 1 << 63, 0, int(Flag.RESEND))
     assert [label for label, _, _, _ in received(raw, 1)] == [answers[63]]
-    send(second, 1, 0, int(Flag.RESEND))  # not the only one who lacks it: all get it, once
+    send(second, 1, 0, int(Flag.RESEND))  # It is not the only worker that lacks the result: all get it, once.
     send(first, 1, 0, int(Flag.RESEND))
     assert [label for label, _, _, _ in received(raw, 1)] == [RETURN]
 
 
 def received(raw: RawSocket, count: int, no_more: bool = True) -> list[tuple[int, int, int, tuple[int, ...]]]:
-    """(label, sequence, bitmap, values) of the results among `count` packets (the others are questions). `no_more`:
-    that no more results have come is checked; else those that have are taken, too (a result that somebody asks for
-    once more comes in its turn)."""
+    """Return (label, sequence, bitmap, values) of the results among `count` packets (the others are questions).
+    `no_more`: check that no more results have arrived; otherwise those that have are taken, too (a result that somebody
+    asks for once more comes in its turn).
+    """
     packets = [decode(raw.recv(), VALUES) for _ in range(count)]
     while (frame := raw.recv_waiting()) is not None:
         packets.append(decode(frame, VALUES))

@@ -1,4 +1,4 @@
-"""How a tensor is cut over the trees."""
+"""The division of a tensor among the trees."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_tree_of_the_largest_share_takes_part_in_everything(chunks: int, sha
 
 
 def done_at(counts: list[int], shares: list[float], workers: int) -> float:
-    """When the last tree is, in chunks' times."""
+    """Return when the last tree is done, in chunks' times."""
     pairs = zip(counts, shares, strict=True)
     return max((workers * count + 1) / share for count, share in pairs if count) * sum(shares)
 
@@ -45,7 +45,7 @@ def done_at(counts: list[int], shares: list[float], workers: int) -> float:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 1_000), shares_of, st.integers(2, 16))
 def test_each_turn_goes_where_it_is_done_first(turns: int, shares: list[float], workers: int) -> None:
-    """What is found at once is what one turn after the other would find."""
+    """The closed form finds what a search of one turn after the other would find."""
     counts = [0] * len(shares)
     for _ in range(turns):
         counts[min(range(len(shares)), key=lambda tree: ((counts[tree] + 1 + 1 / workers) / shares[tree], tree))] += 1
@@ -55,7 +55,7 @@ def test_each_turn_goes_where_it_is_done_first(turns: int, shares: list[float], 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 10_000_000), shares_of, st.integers(2, 16))
 def test_no_tree_is_done_long_after_the_others(turns: int, shares: list[float], workers: int) -> None:
-    """At most a turn of each tree after all would be done if turns could be cut."""
+    """The result is at most a turn of each tree later than if turns could be divided."""
     counts = turn_counts(turns, shares, workers)
     assert sum(counts) == turns and min(counts) >= 0
     assert counts[shares.index(max(shares))] >= 1
@@ -63,7 +63,9 @@ def test_no_tree_is_done_long_after_the_others(turns: int, shares: list[float], 
 
 
 def test_a_slow_tree_has_no_turn_of_a_small_tensor() -> None:
-    """A layer's all-gather over a plan with eight trees: the slowest had a turn, and took half as long again."""
+    """In a layer's all-gather over a plan with eight trees, the slowest tree once had a turn and took half as long
+    again.
+    """
     shares = [0.292, 0.292, 0.133, 0.008, 0.067, 0.042, 0.054, 0.112]
     assert done_at(chunk_counts(97, shares), shares, 8) > 1.4 * 97 * 8
     assert done_at(turn_counts(97, shares, 8), shares, 8) < 1.05 * 97 * 8

@@ -1,4 +1,4 @@
-"""A worker that begins an operation while the job does not run: it waits, or is told at once, as it asks."""
+"""A worker that begins an operation while the job does not run either waits or gets an error at once, as it asks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Summing(Engine):
 
 
 class Waiting(Agent):
-    """Of a job without a controller: what it would say, the test says. tried: an operation was begun in vain."""
+    """An agent of a job without a controller: the test sends what a controller would.
+
+    tried: an operation was begun in vain.
+    """
 
     def __init__(self, folder: Path, operation_timeout: float = SECONDS) -> None:
         self.tried = threading.Event()
@@ -63,7 +66,7 @@ def agent(tmp_path: Path) -> Iterator[Waiting]:
 
 
 def test_an_all_reduce_begun_between_two_epochs_is_done_in_the_next(agent: Waiting) -> None:
-    """A worker was lost and is back; the controller has begun an epoch, of which this worker has not heard yet."""
+    """A worker was lost and is back; the controller has begun an epoch of which this worker has not heard yet."""
     agent.on_configuration(CONFIG)
     agent.on_abort("w2 is gone (its connection ended)", ("w2",))
     with pytest.raises(AbortedError):

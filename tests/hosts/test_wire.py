@@ -1,4 +1,4 @@
-"""Scapy's packet and the C engines' packet are the same: each side speaks to an agent in place of the other."""
+"""Scapy's packets and the C engines' packets are the same: each side speaks to an agent in place of the other."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
     assert words[6:] == [0, *agreed, *[0] * (DATA - 11)], "nobody has NaN, and two exponents"
     server.send(result(exponents, checked.result(exponents.values, tree.tree, 0, 0, Flag.MAXIMUM)))
     sent: dict[int, Any] = {}
-    while len(sent) < len(chunks):  # a packet that the machine was too busy for comes again, later
+    while len(sent) < len(chunks):  # A packet that the machine was too busy for comes again later.
         data = sent_by_engine(server)
-        if data.sequence != exponents.sequence:  # they too
+        if data.sequence != exponents.sequence:  # Exponents may come again, too.
             sent.setdefault(data.sequence, data)
     assert set(sent) == {1, 2}
     for number, chunk in enumerate(chunks):
@@ -157,6 +157,6 @@ def test_a_rig_has_the_switch_without_the_faults_of_the_one_before(make_rig: Cal
     make_rig(DIRECT, **alone).faults(loss=1.0, duplicate=1.0, reorder=1.0, delay_seconds=1.0, hold_seconds=1.0)
     rig = make_rig(DIRECT, **alone)
     sender, receiver, tree = rig.raw("w0"), rig.raw("s0"), rig.job.workers[0].worker_trees[0]
-    for sequence in range(8):  # each comes once, in order
+    for sequence in range(8):  # Each packet comes once and in order.
         sender.send(bytes(packet([1] * VALUES, job=7, label=tree.up_label, epoch=1, sequence=sequence, port=tree.port)))
     assert [sent_by_engine(receiver).sequence for _ in range(8)] == list(range(8))

@@ -1,5 +1,6 @@
-"""The command `inart`: after `make setup`, on a node that has only the base distribution, and told once where the
-controller is."""
+"""The command `inart` works after `make setup`, on a node that has only the base distribution, and once it knows where
+the controller is.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ import pytest
 from inart import __version__
 from tests.install.test_wheel import ROOT, run
 
-SETUPTOOLS = "setuptools==84.2.1"  # as in requirements.txt
+SETUPTOOLS = "setuptools==84.2.1"  # The version is that of requirements.txt.
 COPIED = ("setup.sh", "setup.py", "pyproject.toml", "README.md")
 
-# Python with what the base distribution brings, and no extra's packages.
+# This environment has Python with the packages of the base distribution and of no extra.
 BASE = """
 import sys
 EXTRAS = {"networkx", "scipy", "p4runtime", "p4", "pyomo", "highspy", "matplotlib", "cryptography", "grpc_health",
@@ -61,7 +62,7 @@ def test_who_asks_a_controller_is_told_once_where_it_is(words: tuple[str, ...]) 
 
 @pytest.mark.timeout(300)
 def test_setup_brings_the_command(tmp_path: Path) -> None:
-    """`make setup` in a copy of the repository whose requirements are few; again, there is nothing to do."""
+    """`make setup` works in a copy of the repository with few requirements; run again, it has nothing to do."""
     if shutil.which("mnexec") is None:
         pytest.skip("Debian packages are missing, which setup.sh would install")
     names = run("git", "ls-files", "inart", "controlplane", "p4src/*.py", "p4src/protocol.json", cwd=ROOT).splitlines()

@@ -1,4 +1,4 @@
-"""What a release says of itself agrees: versions, what to cite, and what the tests need."""
+"""The parts of a release agree: versions, the citation file, and the requirements of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The systemd units and the container file in examples/services: what they start takes these options."""
+"""The systemd units and the container file in examples/services: the programs that they start accept these options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The distribution as people install it: a wheel in fresh environments, from another folder, without a compiler."""
+"""The distribution as people install it: a wheel in fresh environments, used from another folder, without a
+compiler.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from inart.command import VERBS, main
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PROTOBUFS = ("4.25.8", "6.33.0")
-"""Beside the newest, which pip takes by itself."""
+"""These are tested besides the newest, which pip takes by itself."""
 
-pytestmark = pytest.mark.timeout(600)  # a package index may be slow, and pip gives up by itself
+pytestmark = pytest.mark.timeout(600)  # A package index may be slow, and pip gives up by itself.
 
 
 def run(*command: object, **options) -> str:
@@ -29,7 +31,7 @@ def run(*command: object, **options) -> str:
 
 
 def install(python: Path, *what: object) -> None:
-    """pip install; skips where there is no package index."""
+    """Run pip install; skip the test where there is no package index."""
     words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     if done.returncode and re.search("Could not find a version|ConnectionError|Max retries", done.stderr):
@@ -39,7 +41,7 @@ def install(python: Path, *what: object) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from what git has (and what it does not ignore), as from a fresh clone."""
+    """Build the wheel from the files that git has (and does not ignore), as from a fresh clone."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
@@ -47,14 +49,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-    # With the setuptools that are here: no build environment is downloaded.
+    # The installed setuptools builds it: no build environment is downloaded.
     script = "from setuptools import build_meta as b; print(b.build_wheel('..'))"
     made = run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
     return folder / made
 
 
 def interpreter(version: str) -> str:
-    """An executable of this Python version: on PATH, or pyenv's."""
+    """Return an executable of this Python version: on PATH, or pyenv's."""
     pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
     for candidate in (shutil.which(f"python{version}"), *pyenv):
         if candidate and subprocess.run([candidate, "-c", "import venv, ensurepip"], check=False).returncode == 0:
@@ -73,7 +75,7 @@ print(inart.__version__, inart.__file__)
 
 
 def use(python: Path, folder: Path, **more: str) -> None:
-    """Engines load without a compiler or a cache, and the command answers, from a folder that is not the repository."""
+    """Engines load without a compiler or a cache, and the command answers, in a folder that is not the repository."""
     environment = {"PATH": str(python.parent), "CC": "/nonexistent", "INART_CACHE": "/nonexistent", "HOME": str(folder)}
     environment |= more
     version, where = run(python, "-c", USE, cwd=folder, env=environment).split()
@@ -94,7 +96,7 @@ def use(python: Path, folder: Path, **more: str) -> None:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment that has the wheel."""
+    """Return the Python of a fresh environment that has the wheel."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder)
     install(folder / "bin" / "python", wheel)

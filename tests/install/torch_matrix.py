@@ -44,7 +44,7 @@ def run(*command: object, **options) -> subprocess.CompletedProcess[str]:
 
 
 def interpreter(version: str) -> str | None:
-    """On PATH, or pyenv's."""
+    """Return the interpreter of this version on PATH, or pyenv's."""
     pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
     for candidate in (shutil.which(f"python{version}"), *map(str, pyenv)):
         if candidate and run(candidate, "-c", "import venv, ensurepip").returncode == 0:
@@ -53,7 +53,7 @@ def interpreter(version: str) -> str | None:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Of what git has. Raises RuntimeError."""
+    """Build a wheel of the files that git has. Raises RuntimeError."""
     source = folder / "source"
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
     for name in names:
@@ -71,7 +71,7 @@ def pinned(name: str, version: str) -> str:
 
 
 def trial(wheel: Path, folder: Path, python: str, torch: str, protobuf: str) -> dict[str, str]:
-    """One environment, by column."""
+    """Test one environment and return its row of the table by column."""
     row = {"python": python, "torch": torch, "protobuf": protobuf}
     found = interpreter(python)
     if found is None:

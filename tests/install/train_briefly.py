@@ -1,9 +1,5 @@
-"""Does it train with the torch, Python and protobuf of this environment? Two processes, without a network.
-
-    python train_briefly.py
-
-One JSON object: versions, and for hook, backend and FSDP2 "ok" or what went wrong. The hook gets an agent that sums
-over gloo; the backend finds no controller, and falls back. Needs nothing but the distribution and torch.
+"""Checks whether training works with the torch, Python and protobuf of this environment: two processes, without a
+network.
 """
 
 from __future__ import annotations
@@ -153,7 +149,7 @@ def fsdp2(rank: int, store: str) -> None:
 
 
 def run(part: str) -> str:
-    """Both ranks of one part, as processes: "ok", or the last line of what went wrong."""
+    """Run both ranks of one part as processes; returns "ok" or the last line of the error."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, os.path.abspath(__file__), part]
         started = [
@@ -181,7 +177,7 @@ def main() -> int:
         torch.set_num_threads(1)
         parts[sys.argv[1]](int(sys.argv[2]), sys.argv[3])
         sys.stderr.flush()
-        os._exit(0)  # some versions of torch wait for what a daemon thread holds
+        os._exit(0)  # Some versions of torch wait for something that a daemon thread holds.
     import google.protobuf
     import torch
 

@@ -1,4 +1,6 @@
-"""Parts of the C code by themselves, under sanitizers of addresses and undefined behaviour: what seldom shows."""
+"""Parts of the C code by themselves, under the sanitizers of addresses and undefined behaviour, in cases that rarely
+occur.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ SWITCH = ("full_is_not_refused", "events_have_a_limit_in_bytes")
 
 @pytest.fixture(scope="module")
 def compiler() -> list[str]:
-    """The compiler with what it can check."""
+    """Return the compiler and the sanitizers that it has."""
     path = shutil.which("cc")
     if path is None:
         pytest.skip("there is no C compiler (cc)")
@@ -37,7 +39,7 @@ def compiler() -> list[str]:
 
 
 def build(compiler: list[str], output: Path, *arguments: object) -> Path:
-    """A program of this folder."""
+    """Build a program of this folder."""
     command = [*compiler, f"-I{HERE}", "-o", str(output), *map(str, arguments), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

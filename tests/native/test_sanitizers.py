@@ -1,4 +1,6 @@
-"""A whole job under sanitizers, in short; `make sanitize` does more. And that the sanitizers would find something."""
+"""A whole job under sanitizers in a short run (`make sanitize` does more), and a check that the sanitizers find
+defects.
+"""
 
 from __future__ import annotations
 

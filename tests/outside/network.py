@@ -1,7 +1,5 @@
-"""Nodes with an agent each, one parameter server, and a switch in software between them: what others' suites run on.
-
-The ranks of a suite run outside the namespaces and talk gloo over loopback; each reaches "its" node's agent over a Unix
-socket, and what the agents send goes through the switch.
+"""Nodes with an agent each, one parameter server, and a software switch between them, on which other projects' test
+suites run.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ RATE_MBPS = 400
 
 
 class Nodes:
-    """Nodes w0, w1, ... with agents that listen, and a parameter server; ends all of it when it is closed.
+    """Nodes w0, w1, ... with agents that listen, and a parameter server; closing it ends all of them.
 
     Attributes:
         agents: where each node's agent listens ("unix:/path"), for `BackendOptions(agent=...)` or $INART_AGENT.
@@ -50,22 +48,27 @@ class Nodes:
         return f"unix:{path}"
 
     def _start(self, node: str, *command: str) -> None:
-        """A module of ours on a node. What it says goes to a file: a pipe that nobody reads fills up in a long run."""
+        """Start a module of ours on a node.
+
+        Its output goes to a file, since a pipe that nobody reads fills up in a long run.
+        """
         words = ["ip", "netns", "exec", self._namespaces.hosts[node], sys.executable, "-m", *command]
         with open(f"{self._folder.name}/{node}.log", "wb") as log:
             self._processes.append(subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT))
 
     def log(self) -> str:
-        """What agents, parameter server and controller said."""
+        """Return the output of agents, parameter server and controller."""
         parts = [f"{path.name}: {path.read_text()}" for path in sorted(Path(self._folder.name).glob("*.log"))]
         return "\n".join([*parts, *self.network.log])
 
     def added(self) -> int:
-        """How many chunks the switch has completed: more than before means that something went through it."""
+        """Return how many chunks the switch has completed; a higher value than before means that data went through
+        it.
+        """
         return self._switch.verdicts()["completed"]
 
     def close(self) -> None:
-        """Again, or after a start that failed: what there is."""
+        """End everything that was started; may be called again, or after a start that failed."""
         for process in self._processes:
             process.kill()
             process.wait()

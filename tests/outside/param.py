@@ -21,8 +21,10 @@ OPTIONS = ["--b", "64K", "--e", "1M", "--f", "4", "--n", "5", "--w", "2", "--z",
 
 
 def bench(folder: Path, collective: str, nodes: Nodes, options: list[str]) -> tuple[str, int]:
-    """What rank 0 prints, and how many chunks the switch completed meanwhile. Raises RuntimeError when a rank fails, or
-    PARAM finds a wrong result."""
+    """Return rank 0's output and how many chunks the switch completed meanwhile.
+
+    Raises RuntimeError when a rank fails, or when PARAM finds a wrong result.
+    """
     before = nodes.added()
     arguments = [str(folder), "--backend", "inart", "--device", "cpu", "--collective", collective, *options]
     script = Path(__file__).with_name("param_rank.py")

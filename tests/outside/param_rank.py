@@ -13,7 +13,7 @@ def main() -> None:
     package = types.ModuleType("param_bench")
     package.__path__ = [folder]
     sys.modules["param_bench"] = package
-    importlib.import_module("worker_agent.torch.backend")  # registers "inart"
+    importlib.import_module("worker_agent.torch.backend")  # This registers "inart".
     known = importlib.import_module("param_bench.train.comms.pt.pytorch_backend_utils")
     known.supportedC10dBackends.append("inart")
     importlib.import_module("param_bench.train.comms.pt.comms").main()

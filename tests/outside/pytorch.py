@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 RANKS = 4
-"""As CI of PyTorch has it, so tests that need two groups of several ranks are skipped; they run with 8."""
+"""PyTorch's CI uses this number, so tests that need two groups of several ranks are skipped; they run with 8."""
 
 PASSED, SKIPPED, DIFFERENT, NEITHER = "passed", "skipped", "different", "fails with gloo, too"
 
@@ -36,13 +36,15 @@ EXPLAINED: dict[str, str] = {
     "test_monitored_barrier_failure_order": _BY_NAME,
     "test_monitored_barrier_wait_all_ranks": _BY_NAME,
 }
-"""Tests that gloo passes and our backend does not, and why: the reason is in the suite or in PyTorch."""
+"""Maps tests that gloo passes and our backend does not to the reason, which lies in the suite or in PyTorch."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one test. reason: why it was skipped, or the last line of what it failed with. through: chunks that the switch
-    added up meanwhile."""
+    """The outcome of one test.
+
+    reason: why it was skipped, or the last line of its error. through: chunks that the switch aggregated meanwhile.
+    """
 
     name: str
     outcome: str
@@ -53,19 +55,20 @@ class Outcome:
 
 @contextmanager
 def environment(named: str, ranks: int) -> Iterator[None]:
-    """What the suite reads when it is imported, and what its processes are to have. named: what it is told the backend
-    is. What it prints goes to stderr."""
+    """Set the environment that the suite reads when it is imported and that its processes inherit. named: the name of
+    the backend that the suite is told. Its output goes to stderr.
+    """
     with tempfile.TemporaryDirectory(prefix="inart-outside-") as folder:
         os.mkdir(f"{folder}/barrier")
         os.environ.update(BACKEND=named, WORLD_SIZE=str(ranks), TEMP_DIR=folder, OMP_NUM_THREADS="1")
-        # The suite waits so long for a test before it gives it up; its own default is 300 s.
+        # The suite waits this long for a test before it gives it up; its own default is 300 s.
         os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
         with redirect_stdout(sys.stderr):
             yield
 
 
 def run_one(name: str, nodes: Any) -> Outcome:
-    """A test over our backend, and where it fails over gloo."""
+    """Run a test over our backend, and over gloo when it fails."""
     from tests.outside import pytorch_ranks
 
     before, began = nodes.added(), time.monotonic()
@@ -91,7 +94,9 @@ def _judge(result: Any) -> tuple[str, str]:
 
 
 def _gist(traceback: str) -> str:
-    """The first error that a rank reported, in a line; with $INART_OUTSIDE_VERBOSE the whole of it goes to stderr."""
+    """Return the first error that a rank reported, in one line; with $INART_OUTSIDE_VERBOSE the whole of it goes to
+    stderr.
+    """
     if os.environ.get("INART_OUTSIDE_VERBOSE"):
         print(traceback, file=sys.stderr)
     lines = [line.strip() for line in traceback.splitlines() if line.strip()]
@@ -103,7 +108,7 @@ def _gist(traceback: str) -> str:
 def suite(
     only: str | None, named: str = "gloo", ranks: int = RANKS, say: Any = lambda outcome: None
 ) -> list[Outcome]:
-    """Run what matches `only` (a name, or a pattern with * and ?; several with commas); None: all of it."""
+    """Run the tests that match `only` (a name, or a pattern with * and ?; several with commas); None: all of them."""
     with environment(named, ranks):
         from tests.outside import pytorch_ranks
         from tests.outside.network import Nodes
@@ -121,12 +126,12 @@ def suite(
 
 
 def unexplained(outcomes: list[Outcome]) -> list[Outcome]:
-    """Differences for which EXPLAINED has nothing."""
+    """Return differences that EXPLAINED does not list."""
     return [one for one in outcomes if one.outcome == DIFFERENT and one.name not in EXPLAINED]
 
 
 def report(outcomes: list[Outcome]) -> dict[str, Any]:
-    """As --json prints it."""
+    """Return the outcomes as --json prints them."""
     import torch
 
     found = [asdict(one) | {"why": EXPLAINED.get(one.name, "")} for one in outcomes]

@@ -29,7 +29,7 @@ TRUE_GLOO = "INART_OUTSIDE_TRUE_GLOO"
 AGENTS = "INART_OUTSIDE_AGENTS"
 
 if os.environ["BACKEND"] == NAME:
-    # What torch_ucc and others do: the suite asks these sets what a backend can.
+    # torch_ucc and others do the same: the suite asks these sets what a backend can do.
     for feature in ("ddp", "subgroup", "plugin"):
         DistTestCases.backend_feature[feature].add(NAME)
 
@@ -40,24 +40,29 @@ processes.set_forkserver_preload(["tests.outside.pytorch_ranks"])
 
 
 class TestInArt(TestDistBackend, DistributedTest._DistTestBase):
-    """The suite. A method run on the main process starts the ranks and waits for them, as MultiProcessTestCase does."""
+    """The suite.
+
+    A method that runs on the main process starts the ranks and waits for them, as MultiProcessTestCase does.
+    """
 
     def setUp(self) -> None:
         super().setUp()
         self._start_processes(self._rank)
 
     def _rank(self, *, target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `multiprocessing.Process` would make, with this process's environment: it changes from test to test."""
+        """Return what `multiprocessing.Process` would, with the current environment of this process, which changes from
+        test to test.
+        """
         return processes.Process(target=run_rank, name=name, args=(dict(os.environ), *args), kwargs=kwargs)
 
 
 def names() -> list[str]:
-    """Of all tests, by the alphabet."""
+    """Return the names of all tests in alphabetical order."""
     return unittest.TestLoader().getTestCaseNames(TestInArt)
 
 
 def run_rank(environment: dict[str, str], rank: int, *args: Any, **kwargs: Any) -> None:
-    """One rank of one test."""
+    """Run one rank of one test."""
     os.environ.update(environment)
     faulthandler.enable()
     if os.environ.get(TRUE_GLOO) != "1":
@@ -67,7 +72,7 @@ def run_rank(environment: dict[str, str], rank: int, *args: Any, **kwargs: Any) 
 
 
 def replace_gloo() -> None:
-    """From now on a process group whose backend nobody names, and a default group, is ours, also for small tensors."""
+    """Make "inart" the backend of process groups that name none and of the default group, also for small tensors."""
     warnings.filterwarnings("ignore", category=worker_agent.torch.hook.FallbackWarning)
     options = BackendOptions(smallest=1, timeout=30.0)
     init_process_group, new_group = dist.init_process_group, dist.new_group
@@ -84,7 +89,7 @@ def replace_gloo() -> None:
 
 
 def main(name: str) -> unittest.TestResult:
-    """Run one test; what unittest says of it."""
+    """Run one test and return unittest's result."""
     result = unittest.TestResult()
     TestInArt(name).run(result)
     return result

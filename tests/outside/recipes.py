@@ -29,24 +29,24 @@ BUILD = "from deepspeed.comm.torch import build_shm_op; build_shm_op()"
 
 
 def folder() -> Path:
-    """Of the environment with others' packages."""
+    """Return the folder of the environment with the other projects' packages."""
     return Path(os.environ.get("INART_OUTSIDE") or Path.home() / ".cache" / "inart" / "outside")
 
 
 def compiled() -> bool:
-    """Whether DeepSpeed finds the part of it that it compiles, where torch keeps such parts."""
+    """Return whether DeepSpeed finds its compiled part where torch keeps such parts."""
     kept = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")
     return any(kept.glob("**/deepspeed_shm_comm.so"))
 
 
 def interpreter() -> str:
-    """The Python that has the packages: that environment's where there is one, else this one."""
+    """Return the Python that has the packages: that environment's where there is one, else this one."""
     there = folder() / "bin" / "python"
     return str(there) if there.exists() else sys.executable
 
 
 def missing(*modules: str) -> str:
-    """Why a recipe cannot run here, in words; empty when it can."""
+    """Return in words why a recipe cannot run here; empty when it can."""
     code = f"import importlib.util as u; print(*[m for m in {modules!r} if u.find_spec(m) is None])"
     absent = subprocess.run([interpreter(), "-c", code], capture_output=True, text=True, check=True).stdout.split()
     if "deepspeed" in modules and not absent and not compiled():
@@ -62,20 +62,22 @@ def version(package: str) -> str:
 
 
 def install(where: Path) -> None:
-    """An environment that sees this one's packages and has the others' beside them."""
+    """Make an environment that sees this one's packages and has the other projects' beside them."""
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     python = str(where / "bin" / "python")
     theirs = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     Path(theirs, "inart-base.pth").write_text(sysconfig.get_path("purelib") + "\n")
     subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", str(PACKAGES)], check=True)
-    # Each rank would do it, and wait for the other.
+    # Otherwise each rank would compile it and wait for the other.
     subprocess.run([python, "-c", BUILD], check=True)
 
 
 def run(recipe: str, *arguments: str, agents: list[str], script: Path | None = None) -> list[str]:
-    """A recipe on a rank for each agent; what each wrote to stdout. Raises RuntimeError with what they said when one
-    fails."""
+    """Run a recipe with a rank for each agent; returns what each wrote to stdout.
+
+    Raises RuntimeError with their output when one fails.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -111,7 +113,7 @@ def run(recipe: str, *arguments: str, agents: list[str], script: Path | None = N
 
 
 def losses(output: str) -> list[float]:
-    """What a recipe prints last."""
+    """Return the last line that a recipe prints."""
     return json.loads([line for line in output.splitlines() if line.startswith("[")][-1])
 
 

@@ -1,4 +1,4 @@
-"""A part of PyTorch's own distributed suite, over our backend: all of it is `python -m tests.outside.pytorch`."""
+"""A part of PyTorch's own distributed suite over our backend; ``python -m tests.outside.pytorch`` runs all of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_part_of_pytorchs_suite_passes_through_the_switch():
         pytest.skip("needs root: network namespaces")
     pytest.importorskip("expecttest", reason="torch.testing needs expecttest: pip install -r requirements.txt")
     command = [sys.executable, "-m", "tests.outside.pytorch", "--only", PART, "--json"]
-    # A process of its own: the suite reads the environment when it is imported.
+    # It runs in a process of its own because the suite reads the environment when it is imported.
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Recipes for others' trainers train through the switches, with the losses that gloo gives."""
+"""Recipes for other projects' trainers train through the switches, with the losses that gloo gives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nodes() -> Iterator[Nodes]:
 def test_a_recipe_trains_as_over_gloo(recipe, request):
     if why := recipes.missing(*NEEDS[recipe]):
         pytest.skip(why)
-    nodes = request.getfixturevalue("nodes")  # not made for tests that are skipped
+    nodes = request.getfixturevalue("nodes")  # The nodes are not made for tests that are skipped.
     before = nodes.added()
     mine, theirs = (recipes.losses(recipes.run(recipe, name, agents=nodes.agents)[0]) for name in ("inart", "gloo"))
     assert len(mine) >= 6
