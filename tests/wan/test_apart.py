@@ -1,4 +1,4 @@
-"""What a run's links carried, taken apart, from counters that a hand has made."""
+"""The analysis of what a run's links carried, on counters made by hand."""
 
 import pytest
 
@@ -25,13 +25,14 @@ def test_parts_of_a_link_sum_to_one_and_say_when_it_was_idle():
     own = stream + -(-stream // segment) * FRAME_HEADERS
     acknowledgements = 5_000
     links = {("dc1", "dc0"): 4.0, ("dc0", "dc1"): 8.0}
-    # The link from dc1 begins after 0.2 s, carries all in 0.9 s, and is idle at the end; the other is twice as fast.
+    # The link from dc1 begins after 0.2 s, carries everything in 0.9 s, and is idle at the end; the other is twice as
+    # fast.
     samples = []
     for k in range(14):
         part = min(1.0, max(0.0, (k * 0.1 - 0.2) / 0.9))
         sent = counters(round(part * (own + acknowledgements)))
         samples.append((100 + k * 0.1, {("dc1", "dc0"): sent, ("dc0", "dc1"): counters(0)}))
-    (parts,) = taken_apart(TASK, (100.0, 101.2), samples, links, segment)  # the fast one is not filled
+    (parts,) = taken_apart(TASK, (100.0, 101.2), samples, links, segment)  # The fast link is not filled.
     assert parts.link == ("dc1", "dc0") and parts.planned == 1.0
     capacity = 4e6 / 8 * 1.2
     assert parts.payload == pytest.approx(4 * VALUES / capacity)

@@ -1,4 +1,4 @@
-"""APSP against enumeration, its own bound, and small networks whose answer is known."""
+"""APSP compared with enumeration, with its own bound, and on small networks whose answer is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.controlplane.instances import examples
 
 @st.composite
 def networks(draw: st.DrawFn, largest: int = 5) -> nx.DiGraph:
-    """Connected, both directions of each link, bandwidths 1 to 9."""
+    """Return a connected graph with both directions of each link and bandwidths from 1 to 9."""
     n = draw(st.integers(1, largest))
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     graph = nx.DiGraph()
@@ -33,7 +33,9 @@ def networks(draw: st.DrawFn, largest: int = 5) -> nx.DiGraph:
 
 
 def check(placement: apsp.Placement, graph: nx.DiGraph, volume: float, delay: apsp.Delay) -> None:
-    """Every node has one path to the root; the bandwidths fit on all links and give everybody the same time."""
+    """Check that every node has one path to the root, and that the bandwidths fit on all links and give every node the
+    same time.
+    """
     assert set(placement.paths) == set(graph.nodes) - {placement.root}
     load: dict[tuple[int, int], float] = {}
     for node, path in placement.paths.items():
@@ -66,7 +68,7 @@ def test_placements_are_feasible_and_the_exact_one_is_the_best_of_all(
 
 
 def test_a_root_that_cannot_win_is_left_out_even_where_the_solvers_presolve_fails() -> None:
-    """HiGHS 1.15's presolve says of one of these roots' programs that it is solved, with a row broken by 1."""
+    """For one of these roots' programs HiGHS 1.15's presolve claims a solution with a row violated by 1."""
     graph = netstorm_draw(np.random.default_rng(23))
     members = list(graph)[::2]
     exact = apsp.place_exactly(graph, 1.0, roots=members, sources=members, delay="fluid", most_paths=60)
@@ -170,7 +172,9 @@ def test_an_unknown_reading_is_refused() -> None:
 @settings(max_examples=examples(25), deadline=None)
 @given(networks(6), st.sampled_from(["stored", "fluid"]))
 def test_roundings_stay_within_theorem_2(graph: nx.DiGraph, delay: apsp.Delay) -> None:
-    """It promises that with probability 1 - 1 / n^2; Chernoff's bound is far from tight, so that all do."""
+    """The algorithm promises that with probability 1 - 1 / n^2; since Chernoff's bound is far from tight, all runs hold
+    here.
+    """
     root = 0
     choices = apsp.paths_to(graph, root)
     shares, least = apsp.relaxed(graph, choices, delay)

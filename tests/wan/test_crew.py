@@ -1,4 +1,4 @@
-"""CREW's decisions against the LP and brute force, and the training policy against closed forms."""
+"""CREW's decisions compared with the LP and brute force, and the training policy with closed forms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ matrices = st.integers(2, 7).flatmap(
 
 
 def lp_time(matrix: np.ndarray, members: list[int]) -> float | None:
-    """LP (2) as printed, by a solver: minimise t1 + t2, x_j <= a_j t1, x_j <= c_j t2, sum x = 1."""
+    """Return the solver's optimum of LP (2) as printed: minimise t1 + t2, x_j <= a_j t1, x_j <= c_j t2, sum x = 1."""
     m = crew.mesh(matrix)
     a, c = m[members].min(axis=0), m[:, members].min(axis=1)
     n = len(m)
@@ -65,7 +65,7 @@ def test_closed_form_is_the_lp_optimum(matrix: np.ndarray, data: st.DataObject) 
 
 
 def own_links(matrix: np.ndarray) -> Links:
-    """Every connection has a link to itself."""
+    """Return a matrix in which every connection has a link to itself."""
     nodes = [f"h{k}" for k in range(len(matrix))]
     pairs = {(u, v): [u, v] for u in nodes for v in nodes if u != v}
     return Links(nodes, pairs, {(u, v): float(matrix[int(u[1:]), int(v[1:])]) for u, v in pairs})
@@ -87,7 +87,7 @@ def test_a_row_for_each_link_is_lp_2_where_connections_share_none(matrix: np.nda
 
 
 def line(*mbps: float) -> Links:
-    """h0 - h1 - h2 .., each link with its rate both ways."""
+    """Return a line of hosts h0, h1, h2, ..., each link with its rate both ways."""
     nodes = [f"h{k}" for k in range(len(mbps) + 1)]
     step = {True: 1, False: -1}
     routes = {
@@ -99,8 +99,8 @@ def line(*mbps: float) -> Links:
 
 
 def test_where_connections_share_a_link_the_split_counts_all_of_them() -> None:
-    # h0, h1 and, beyond them, h2 and h3: LP (2) takes what h0 sends to h1, h2 and h3 for three ways of 10 and 5. It is
-    # one link, and what does not cross it costs nothing.
+    # The hosts are h0, h1 and, beyond them, h2 and h3. LP (2) takes h0's traffic to h1, h2 and h3 for three ways of 10
+    # and 5. It is one link, and traffic that does not cross it costs nothing.
     links = line(10, 5, 5)
     assert crew.optimal_split(links.narrowest(), [0, 1]).weights[2:].sum() == pytest.approx(1 / 3)
     shared = links.split([0, 1], range(4))
@@ -108,7 +108,8 @@ def test_where_connections_share_a_link_the_split_counts_all_of_them() -> None:
     assert shared.time == pytest.approx(2 * 0.5 / 10)
     for members in ([0, 1], [0, 3], [0, 1, 2, 3]):
         together, apart = links.split(members, range(4), pipelined=True).time, links.split(members, range(4)).time
-        assert apart / 2 - 1e-9 <= together <= apart + 1e-9  # both phases at once: between the longer and the sum
+        # With both phases at once, the time is between the longer phase and the sum.
+        assert apart / 2 - 1e-9 <= together <= apart + 1e-9
 
 
 def test_the_policy_follows_what_the_network_tells_of_links() -> None:
@@ -121,7 +122,7 @@ def test_the_policy_follows_what_the_network_tells_of_links() -> None:
         policy.handle(Changed(*link, 10.0), 1.0)
     assert policy.belief[0, 2] == policy.belief[2, 0] == 10.0 and policy.belief[1, 2] == 100.0
     assert links.split([0, 2], range(3)).time == pytest.approx(10 * before)
-    policy.handle(Changed("h0", "h2", 1.0), 2.0)  # no link
+    policy.handle(Changed("h0", "h2", 1.0), 2.0)  # h0 and h2 have no link.
     assert policy.belief[0, 2] == 10.0
 
 
@@ -182,14 +183,14 @@ def test_rearrangement_moves_no_chunk_without_need(n: int, chunks: int, data: st
     for was, now in zip(first, flat, strict=True):
         kept = was & now
         assert len(kept) == min(len(was), len(now))
-        assert not kept or max(kept) < min(was - now, default=chunks)  # the largest indexes leave
+        assert not kept or max(kept) < min(was - now, default=chunks)  # The largest indexes leave.
 
 
 def test_replacement_takes_the_least_loaded_connected_worker() -> None:
     matrix = np.full((5, 5), 10.0)
     matrix[0, 4] = 0
     loads = [0, 0, 9, 3, 0]
-    assert crew.replacement(matrix, [0, 1], loads, 1.0, excluded=[0, 1]) == 3  # 4 is not connected with 0
+    assert crew.replacement(matrix, [0, 1], loads, 1.0, excluded=[0, 1]) == 3  # Worker 4 is not connected with 0.
     assert crew.replacement(matrix, [0, 1], loads, 1.0, excluded=[0, 1, 2, 3]) is None
 
 
@@ -242,7 +243,7 @@ def test_one_reduce_takes_scatter_then_multicast() -> None:
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1000))
 def test_a_reduce_takes_between_half_of_t_and_t(seed: int) -> None:
-    """The paper's T / 2 <= T_CREW <= T, on any links."""
+    """The paper's T / 2 <= T_CREW <= T holds on any links."""
     rng = np.random.default_rng(seed)
     matrix = rng.uniform(1, 20, (8, 8))
     members = rng.choice(8, 3, replace=False).tolist()
@@ -251,7 +252,9 @@ def test_a_reduce_takes_between_half_of_t_and_t(seed: int) -> None:
 
 
 def test_scatter_that_does_not_block_starts_before_the_group_is_known() -> None:
-    """Worker 0 is ready at 0, worker 1 at 10 s: by then 0 has scattered all, on equal links in its final form."""
+    """Worker 0 is ready at 0, worker 1 at 10 s: by then 0 has scattered everything, in its final form on equal
+    links.
+    """
     matrix = np.full((4, 4), 10.0)
 
     def compute(worker: int) -> float:
@@ -262,13 +265,15 @@ def test_scatter_that_does_not_block_starts_before_the_group_is_known() -> None:
         run = Training(Setup(p=2, blocking=blocking, model_mbit=40), matrix, compute)
         ends[blocking] = run.run(13.0).durations[0]
     assert ends[True] == pytest.approx(2.0)
-    assert ends[False] == pytest.approx(2.0)  # worker 1 still has to scatter: the last block decides
+    assert ends[False] == pytest.approx(2.0)  # Worker 1 still has to scatter: the last block decides.
     assert run.result.rounds[:2].sum() >= 2
 
 
 def test_early_scatter_as_printed_delays_others_and_on_idle_bandwidth_nobody() -> None:
-    """Workers 0 and 1 scatter from 0 to 1 s, then worker 2 sends them its block until 2 s. Since 0.5 s it has been
-    ready itself and scatters to them over the same links, half a second more."""
+    """Scatter of a second group shares links with the first group's multicast. Workers 0 and 1 scatter from 0 to 1 s,
+    then worker 2 sends them its block until 2 s. Worker 2 has been ready itself since 0.5 s and scatters to them over
+    the same links, which takes half a second more.
+    """
     matrix = np.full((4, 4), 10.0)
     for setup, end in (
         (Setup(p=2), 2.0),
@@ -312,27 +317,27 @@ def test_a_splitting_that_avoids_broken_connections_needs_no_replacement() -> No
     for aware in (True, False):
         setup = Setup(p=2, model_mbit=30, network_aware=aware, faults=(Fault(0, 3),), avoid=True)
         run = single(setup, matrix, [0, 1])
-        assert run.result.reassigned == 0 and run.result.durations == pytest.approx([2.0])  # three blocks
+        assert run.result.reassigned == 0 and run.result.durations == pytest.approx([2.0])  # There are three blocks.
     cut = replace(setup, faults=tuple(Fault(0, k, 0.0, 5.0) for k in (1, 2, 3)))
     run = Training(cut, matrix, lambda w: [1.0, 1.0, 1e9, 1e9][w])
-    assert run.run(4.5).abandoned == 4 and run.result.rounds.sum() == 0  # nobody is connected with both
+    assert run.run(4.5).abandoned == 4 and run.result.rounds.sum() == 0  # No worker is connected with both.
     assert run.sim.run(10.0) and run.result.rounds.sum() > 0
 
 
 @pytest.mark.parametrize("when", [0.5, 1.5])
 def test_failover_in_the_middle_of_scatter_or_multicast(when: float) -> None:
-    """Scatter takes 1 s, multicast 1 s; the connection dies in between and is noticed 0.2 s later."""
+    """Scatter takes 1 s and multicast 1 s; the connection fails in between, which is noticed 0.2 s later."""
     matrix = np.full((4, 4), 10.0)
     setup = Setup(p=2, model_mbit=40, faults=(Fault(0, 3, start=when, detection=0.2),))
     run = single(setup, matrix, [0, 1])
     assert run.result.reassigned == 1
     assert run.result.rounds.tolist() == [1, 1, 0, 0]
     assert run.result.durations[0] > 2.0
-    assert not run.tasks and not run.policy.running  # nobody is to add anything
+    assert not run.tasks and not run.policy.running  # Nobody is waiting for contributions.
 
 
 def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None:
-    """Workers 0 and 1 lose each other and everyone else; when the connections are back, they synchronise again."""
+    """Workers 0 and 1 lose each other and all others; when the connections are back, they synchronise again."""
     matrix = np.full((3, 3), 10.0)
     faults = (Fault(0, None, 0.5, 3.0),)
     run = Training(Setup(p=2, model_mbit=30, faults=faults), matrix, lambda w: [0.0, 0.0, 1e9][w])
@@ -342,13 +347,15 @@ def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None
 
 
 def test_without_the_controller_a_worker_trains_alone_and_what_has_begun_goes_on() -> None:
-    """Worker 0 loses the controller from 0.5 s on, when its group of 0 and 1 has begun, to 6 s; 2 is never ready."""
+    """Worker 0 loses the controller from 0.5 s, after its group of 0 and 1 has begun, to 6 s; worker 2 is never
+    ready.
+    """
     matrix = np.full((3, 3), 10.0)
     faults = (Fault(0, CONTROLLER, 0.5, 6.0),)
     run = Training(Setup(p=2, model_mbit=30, faults=faults), matrix, lambda w: [0.4, 0.4, 1e9][w])
     run.run(5.9)
     assert run.result.rounds.tolist() == [1, 1, 0] and run.result.abandoned == 0
-    assert run.result.trained.tolist() == [9, 2, 0]  # 0.4 s, a reduce of 2 s, then a step every 0.4 s
+    assert run.result.trained.tolist() == [9, 2, 0]  # These are 0.4 s, a reduce of 2 s, then a step every 0.4 s.
     assert run.queue == [1]
     assert run.sim.run(10.0) and run.result.rounds.tolist() == [2, 2, 0]
 
@@ -363,7 +370,7 @@ def test_an_initiator_that_can_ask_nobody_for_a_replacement_abandons_its_task() 
 def test_no_block_goes_to_whom_the_controller_cannot_reach() -> None:
     matrix = np.full((4, 4), 10.0)
     run = single(Setup(p=2, model_mbit=30, faults=(Fault(3, CONTROLLER),)), matrix, [0, 1])
-    assert run.result.durations == pytest.approx([2.0])  # three blocks of 10 Mbit, not four of 7.5
+    assert run.result.durations == pytest.approx([2.0])  # There are three blocks of 10 Mbit, not four of 7.5.
 
 
 def ready_at_once(worker: int) -> float:
@@ -371,7 +378,10 @@ def ready_at_once(worker: int) -> float:
 
 
 def test_while_the_controller_is_replaced_no_group_forms_and_scatter_that_does_not_block_goes_on() -> None:
-    """Away from 0 to 5 s. Both phases take 1 s; without blocking the first is over when the group can form."""
+    """The worker is away from 0 to 5 s.
+
+    Both phases take 1 s; without blocking the first is over when the group can form.
+    """
     matrix = np.full((4, 4), 10.0)
     faults = (Fault(CONTROLLER, None, 0.0, 4.0), Fault(CONTROLLER, None, 3.0, 5.0))
     for blocking, end in ((True, 7.0), (False, 6.0)):
@@ -387,22 +397,23 @@ def test_what_has_begun_goes_on_without_the_controller_and_is_repaired_by_the_ne
     run = Training(Setup(p=2, model_mbit=40, faults=faults), matrix, lambda worker: next(steps[worker]))
     assert run.run(4.9).reassigned == 0 and len(run.result.durations) == 0
     assert run.sim.run(20.0) and run.result.reassigned == 1
-    assert run.result.durations == pytest.approx([7.0])  # the fourth block again: scatter, then multicast
+    assert run.result.durations == pytest.approx([7.0])  # The fourth block is done again: scatter, then multicast.
 
 
 def under_way(run: Training) -> float:
-    """Mbit that somebody is to add."""
+    """Return the Mbit that still wait to be added."""
     return sum(size for task in run.tasks.values() for _, size in task.blocks.values())
 
 
 def test_a_task_past_its_budget_is_discarded_and_its_workers_go_on() -> None:
-    """Nobody notices that 0 and 3 have lost each other, from 0.5 s on."""
+    """Nobody notices that 0 and 3 have lost each other from 0.5 s on."""
     matrix = np.full((4, 4), 10.0)
     setup = Setup(p=2, model_mbit=40, budget=3.0, faults=(Fault(0, 3, 0.5, 1e6, detection=1e5),))
     run = Training(setup, matrix, ready_at_once)
     assert run.run(2.9).abandoned == 0 and run.result.trained.tolist() == [1, 1, 0, 0]
     assert run.sim.run(5.9) and run.result.abandoned == 1 and run.result.trained.tolist() == [2, 2, 0, 0]
-    assert run.result.rounds.sum() == 0 and under_way(run) == pytest.approx(40.0)  # the next task's only
+    # Only the next task's data is in progress.
+    assert run.result.rounds.sum() == 0 and under_way(run) == pytest.approx(40.0)
     healthy = Training(replace(setup, faults=()), matrix, ready_at_once)
     assert healthy.run(10.1).abandoned == 0 and healthy.result.rounds.tolist() == [5, 5, 0, 0]
 
@@ -467,9 +478,9 @@ class Watched(Training):
     def _start(self, task: Task) -> None:
         members = [int(node) for node in task.participants]
         assert len(set(members)) == len(members) == self.setup.p
-        assert not self.down[members, members].any()  # IV-B: a lost worker is in no new group,
-        assert not self.alone[members].any()  # nor one that cannot talk to the controller,
-        assert not self.away  # and nobody is while there is none
+        assert not self.down[members, members].any()  # By IV-B a lost worker is in no new group,
+        assert not self.alone[members].any()  # nor is one that cannot talk to the controller,
+        assert not self.away  # and no group forms while there is no controller.
         self.settled()
         super()._start(task)
 
@@ -485,7 +496,9 @@ class Watched(Training):
                 assert not (waiting & self.down[task.members, owner]).any()
 
     def whereabouts(self) -> list[int]:
-        """Every worker once: it computes, waits for a group, synchronises, or is cut off."""
+        """Check that every worker has exactly one state: it computes, waits for a group, synchronises, or is cut
+        off.
+        """
         busy = [i for task in self.tasks.values() for i in task.workers]
         assert not set(self.queue) & set(np.flatnonzero(self.alone).tolist())
         return sorted([*self.computing, *self.queue, *busy, *self.lost])
@@ -529,7 +542,7 @@ def test_every_group_is_whole_and_no_worker_gets_lost(run: Watched) -> None:
         run.settled()
         assert run.whereabouts() == list(range(run.n))
         if not run.tasks:
-            assert not run.policy.running  # nobody is to add anything
+            assert not run.policy.running  # Nobody is waiting for contributions.
     partly = sum(run.setup.p - len(task.workers) for task in run.tasks.values())
     if not result.abandoned and run.setup.scheme != "A2A":
         assert result.rounds.sum() == run.setup.p * len(result.durations) + partly
@@ -547,7 +560,8 @@ def test_one_worker_trains_alone(scheme: str) -> None:
 def test_links_without_bandwidth_are_avoided_or_named() -> None:
     matrix = np.full((4, 4), 10.0)
     matrix[1, 3] = 0
-    assert one_reduce(Setup(p=2, model_mbit=30), matrix, [0, 1]) == pytest.approx(2.0)  # three blocks, none at 3
+    # There are three blocks, none at 3.
+    assert one_reduce(Setup(p=2, model_mbit=30), matrix, [0, 1]) == pytest.approx(2.0)
     for setup in (Setup(p=2, network_aware=False), Setup("A2A", 2)):
         with pytest.raises(ValueError, match="link 1 -> 3 has no bandwidth"):
             Training(setup, matrix, lambda _: 1.0)
@@ -569,7 +583,7 @@ def test_server_time_is_the_slowest_upload_and_then_the_slowest_download() -> No
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_a_plan_for_a_group_has_the_whole_group_in_every_tree(n: int, data: st.DataObject) -> None:
-    """The strategy: a group is a job of its workers; all sites may add. Shares are LP (2)'s."""
+    """In the strategy a group is a job of its workers, and all sites may aggregate. The shares are those of LP (2)."""
     rows = st.lists(st.integers(1, 30).map(float), min_size=n * n, max_size=n * n)
     matrix = np.array(data.draw(rows)).reshape(n, n)
     group = data.draw(st.lists(st.integers(0, n - 1), min_size=1, unique=True))
@@ -587,6 +601,7 @@ def test_a_plan_for_a_group_has_the_whole_group_in_every_tree(n: int, data: st.D
         assert {a.worker for a in tree.assignments} == set(job.workers)
         assert {a.point for a in tree.assignments} == {tree.root}
     if len(group) > 1:
-        # First come, first served, as in CREW: shared fairly, multicasts would hold up scatter on the same link.
+        # Flows are served first come, first served, as in CREW: with fair sharing, multicasts would delay scatter on
+        # the same link.
         stored = synchronisation_seconds(plan, topology, stored=True, sharing="fcfs")
         assert 8 * split.time / 2 <= stored <= 8 * split.time * (1 + 1e-3)

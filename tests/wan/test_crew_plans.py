@@ -1,4 +1,4 @@
-"""CREW's baselines as strategies: plans that are feasible on any topology, and closed forms on a full mesh."""
+"""CREW's baselines as strategies: their plans are feasible on any topology and have closed forms on a full mesh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_every_plan_is_feasible_and_reads_back_the_same(instance: tuple[Topology
         plan = get_strategy(name)(topology, job, seed=seed)
     except Infeasible as error:
         own = "no site with workers has a parameter server" if name == "opr" else "has no capacity left"
-        assert own in str(error) and name in ("opr", "ring", "blink", "topo-adopt")  # of trees every site has to add
+        # Every site of these trees has to aggregate.
+        assert own in str(error) and name in ("opr", "ring", "blink", "topo-adopt")
         return
     plan.check(topology)
     evaluation = evaluate(plan, topology)
@@ -53,8 +54,10 @@ def full_mesh(n: int, mbps: float) -> Topology:
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_rates_on_equal_links_are_the_textbooks(n: int, data: st.DataObject) -> None:
-    """p workers on n sites, b on every link: CREW b n / 2 (two blocks of 1 / n on each link), OPR b p / 2, PS and A2A
-    b, the ring b p / (2 (p - 1)): each link carries (p - 1) / p of the model up and as much down."""
+    """The closed forms hold for p workers on n sites with bandwidth b on every link. CREW b n / 2 (two blocks of 1 / n
+    on each link), OPR b p / 2, PS and A2A b, the ring b p / (2 (p - 1)): each link carries (p - 1) / p of the model up
+    and as much down.
+    """
     p = data.draw(st.integers(2, n))
     group = data.draw(st.permutations(range(n)))[:p]
     topology = full_mesh(n, 12.0)

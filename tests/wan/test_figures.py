@@ -1,4 +1,4 @@
-"""The command lines of APSP's and NetStorm's figures: tables, pictures and claims, from runs that are made up."""
+"""The command lines of APSP's and NetStorm's figures: tables, pictures and claims from made-up runs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def test_help_names_every_word(monkeypatch, capsys, system):
 
 @pytest.fixture
 def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
-    """Iterations per second of the parts of NetStorm: those that a setup has are multiplied. STAR from root 0 is slow,
-    and whole tensors halve everything."""
+    """Return iterations per second from the parts of NetStorm: the factors of the parts that a setup has are
+    multiplied. STAR from root 0 is slow, and whole tensors halve everything.
+    """
     factors = {"STAR": 1.0, "BKT": 2.0, "MST": 3.0, "FAPT": 4.0, "passive": 1.25, "full": 1.5, "auxiliary": 2.0}
 
     def speed(setup: Any, dynamic: bool, seed: int, *, nodes: int = 9, root: int | None = None) -> float:
@@ -82,7 +83,9 @@ def test_netstorms_figures_are_printed_and_drawn(
 def test_netstorms_claims_are_held_against_the_worst_root_and_whole_tensors(
     speeds: Speeds, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """NetStorm 10, STAR whole from its worst root 0.25, on average over nine roots 0.5 (8 + 0.5) / 9."""
+    """NetStorm has 10, STAR with whole tensors 0.25 from its worst root and 0.5 (8 + 0.5) / 9 on average over nine
+    roots.
+    """
     assert run(monkeypatch, "evaluation.netstorm", "headline", "--trials", "3", "--json") == 0
     claims = {c["claim"]: c for c in json.loads(capsys.readouterr().out)}
     worst = claims["times MXNET (tensors whole, worst root), dynamic"]

@@ -1,4 +1,4 @@
-"""NetStorm's trees and paths against brute force, and its training against closed forms."""
+"""NetStorm's trees and paths compared with brute force, and its training with closed forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def span(tree: netstorm.AggregationTree, graph: nx.DiGraph) -> None:
 
 
 def worst(tree: netstorm.AggregationTree, graph: nx.DiGraph) -> float:
-    """Theorem 1, by climbing from every node."""
+    """Check Theorem 1 by climbing from every node."""
     result = 0.0
     for node in tree.parent:
         total = 0.0
@@ -67,7 +67,7 @@ def test_every_roots_tree_spans_and_shares_sum_to_one(graph: nx.DiGraph, data: s
     assert min(scores[r] for r in roots) >= max((scores[v] for v in graph if v not in roots), default=0) * (1 - 1e-8)
     trees = netstorm.multi_root(graph, roots)
     for tree in trees:
-        span(tree, graph)  # with the other roots in it: the print's V \\ R would leave them out
+        span(tree, graph)  # The graph includes the other roots: the paper's V \\ R would leave them out.
     assert sum(tree.share for tree in trees) == pytest.approx(1)
 
 
@@ -139,8 +139,10 @@ def line(n: int, mbps: float = 32.0) -> nx.DiGraph:
 
 @pytest.mark.parametrize(("chunk", "hops"), [(8.0, 1), (1.0, 8)])
 def test_an_iteration_is_theorem_1_or_its_pipeline(chunk: float, hops: int) -> None:
-    """Three nodes in a line, 1 s per million parameters and hop, the root at the end: whole, 2 hops up and 2 down of 8
-    s each; in 8 chunks, up takes 1 + 8 s and a chunk is back 2 s after it arrived: 8 + 3 s."""
+    """Three nodes in a line need 1 s per million parameters and hop, with the root at the end. Whole tensors need 2
+    hops up and 2 down of 8 s each. In 8 chunks, up takes 1 + 8 s and a chunk is back 2 s after it arrived: together 8 +
+    3 s.
+    """
     setup = Setup(roots=1, auxiliary=False, awareness="none", parameters=8.0, chunk=chunk, compute=0.0)
     run = Training(setup, line(3), root=0)
     run.run(33.0)
@@ -151,7 +153,7 @@ def test_a_star_carries_every_flow_over_the_roots_link() -> None:
     setup = Setup("STAR", roots=1, auxiliary=False, awareness="none", parameters=4.0, chunk=1.0, compute=0.0)
     run = Training(setup, line(3), root=0)
     run.run(20.0)
-    assert run.ends[0] >= 2 * 4  # two flows up over one link, and results back down beside them
+    assert run.ends[0] >= 2 * 4  # Two flows go up over one link, and results come back down beside them.
 
 
 def test_passive_awareness_only_learns_links_that_carry_probes() -> None:
@@ -186,8 +188,9 @@ def test_unknown_options_are_refused() -> None:
 
 
 def test_guesses_are_replaced_by_what_the_links_do() -> None:
-    """Static network, guessed throughputs: without awareness they stay, with it the policy follows what was measured,
-    and not before it differs by more than UPDATE_RATE."""
+    """On a static network with guessed throughputs, the guesses stay without awareness. With awareness the policy
+    follows the measurements, but only when they differ by more than UPDATE_RATE.
+    """
     graph = random_network(6, np.random.default_rng(4))
     guessed = Training(Setup(awareness="none", roots=6), graph).policy.decided
     assert any(guessed.edges[link] != graph.edges[link] for link in graph.edges)
@@ -200,8 +203,9 @@ def test_guesses_are_replaced_by_what_the_links_do() -> None:
 
 
 def test_whole_tensors_do_not_overlap_their_hops() -> None:
-    """Two tensors of 4 million parameters over two hops of 1 s per million: up 8 + 4 s, and the second comes back down
-    over two more hops, 8 s."""
+    """Two tensors of 4 million parameters cross two hops of 1 s per million: up 8 + 4 s, and the second comes back down
+    over two more hops in 8 s.
+    """
     setup = Setup(roots=1, auxiliary=False, awareness="none", tensors=(4.0, 4.0), chunk=math.inf, compute=0.0)
     run = Training(setup, line(3), root=0)
     run.run(21.0)
@@ -209,7 +213,9 @@ def test_whole_tensors_do_not_overlap_their_hops() -> None:
 
 
 def test_tcp_limits_a_connection_over_many_links_most() -> None:
-    """1460 bytes, 30 ms, loss 0.0002: 33.7 Mbit/s over one link; two have twice the RTT and twice the loss."""
+    """1460 bytes, 30 ms and loss 0.0002 give 33.7 Mbit/s over one link; two links have twice the RTT and twice the
+    loss.
+    """
     assert tcp_mbps(1, 30, 2e-4) == pytest.approx(33.7, rel=1e-2)
     assert tcp_mbps(2, 30, 2e-4) == pytest.approx(33.7 / 2 / 2**0.5, rel=1e-2)
     setup = Setup("STAR", 1, "none", False, parameters=1.0, compute=0.0, rtt_ms=30.0, loss=2e-4)
@@ -219,7 +225,10 @@ def test_tcp_limits_a_connection_over_many_links_most() -> None:
 
 
 def test_delays_up_only_or_both_ways_choose_other_trees() -> None:
-    """0 <- 1 directly: 10 up, 1 down; over 2: 4 each way. Up only the direct link is fastest, both ways it is not."""
+    """0 <- 1 has 10 up and 1 down directly, and 4 each way over 2.
+
+    The direct link is fastest for up only, but not for both ways.
+    """
     graph = nx.DiGraph()
     for u, v, mbps in ((1, 0, 10.0), (0, 1, 1.0), (1, 2, 4.0), (2, 1, 4.0), (2, 0, 4.0), (0, 2, 4.0)):
         graph.add_edge(u, v, mbps=mbps)

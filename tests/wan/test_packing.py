@@ -1,4 +1,4 @@
-"""The packing against a flow LP that knows no trees, and the WAN strategies' plans on any network."""
+"""The packing compared with a flow LP that has no trees, and the WAN strategies' plans on any network."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ OF_TREES = [name for name in STRATEGIES if name not in ("selmcast", "selmcast-l7
 
 
 def flow_bound(graph: nx.DiGraph) -> float:
-    """Edmonds' branching theorem as an LP: root r can send out at rate f_r within capacities c iff every other node's
-    minimum cut from r is at least f_r (so too for in-trees); all capacities together fit on the links."""
+    """Return the optimum of Edmonds' branching theorem as an LP. Root r can send out at rate f_r within capacities c
+    iff every other node's minimum cut from r is at least f_r (so too for in-trees); all capacities together fit on the
+    links.
+    """
     nodes, arcs = list(graph.nodes), list(graph.edges)
     count = 0
 
@@ -90,7 +92,7 @@ def flow_bound(graph: nx.DiGraph) -> float:
 
 
 def climbs(parent: dict[int, int]) -> bool:
-    """Every node's ancestors end at node 0."""
+    """Check that every node's ancestors end at node 0."""
     for node in parent:
         for _ in parent:
             node = parent.get(node, 0)
@@ -102,7 +104,9 @@ def climbs(parent: dict[int, int]) -> bool:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 9999))
 def test_arborescence_is_the_cheapest(n: int, seed: int) -> None:
-    """Against all choices of one arc into each node (networkx finds none on some graphs that have one)."""
+    """The arborescences are compared with all choices of one arc into each node (networkx finds none on some graphs
+    that have one).
+    """
     rng = np.random.default_rng(seed)
     arcs = [(u, v) for u in range(n) for v in range(n) if u != v and rng.random() < 0.6]
     cost = rng.integers(0, 6, len(arcs)).astype(float).tolist()
@@ -156,8 +160,9 @@ def test_given_shares_and_intakes_are_kept(graph: nx.DiGraph, data: st.DataObjec
 @settings(max_examples=examples(25), deadline=None)
 @given(networks(6), st.data())
 def test_cheapest_trees_to_some_nodes(graph: nx.DiGraph, data: st.DataObject) -> None:
-    """Against all spanning trees of all sets of nodes in between: the dynamic program is exact, dual ascent below it
-    and the heuristic above."""
+    """The algorithms are compared with all spanning trees of all sets of nodes in between. The dynamic program is
+    exact; dual ascent lies below it and the heuristic above.
+    """
     n = len(graph)
     arcs = list(graph.edges)
     cost = [1 + graph.edges[a]["mbps"] for a in arcs]
@@ -191,8 +196,9 @@ def test_cheapest_trees_to_some_nodes(graph: nx.DiGraph, data: st.DataObject) ->
 @settings(max_examples=examples(10), deadline=None)
 @given(networks(6), st.data())
 def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataObject) -> None:
-    """Never slower than when all take part, within the gap of its bound, and the bound without subset programs (dual
-    ascent) lies above."""
+    """A plan is never slower than when all sites take part, within the gap of its bound. The bound without subset
+    programs (dual ascent) lies above.
+    """
     terminals = data.draw(st.lists(st.sampled_from(list(graph)), min_size=1, max_size=len(graph), unique=True))
     if len(graph) == 1:
         return
@@ -214,7 +220,9 @@ def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataOb
 
 
 def test_a_node_that_takes_no_part_is_passed_through() -> None:
-    """Four sites around a hub that has none of the data: each tree passes the hub, whose links all are needed twice."""
+    """Four sites surround a hub that has none of the data: each tree passes the hub, whose links are all needed
+    twice.
+    """
     graph = nx.DiGraph()
     for leaf in range(1, 5):
         graph.add_edge(leaf, 0, mbps=8.0)
@@ -256,7 +264,7 @@ def test_every_plan_is_feasible_and_wan_is_the_fastest(graph: nx.DiGraph) -> Non
         assert plan.rate_mbps == pytest.approx(evaluate(plan, topology).rate_mbps)
         rates[name] = plan.rate_mbps
         seconds = synchronisation_seconds(plan, topology)
-        assert seconds >= 8 / plan.rate_mbps * (1 - 1e-6)  # the rate is the best for these shares
+        assert seconds >= 8 / plan.rate_mbps * (1 - 1e-6)  # The rate is the best for these shares.
         if len(plan.trees) == 1:
             assert seconds == pytest.approx(8 / plan.rate_mbps)
         assert synchronisation_seconds(plan, topology, stored=True) > 0
@@ -277,7 +285,9 @@ def test_frozen_splits_are_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sites_without_workers_and_shared_sites(name: str) -> None:
-    """Two workers and two servers at one end, one worker at the other, an idle branch: the middle only forwards."""
+    """Two workers and two servers are at one end, one worker at the other, and a branch is idle: the middle only
+    forwards.
+    """
     nodes: dict[str, dict[str, str]] = {f"s{k}": {"kind": "switch"} for k in range(4)}
     links = []
     for u, v in (("s0", "s1"), ("s1", "s2"), ("s1", "s3")):
@@ -296,7 +306,9 @@ def test_sites_without_workers_and_shared_sites(name: str) -> None:
 @settings(max_examples=examples(40), deadline=None)
 @given(st.one_of(instances(), troubled_instances()), st.sampled_from(OF_TREES))
 def test_no_trees_of_any_strategy_are_faster_than_what_wan_proves(instance: tuple[Topology, Job], name: str) -> None:
-    """On any fabric: several servers and workers at a switch, servers' ingress, results counted or not."""
+    """The plans are feasible on any fabric: several servers and workers at a switch, servers' ingress, results counted
+    or not.
+    """
     topology, job = instance
     try:
         proven = STRATEGIES["wan"](topology, job).proven_mbps
@@ -309,7 +321,7 @@ def test_no_trees_of_any_strategy_are_faster_than_what_wan_proves(instance: tupl
 
 
 def test_servers_of_one_site_share_its_trees() -> None:
-    """Links of 100, two servers of 10 and one of 4 at one switch: together they take 24."""
+    """The links have 100, two servers 10 and one 4 at one switch: together they take 24."""
     nodes: dict[str, dict[str, object]] = {"s": {"kind": "switch"}, "t": {"kind": "switch"}}
     links = [("s", "t", {"bandwidth_mbps": 100.0}), ("t", "s", {"bandwidth_mbps": 100.0})]
     for server, site, mbps in (
@@ -338,7 +350,7 @@ def test_no_bandwidth_is_a_clear_error(name: str) -> None:
 
 
 def test_stored_hops_add_up() -> None:
-    """Three sites in a line, one tree to the first: two hops up, two down, each 8 Mbit at 8 Mbit/s."""
+    """Three sites in a line have one tree to the first: two hops up and two down, each 8 Mbit at 8 Mbit/s."""
     graph = nx.DiGraph()
     for u, v in ((0, 1), (1, 2)):
         graph.add_edge(u, v, mbps=8.0)
@@ -358,7 +370,7 @@ def test_packing_leaves_room_for_what_goes_back(graph: nx.DiGraph, back: float) 
     packing, plain = pack(graph, back=back, gap=1e-6), pack(graph)
 
     def fullest(trees: Sequence[PackedTree]) -> float:
-        """Of what a link carries, the largest part, with what goes back for it."""
+        """Return the largest load of a link, with the acknowledgements that return for it."""
         load = dict.fromkeys(graph.edges, 0.0)
         for tree in trees:
             for u, v in [*tree.up.items(), *((above, v) for v, above in tree.down.items())]:
@@ -374,14 +386,15 @@ def test_packing_leaves_room_for_what_goes_back(graph: nx.DiGraph, back: float) 
 
 
 def test_a_plan_with_framing_keeps_its_rate_on_the_links() -> None:
-    """On a fast link beside a slow one of the other direction, acknowledgements are what decides."""
+    """On a fast link beside a slow one of the other direction, acknowledgements are the bottleneck."""
     graph = nx.DiGraph()
     graph.add_edge(0, 1, mbps=100.0)
     graph.add_edge(1, 0, mbps=100.0)
     topology, job = overlay(graph), whole_job(graph, 4_000_000)
     framing = Framing(headers=0.05, acknowledgements=0.02)
     plan = wan(topology, job, framing=framing)
-    # Each link carries half of the sums and half of the results: the model, and the other's acknowledgements.
+    # Each link carries half of the sums and half of the results, the size of the model, and the other's
+    # acknowledgements.
     assert plan.rate_mbps == pytest.approx(100 / 1.07, rel=1e-3)
     assert plan.rate_mbps == pytest.approx(payload_mbps(plan, topology, framing), rel=1e-9)
     assert payload_mbps(plan, topology, PAYLOAD) == pytest.approx(100, rel=1e-3)
@@ -395,7 +408,7 @@ def test_shallower_trees_keep_the_rate_and_the_links(graph: nx.DiGraph) -> None:
         return
 
     def of_rate(packing: Packing) -> float:
-        """Mean of what a chunk takes up and down the trees, in hops of equal links."""
+        """Return the mean time of a chunk up and down the trees, in hops of equal links."""
 
         def depth(parent: Mapping[int, int], node: int, root: int) -> float:
             total = 0.0
@@ -423,7 +436,7 @@ def test_shallower_trees_keep_the_rate_and_the_links(graph: nx.DiGraph) -> None:
 
 
 def test_trees_of_a_full_mesh_are_shallow() -> None:
-    """The cheapest trees there are any; of those, whoever waits for a chunk wants the ones with few hops."""
+    """Any cheapest trees have the same rate; of those, trees with few hops have the shortest delay of a chunk."""
     mesh = nx.complete_graph(8, nx.DiGraph)
     nx.set_edge_attributes(mesh, 10.0, "mbps")
     packing = pack(mesh, gap=1e-6, shallow=1e-3)

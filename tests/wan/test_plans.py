@@ -1,4 +1,4 @@
-"""The WAN strategies on every kind of topology, through the planner's command line, and what their plans carry."""
+"""The WAN strategies on every kind of topology, through the planner's command line, and the loads of their plans."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_command_line_compares_all(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_line_names_what_is_cut_off(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No link, a link without bandwidth, a link one way."""
+    """The topology lacks a link, has a link without bandwidth, or has a link in one direction only."""
     for broken in ([], [(1, 2, 0.0), (2, 1, 0.0)], [(1, 2, 5.0), (2, 1, 0.0)]):
         graph = nx.DiGraph()
         graph.add_nodes_from(range(3))
@@ -78,7 +78,7 @@ def test_a_single_site_needs_no_network(name: str) -> None:
 @settings(max_examples=examples(12), deadline=None)
 @given(networks(5), st.sampled_from(NAMES))
 def test_equal_links_are_no_trouble(graph: nx.DiGraph, name: str) -> None:
-    """Everything ties: plans are still whole, and the same twice."""
+    """All choices tie: plans are nevertheless complete, and the same in two runs."""
     for _, _, data in graph.edges(data=True):
         data["mbps"] = 4.0
     topology, job = overlay(graph), whole_job(graph, 1000)

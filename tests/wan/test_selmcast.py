@@ -1,4 +1,4 @@
-"""SelMcast's selections: feasible, as the pseudo-code says, and held against brute force, flow and MILP."""
+"""SelMcast's selections are feasible and follow the pseudo-code; they are compared with brute force, flow and MILP."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(x: np.ndarray, task: selmcast.Instance) -> None:
 
 
 def literal_bsp(task: selmcast.Instance) -> np.ndarray:
-    """Algorithm 1, line by line, with Python's lists and no shortcut; of equals the larger volume first."""
+    """Algorithm 1 line by line with Python's lists and no shortcut; of equals the larger volume comes first."""
     n, v = task.n, task.volumes
     x = task.must.copy()
     for i in sorted(range(n), key=lambda i: (-x[i].sum(), -v[i])):
@@ -147,8 +147,9 @@ def test_wrong_instances_name_the_worker(wrong, message: str) -> None:  # type: 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 9), st.data())
 def test_ties_are_broken_alike_and_loads_stay_even(n: int, data: st.DataObject) -> None:
-    """On equal links the greedy choice is always the same, and at most one delivery over the optimum: whoever chooses
-    last may find that the least loaded receiver is itself."""
+    """On equal links the greedy choice is always the same, and at most one delivery over the optimum. The worker that
+    chooses last may find that the least loaded receiver is itself.
+    """
     p = data.draw(st.integers(1, n - 1))
     task = selmcast.instance(np.full(n, 5.0 * n), np.full(n, 5.0), p, layer="L3")
     x = selmcast.select(task)
@@ -180,7 +181,7 @@ def test_one_worker_has_nobody_to_send_to() -> None:
 
 
 def big_switch(task: selmcast.Instance) -> Links:
-    """The paper's network, as links: an upload and a download for each worker."""
+    """Return the paper's network as links: an upload and a download for each worker."""
     names = [str(k) for k in range(task.n)]
     up = {(name, "switch"): rate for name, rate in zip(names, task.upload, strict=True)}
     down = {("switch", name): rate for name, rate in zip(names, task.download, strict=True)}
@@ -229,12 +230,14 @@ def literal_ssp(task: selmcast.Instance, now: selmcast.Ongoing, eta: float) -> n
 @settings(max_examples=examples(100), deadline=None)
 @given(instances(), st.sampled_from([0.0, 0.5, 0.75, 1.0]), st.data())
 def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, data: st.DataObject) -> None:
-    """Some workers are under way, to some receivers, with a part of the volume left each; the last is new. Rates are
-    powers of two, so that equal times are equal in floating point, too, in whatever order they are added up."""
+    """Draw a state in which some workers send to some receivers, with a part of the volume left each; the last worker
+    is new. Rates are powers of two, so that equal times are equal in floating point, too, in whatever order they are
+    added up.
+    """
     task = replace(task, upload=2.0 ** (task.upload // 3), download=2.0 ** (task.download // 3))
     n = task.n
     active = sorted({*data.draw(st.lists(st.integers(0, n - 1), max_size=n)), n - 1})
-    alike = data.draw(st.booleans())  # whether a sender has equally much left for each receiver
+    alike = data.draw(st.booleans())  # In this case a sender has equally much left for each receiver.
     x, v = np.zeros((n, n), bool), np.zeros((n, n))
     for i in active:
         row = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
@@ -246,7 +249,7 @@ def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, 
     now = selmcast.Ongoing(x, v, waits, active)
     expected = literal_ssp(task, now, eta)
     assert (selmcast.select_ssp(task, now, eta=eta) == expected).all()
-    if alike:  # else the sender's own link, which counts here and not in the print, tells receivers apart
+    if alike:  # Otherwise the sender's own link, which counts here and not in the paper, distinguishes receivers.
         assert (shared.select_ssp(task, now, big_switch(task), eta=eta) == expected).all()
 
 
@@ -267,18 +270,18 @@ def test_ssp_only_drops_and_keeps_what_is_nearly_there(task: selmcast.Instance, 
 
 
 def test_ssp_of_one_new_worker_is_the_basic_selection_and_what_fits() -> None:
-    """Downloads 1, 2, 4 of workers 1, 2, 3: the new worker 0 takes 3 (0.25 s); nobody else has it by then."""
+    """Workers 1, 2, 3 have downloads of 1, 2, 4: the new worker 0 takes 3 (0.25 s); no other worker has it by then."""
     task = selmcast.instance([9] * 4, [1, 1, 2, 4], 1)
     x = np.zeros((4, 4), bool)
     x[0, 1:] = True
     y = selmcast.select_ssp(task, selmcast.Ongoing(x, np.where(x, 1.0, 0.0), np.zeros(4), [0]))
     assert np.flatnonzero(y[0]).tolist() == [3]
     waiting = selmcast.Ongoing(x, np.where(x, 1.0, 0.0), np.array([0.5, 0, 0, 0]), [0])
-    assert np.flatnonzero(selmcast.select_ssp(task, waiting)[0]).tolist() == [2, 3]  # it would wait anyway
+    assert np.flatnonzero(selmcast.select_ssp(task, waiting)[0]).tolist() == [2, 3]  # The worker would wait anyway.
 
 
 def test_what_a_link_on_the_way_carries_counts() -> None:
-    """0's way to 2 is wider than to 1, but 3 sends to 4 over it: alone 0 takes 2, beside 3's multicast 1."""
+    """0's path to 2 is wider than to 1, but 3 sends to 4 over it: alone 0 takes 2, and beside 3's multicast 1."""
     names = [str(k) for k in range(5)]
     ways: dict[tuple[str, str], str] = {(i, j): i + j for i in names for j in names}
     ways |= {("0", "2"): "0ab2", ("3", "4"): "3ab4"}
@@ -301,7 +304,7 @@ def test_training_keeps_its_promises(scheme: str, layer: str) -> None:
     assert 0 < busy < 1
     manager = run.policy
     assert min(manager.scales) >= manager.p and scale >= manager.p / 8
-    assert manager.stale.max() <= 3 + 1  # every pair at least once in k + 1 rounds
+    assert manager.stale.max() <= 3 + 1  # Every pair meets at least once in k + 1 rounds.
     assert manager.round.max() - manager.round.min() <= 2 + 1
 
 

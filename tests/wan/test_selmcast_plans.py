@@ -1,4 +1,4 @@
-"""SelMcast as a strategy: plans of multicasts that are feasible, carry what an agent needs, and can be simulated."""
+"""SelMcast as a strategy: its plans of multicasts are feasible, have all that an agent needs, and can be simulated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = Limits(64, 1024, 1024, 1024)
 
 
 def star(rates: dict[str, tuple[float, float]]) -> tuple[Topology, Job]:
-    """Workers with (upload, download) on one switch."""
+    """Return workers with (upload, download) on one switch."""
     nodes: dict[str, dict[str, object]] = {w: {"kind": "server"} for w in (*rates, "p")}
     nodes["s"] = {"kind": "switch"}
     links = [("s", "p", {"bandwidth_mbps": 100.0}), ("p", "s", {"bandwidth_mbps": 100.0})]
@@ -67,7 +67,7 @@ def test_paced_at_its_rate_no_run_in_the_simulator_is_faster_than_the_bound(
         return
     plan = get_strategy(name)(topology, job)
     model = job.model_bytes * 8e-6
-    # Max-min can only be slower than the paced plan, and hop by hop slower than as a fluid at the least link's rate.
+    # Max-min can only be slower than the paced plan, and hop by hop slower than a fluid at the least link's rate.
     assert synchronisation_seconds(plan, topology) >= model / plan.rate_mbps * (1 - 1e-9)
     assert synchronisation_seconds(plan, topology, stored=True) > 0
 
@@ -94,7 +94,7 @@ def test_selection_avoids_slow_receivers_and_takes_whom_it_must() -> None:
 
 
 def test_who_was_left_out_longest_comes_first() -> None:
-    """Downloads of 2: beside its one receiver each, two deliveries more fit before the end at a's (download 1)."""
+    """Downloads are 2: beside one receiver each, two more deliveries fit before the end at a's link (download 1)."""
     topology, job = star({"a": (9.0, 1.0), "b": (9.0, 2.0), "c": (9.0, 2.0), "d": (9.0, 2.0)})
     plan = selmcast(topology, job, must={"b": ["a"]}, stale={("a", "d"): 3})
     assert "d" in next(each for each in plan.multicasts if each.sender == "a").receivers
@@ -142,7 +142,7 @@ def test_plans_that_are_wrong_are_refused() -> None:
 
 
 def test_switches_copy_what_a_sender_sends_once() -> None:
-    """Followed through the label tables, every multicast reaches its receivers, each once, and nobody else."""
+    """Each multicast, followed through the label tables, reaches each of its receivers once, and nobody else."""
     topology = fattree(4, 20.0)
     plan = selmcast(topology, place_job(topology, 10, 1), receivers=4)
     deployment = build(plan, topology, LIMITS, job_id=1, epoch=1, first_label=7)

@@ -1,4 +1,4 @@
-"""The papers' systems made alike, and what real training across sites reports."""
+"""The settings of the papers' systems are made equal; and the reports of real training across sites."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_sites_train_over_sockets(name: str, network) -> None:
     with running(policy) as (_, agents), ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda k: learn(agents[f"h{k}"], k, 3, lesson, rounds=3), range(3)))
     assert [[point.round for point in points] for points in found] == [[1, 2, 3]] * 3
-    if name == "wan":  # everybody has the same model
+    if name == "wan":  # All workers have the same model.
         assert len({points[-1].accuracy for points in found}) == 1
 
 

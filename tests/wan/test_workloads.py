@@ -1,4 +1,4 @@
-"""What the evaluations draw from: compute times and bandwidths have the range and the moments that are claimed."""
+"""The distributions that the evaluations draw from: compute times and bandwidths have the claimed range and moments."""
 
 from __future__ import annotations
 
