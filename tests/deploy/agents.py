@@ -1,4 +1,4 @@
-"""The agents of a job as a roster sees them: what they answer, without any network."""
+"""The agents of a job as a roster sees them: the test decides what they answer, without any network."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from p4src.protocol import ENCODING
 class Agents:
     """The agents of a job; workers have started `started[node]` operations.
 
-    unwilling: cannot run another plan. silent: never answers. slow: does not finish with the old plan,
-    unless it is told to stop what is under way and to start it again.
+    unwilling: cannot run another plan. silent: never answers. slow: does not finish operations of the old plan unless
+    it is told to stop operations in progress and to start them again.
     """
 
     def __init__(self, roster: Roster) -> None:
@@ -37,13 +37,13 @@ class Agents:
             thread.start()
 
     def join_again(self, node: str) -> None:
-        """An agent that was lost is started again."""
+        """Start an agent again that was lost."""
         self._join(node)
         self.threads.append(threading.Thread(target=self._live, args=(node,)))
         self.threads[-1].start()
 
     def carry_on(self, epoch: int, nodes: Iterable[str]) -> None:
-        """The controller has started again: these join with what they run."""
+        """Join after a restart of the controller: these agents join with the plan that they run."""
         for node in nodes:
             self._join(node, running_epoch=epoch, running_digest=self.roster.told(node).digest)
             self.threads.append(threading.Thread(target=self._live, args=(node,)))
@@ -78,7 +78,7 @@ class Agents:
             self.roster.report_update(report)
 
     def end(self) -> None:
-        """After the roster is closed."""
+        """Wait for the end, after the roster is closed."""
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join(10)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_certificates(folder: Path) -> dict[str, Path]:
-    """A CA, a server certificate for 127.0.0.1 and a client certificate, by openssl."""
+    """Make a CA, a server certificate for 127.0.0.1 and a client certificate with openssl."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)

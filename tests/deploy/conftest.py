@@ -1,4 +1,4 @@
-"""Switches, rules and waiting with a deadline, for the tests of deployment."""
+"""Fixtures for the tests of deployment: switches, rules, and waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def target(switch, program) -> Iterator[P4RuntimeTarget]:
 
 @pytest.fixture
 def until() -> Callable[..., None]:
-    """until(condition): poll it, fail after some seconds."""
+    """Return until(condition), which polls the condition and fails after some seconds."""
 
     def wait(condition: Callable[[], object], what: str = "", seconds: float = 10.0) -> None:
         deadline = time.monotonic() + seconds

@@ -15,16 +15,16 @@ ROLES = {"w1": "worker", "w2": "worker", "ps1": "parameter_server", "ps2": "para
 
 
 def places(nodes: Iterable[str] = ROLES, plan: str = "first") -> tuple[Place, ...]:
-    """Of a plan that needs these nodes."""
+    """Return a change to a plan that needs these nodes."""
     return tuple(Place(node, ROLES[node], f"10.0.0.{list(ROLES).index(node)}", f"{plan} of {node}") for node in nodes)
 
 
 class CoreJob:
-    """Two workers and two parameter servers; the job may go on without one of the servers.
+    """Two workers and two parameter servers before the core; the job may continue without one of the servers.
 
-    told: by connection, the words to that agent. runs: by connection, the epoch that the agent works in, as it was
-    told. said: the log. moves, phases: changes of a node's state, and of the job's, that there have been. failures:
-    reasons for which changes of plan failed. disk_full: no epoch can be stored.
+    told: by connection, the messages to that agent. runs: by connection, the epoch that the agent works in, as it was
+    told. said: the log. moves, phases: the changes of a node's state and of the job's state that have occurred.
+    failures: reasons for which changes of plan failed. disk_full: no epoch can be stored.
     """
 
     def __init__(self, least_workers: int | None = 2, nodes: Iterable[str] = ROLES) -> None:
@@ -48,7 +48,7 @@ class CoreJob:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def take(self, event: ev.Event) -> list[actions.Action]:
-        """An event, and the storing of an epoch where that follows; what is to be done."""
+        """Handle an event, and store an epoch where that follows; returns what is to be done."""
         done: list[actions.Action] = []
         events = [event]
         while events:
@@ -93,7 +93,7 @@ class CoreJob:
                 self.refusals.append(reason)
 
     def join(self, node: str, *, running: tuple[int, str] = (0, ""), **fields: object) -> int:
-        """An agent joins; the number of its connection."""
+        """Let an agent join; returns the number of its connection."""
         connection = len(self.told) + 1
         self.told[connection], self.runs[connection] = [], running[0]
         given = {"role": ROLES.get(node, "worker"), "version": VERSION, "agent": f"agent {connection}", **fields}
@@ -104,8 +104,9 @@ class CoreJob:
         return {node: self.join(node) for node in nodes}
 
     def change(self, nodes: Iterable[str], plan: str, *, until: str = "retired", **operations: int) -> None:
-        """A change to a plan that needs these nodes, as far as asked: "ordered", "prepared", "switched", "retired".
-        operations: by node, the number of its next one."""
+        """Change to a plan that needs these nodes, up to this stage: "ordered", "prepared", "switched", "retired".
+        operations: by node, the number of its next operation.
+        """
         self.take(ev.ChangeOrdered(places(nodes, plan), False))
         handover = self.state.handover
         assert handover is not None
@@ -125,7 +126,7 @@ class CoreJob:
     # -- what is true whatever happens ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What holds after every event."""
+        """Check the properties that hold after every event."""
         state = self.state
         assert state.starting is None and state.phase != Phase.STARTING, "an epoch has begun, or could not"
         assert (state.phase == Phase.SHORT) == bool(state.lost()) or state.phase == Phase.CLOSED
@@ -146,9 +147,9 @@ class CoreJob:
             assert state.running, "a change of plan ends with what runs"
 
     def check_journal(self) -> None:
-        """Played again, from its text, the journal gives the same state."""
+        """Check that replaying the journal from its text gives the same state."""
         assert replay(json.loads(json.dumps(self.journal.records()))) == self.state
 
     def kinds(self, connection: int) -> list[str]:
-        """The kinds of words that an agent has been told, in order."""
+        """Return the kinds of messages that an agent has been told, in order."""
         return [type(word).__name__ for word in self.told[connection]]

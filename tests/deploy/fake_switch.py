@@ -1,4 +1,4 @@
-"""A P4Runtime server that keeps what it is told in dictionaries, and fails where a test wants it to."""
+"""A P4Runtime server that keeps its entities in dictionaries and fails where a test wants it to."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_gr
 
 @dataclass
 class Faults:
-    """fail_updates: numbers of the updates (counted from the start of the server) that are refused with
-    RESOURCE_EXHAUSTED, as bmv2 does: the others of the batch are applied. fail_writes: numbers of Writes that fail as a
-    whole after they were applied, as when the answer is lost. hang_seconds: how long each Write takes. capacity: how
-    many entities it holds; an INSERT of more is refused likewise. answer: questions for the program wait for that;
-    `asked` is set then."""
+    """The faults that a test injects. fail_updates: numbers of the updates (counted from the start of the server) that
+    are refused with RESOURCE_EXHAUSTED, as bmv2 does: the others of the batch are applied. fail_writes: numbers of
+    Writes that fail as a whole after they were applied, as when the answer is lost. hang_seconds: how long each Write
+    takes. capacity: how many entities it holds; an INSERT of more is refused likewise. answer: requests for the program
+    wait for this event; `asked` is set then.
+    """
 
     fail_updates: set[int] = field(default_factory=set)
     capacity: int | None = None
@@ -32,7 +33,7 @@ class Faults:
 
 
 class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
-    """One device. Starts on a free port (or `port`); `stop` cuts everybody off."""
+    """One device. Starts on a free port (or `port`); `stop` ends all connections."""
 
     def __init__(self, device_id: int = 1, port: int = 0) -> None:
         self.device_id = device_id
@@ -55,7 +56,7 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
         return f"127.0.0.1:{self.port}"
 
     def snapshot(self) -> dict[bytes, bytes]:
-        """Everything that is installed."""
+        """Return everything that is installed."""
         with self._lock:
             return {key: entity.SerializeToString(deterministic=True) for key, entity in self.entities.items()}
 
@@ -69,7 +70,7 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
     def StreamChannel(self, requests, context):
         answers: queue.Queue = queue.Queue()
         if not context.add_callback(lambda: answers.put(None)):
-            return  # cancelled before it began: nobody would ever end the wait below, nor the process
+            return  # The stream was cancelled before it began: nothing would end the wait below, nor the process.
         threading.Thread(target=self._requests, args=(requests, answers, context), daemon=True).start()
         while (answer := answers.get()) is not None:
             yield answer
@@ -184,7 +185,7 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
 
 
 def _key(entity: p4runtime_pb2.Entity) -> bytes:
-    """What makes an entity the same one: everything but its action or replicas."""
+    """Return what identifies an entity: everything but its action or replicas."""
     bare = p4runtime_pb2.Entity.FromString(entity.SerializeToString())
     if bare.HasField("table_entry"):
         bare.table_entry.ClearField("action")

@@ -1,4 +1,4 @@
-"""A small job: a plan's agents without a network."""
+"""A small job: the configurations of a plan's agents, without a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SERVERS = ("ps1",)
 
 
 def configs(address: str = "") -> dict[str, AgentConfig]:
-    """Two workers and a parameter server; `address` for all, else 10.0.0.1, ... in order."""
+    """Return a job of two workers and a parameter server; `address` is used for all, else 10.0.0.1, ... in order."""
     common = {"job": "test", "job_id": 1, "epoch": 0, "workers": WORKERS, "parameter_servers": SERVERS}
     made = {}
     for index, node in enumerate((*WORKERS, *SERVERS)):

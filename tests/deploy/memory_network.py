@@ -1,4 +1,4 @@
-"""A network whose switches are in memory: jobs, failures and orders without a socket."""
+"""A network whose switches are in memory: jobs, failures and orders without sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.memory import MemoryTarget
 
 
 class MemoryNetwork:
-    """A network of memory targets that is filled and watched by its keepers. `watch` looks only when it is told to."""
+    """A network of memory targets that keepers fill and watch. `watch` reads the switches only when it is called."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class MemoryNetwork:
         return self.network.launch(job, "inart", together=together)[1]
 
     def adding(self, job: RunningJob) -> MemoryTarget:
-        """A switch that adds for a job and that none of its servers hangs on."""
+        """Return a switch that aggregates for a job and has none of its servers connected."""
         plan = job.updater.plan
         access = {self.topology.access_switch(node) for node in (*plan.job.workers, *plan.job.parameter_servers)}
         return self.targets[next(p for tree in plan.trees for p in tree.points if p not in access)]
@@ -57,7 +57,7 @@ class MemoryNetwork:
         }
 
     def as_wanted(self) -> bool:
-        """Whether every switch holds what all jobs have there, and nothing else."""
+        """Return whether every switch holds exactly the rules that all jobs have there."""
         switches = self.network.switches
         for target in self.targets.values():
             held = split(target.rules)
@@ -70,7 +70,7 @@ class MemoryNetwork:
 
 
 def _entries(rules):  # type: ignore[no-untyped-def]
-    """Whatever their order."""
+    """Compare rules whatever their order."""
     return rules and (set(rules.labels), set(rules.groups))
 
 

@@ -1,4 +1,4 @@
-"""Rule sets for tests: some by hand, some by hypothesis."""
+"""Rule sets for tests: some made by hand, some drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAC = "02:00:0a:00:00:07"
 
 
 def small(switch: str, first_label: int = 1) -> RuleSet:
-    """One of everything."""
+    """Return a rule set with one rule of every kind."""
     everyone = Aggregate(0, 63, 1, 0xFFFF_FFFF_FFFF_FFFF, first_label + 7, first_label + 8, 2)
     return RuleSet(
         switch,
@@ -25,7 +25,7 @@ def small(switch: str, first_label: int = 1) -> RuleSet:
 
 
 def large(switch: str, count: int) -> RuleSet:
-    """Many labels."""
+    """Return a rule set with many labels."""
     return RuleSet(switch, tuple(LabelEntry(1, label, Forward(2)) for label in range(1, count + 1)), (), ())
 
 
@@ -35,7 +35,7 @@ groups = st.dictionaries(st.integers(1, 4), st.sets(ports, min_size=1), max_size
 
 @st.composite
 def rule_sets(draw: st.DrawFn) -> RuleSet:
-    """Rule sets in which every replicate has its group."""
+    """Draw rule sets in which every replicate has its group."""
     made = draw(groups)
     actions: list[st.SearchStrategy] = [st.builds(Forward, ports)]
     if made:

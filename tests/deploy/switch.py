@@ -27,7 +27,7 @@ class Switch(switches.Switch):
         super().__init__(kind, folder, device_id=DEVICE_ID, address=f"127.0.0.1:{free_port()}", options=options)
 
     def start(self, tls: Tls | None = None, name: str = "s") -> None:
-        """Return when it answers, as `name`."""
+        """Return when the switch answers, to a client named `name`."""
         super().start()
         deadline = time.monotonic() + START_SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""Who may do what: every method of the controller's service, tried as everybody."""
+"""Access control: every method of the controller's service is tried by every kind of caller."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ REQUESTS = {
     "remove_job": pb.RemoveJobRequest(name="another"),
 }
 FROM_PS1 = ("leave", "report", "report_update")
-OWNER = {"join": "w1", **dict.fromkeys(FROM_PS1, "ps1")}  # whose place a request speaks of
+OWNER = {"join": "w1", **dict.fromkeys(FROM_PS1, "ps1")}  # the place that a request is about
 
 
 @dataclass(frozen=True)
 class Party:
-    """Somebody who calls. may: roles of `MAY` that fit."""
+    """A caller. may: the roles of `MAY` that it has."""
 
     tls: Tls | None
     role: str = ""
@@ -80,7 +80,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def parties(folder) -> dict[str, Party]:
-    """Everybody who has a certificate, of this authority or of another, and who has none."""
+    """Return all kinds of callers: with a certificate of this authority or of another, and without one."""
     ours, theirs = folder / "ours", folder / "theirs"
     made = {
         "node w1": Party(credentials(ours / "nodes/w1"), "node", "w1"),
@@ -115,7 +115,7 @@ class Rig:
         self.member.start()
 
     def call(self, method: str, party: Party) -> tuple[grpc.StatusCode, str]:
-        """What a call comes to, and its words."""
+        """Return the status code of a call and its message."""
         with open_channel(self.address, party.tls) as channel:
             call = getattr(ControllerStub(channel), method)
             try:
@@ -145,7 +145,7 @@ def rig(folder, tmp_path_factory) -> Iterator[Rig]:
 
 
 def announced(rig: Rig) -> int:
-    """How many agents have said that they leave, whoever said so for them."""
+    """Return how many agents have said that they leave, whoever said so for them."""
     return sum(record["kind"] == "LeaveAnnounced" for record in rig.roster.journal.records())
 
 
@@ -229,7 +229,7 @@ def test_agent_that_is_denied_ends_its_tries_with_the_reason(rig, folder, until)
 
 
 def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, until):
-    """An agent gives any address it likes; w2's certificate is w2's."""
+    """An agent may claim any address; w2's certificate is only valid for w2."""
     listener = Listener()
     address = configs()["w1"].address
     member = Membership(
@@ -244,7 +244,7 @@ def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, unt
 
 
 def test_controller_is_checked_by_those_who_come(folder, tmp_path, until):
-    """Nobody gives a token or an order to a server that another role's certificate runs."""
+    """Nobody gives a token or an order to a server that runs with another role's certificate."""
     ours = folder / "ours"
     network = serve(configs(), tmp_path, lambda line: None)
     for impostor in (ours / "nodes/w2", ours / "operators/alice", ours / "switches/V1", folder / "theirs/controller"):
@@ -264,7 +264,7 @@ def test_certificates_hold_at_any_address_of_the_controller(rig, folder):
 
 
 def test_switches_know_their_controller_and_it_knows_them(folder, tmp_path, program):
-    """To a switch a worker's certificate is nobody's; and another switch's certificate does not do for V1."""
+    """A switch accepts no worker's certificate, and another switch's certificate is not accepted for V1."""
     ours = folder / "ours"
     files = {"server.pem": ours / "switches/V1/certificate.pem", "server.key": ours / "switches/V1/key.pem",
              "ca.pem": ours / "switches/V1/authority.pem"}  # fmt: skip
@@ -279,7 +279,7 @@ def test_switches_know_their_controller_and_it_knows_them(folder, tmp_path, prog
                 ask("V1", switch.address, DEVICE_ID, 5.0, client)
         with pytest.raises(TargetError):
             ask("V3", switch.address, DEVICE_ID, 5.0, own)
-        for name in ("V1", "V2"):  # one server, one certificate, two switches
+        for name in ("V1", "V2"):  # There are one server, one certificate and two switches.
             target = P4RuntimeTarget(name, switch.address, DEVICE_ID, program, tls=own)
             target.connect(20.0)
             target.close()
@@ -373,7 +373,7 @@ def test_certificates_that_cannot_be_made(tmp_path, words, message, capsys):
 
 @pytest.fixture
 def long_ago(tmp_path, monkeypatch) -> Path:
-    """What was made a hundred days ago, by an authority for longer."""
+    """A certificate was made a hundred days ago, by an authority with a longer lifetime."""
     Authority.of(tmp_path / "authority", "for longer", 300)
     day = now()
     monkeypatch.setattr("controlplane.cli.certificates.now", lambda: day - datetime.timedelta(days=100))
@@ -403,7 +403,9 @@ def test_end_of_what_is_no_certificate(content, tmp_path):
 
 
 def serial(where: Path | str, tls: Tls | None = None) -> int:
-    """Of a folder's certificate, or of the one that a server shows to whom has these."""
+    """Return the serial number of a folder's certificate, or of the one that a server shows to a client with these
+    files.
+    """
     if isinstance(where, Path):
         return x509.load_pem_x509_certificate((where / "certificate.pem").read_bytes()).serial_number
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -479,11 +481,11 @@ def test_renewed_certificate_of_a_running_controller_is_used_for_who_comes(tmp_p
         Authority.of(tmp_path / "authority", "", 90).renew(own)
         key = (own / "key.pem").read_bytes()
         (own / "key.pem").write_bytes((tmp_path / "nodes/w1/key.pem").read_bytes())
-        assert serial(rig.address, alice) == old  # half of what is new is no pair
+        assert serial(rig.address, alice) == old  # A new certificate without its new key is no pair.
         assert "what replaced TLS files is not used" in caplog.text
         (own / "key.pem").write_bytes(key)
         assert serial(rig.address, alice) == serial(own) != old
-        assert fetch_status(rig.address, alice).agents[2].joined  # nobody was sent away
+        assert fetch_status(rig.address, alice).agents[2].joined  # No agent was disconnected.
     finally:
         rig.close()
 

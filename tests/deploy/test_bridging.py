@@ -1,4 +1,6 @@
-"""Switches that share an ordinary network: what is neither ours nor IPv4 to a host reaches whom it is for, once."""
+"""Switches that share an ordinary network: frames that are neither ours nor IPv4 to a host reach their destination
+once.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def number(mac: str) -> int:
 
 
 def switches(topology: Topology, cpu_port: int | None = None) -> dict[str, model.Switch]:
-    """The reference model of every switch with its bridging."""
+    """Return the reference model of every switch with its bridging."""
     made = {}
     rulesets = bridged(topology, {name: empty(name) for name in topology.switches}, cpu_port)
     for name, rules in rulesets.items():
@@ -55,7 +57,7 @@ def switches(topology: Topology, cpu_port: int | None = None) -> dict[str, model
 
 
 def reached(topology: Topology, network: dict[str, model.Switch], server: str, frame: bytes) -> Counter[str]:
-    """Servers that a frame reaches ("CPU of V1": a switch's), and how often."""
+    """Return how often a frame reaches each server ("CPU of V1": a switch's CPU)."""
     found: Counter[str] = Counter()
     queue = deque([(server, topology.access_switch(server))])
     steps = 0
@@ -83,7 +85,9 @@ def frame(topology: Topology, source: str, destination: str, ether_type: int) ->
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_who_gets_what(name):
-    """Broadcasts and unknown addresses: everybody else, once. A server's address: it. To the bridge: nobody."""
+    """Broadcasts and frames to unknown addresses reach all others once; frames to a server reach it; frames to the
+    bridge reach nobody.
+    """
     topology = parse_topology(name)
     network = switches(topology)
     servers = topology.servers
@@ -110,7 +114,7 @@ def rules_of(topology: Topology, name: str, labels: RuleSet | None = None) -> Ru
 
 
 def test_a_switch_takes_it_and_gives_it_back(target):
-    """Over P4Runtime, on softswitch and where it is installed bmv2, beside a job's entries."""
+    """The rules are installed over P4Runtime beside a job's entries, on softswitch and, where it is installed, bmv2."""
     rules = bridged(parse_topology("testbed"), {"V1": empty("V1")})["V1"]
     both = RuleSet("s1", small("s1").labels, (*small("s1").groups, *rules.groups), (), bridge=rules.bridge)
     fabric.install([target], {"s1": both})
@@ -123,7 +127,7 @@ def test_a_switch_takes_it_and_gives_it_back(target):
 
 
 def test_floods_are_the_networks_and_no_jobs():
-    """Reading a switch, its groups for floods are nobody's; a job that goes leaves them there."""
+    """When a switch is read, its groups for floods belong to no job; removing a job leaves them installed."""
     flood = MulticastGroup(FLOOD_GROUPS + 1, (2, 3))
     job = MulticastGroup(1, (1, 2))
     held = RuleSet("s1", (LabelEntry(1, 5, Replicate(1)),), (job, flood), ())
@@ -165,7 +169,7 @@ def test_a_cpu_port_without_bridging_is_refused(capsys):
 @pytest.mark.namespaces
 @pytest.mark.parametrize("kind", ["softswitch", "bmv2"])
 def test_hosts_without_neighbour_entries_reach_each_other(kind, tmp_path, program):
-    """Real hosts in namespaces ask by ARP, and their IPv4 is routed."""
+    """Real hosts in namespaces ask by ARP, and their IPv4 packets are routed."""
     reason = missing_with_cables(kind)
     if reason:
         pytest.skip(reason)
@@ -194,7 +198,7 @@ def test_hosts_without_neighbour_entries_reach_each_other(kind, tmp_path, progra
         target.connect(60.0)
         fabric.install([target], bridged(topology, {"s1": RuleSet("s1", (), (), routes(topology)["s1"])}))
         for one, other in (("h1", 2), ("h3", 1)):
-            # Ends with the first answer.
+            # ping ends with the first answer.
             ping = f"ip netns exec {hosts[one]} ping -q -c 1 -w 60 10.0.0.{other}"
             done = subprocess.run(ping.split(), capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr + switch.log()

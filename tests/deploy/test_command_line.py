@@ -1,5 +1,6 @@
-"""What command lines have in common: a command is called what was typed, and a value that is wrong is told what it
-must be."""
+"""Properties of all command lines: a command's messages name it as it was typed, and say for a wrong value what it must
+be.
+"""
 
 from __future__ import annotations
 

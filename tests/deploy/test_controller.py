@@ -1,4 +1,4 @@
-"""The controller over real gRPC: agents in threads and as processes, lost, killed, and with TLS."""
+"""The controller over real gRPC: agents in threads and as processes that are lost or killed, and TLS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Listener:
-    """Writes down what happens to an agent."""
+    """Records the events of an agent."""
 
     def __init__(self) -> None:
         self.config: AgentConfig | None = None
@@ -168,7 +168,7 @@ def test_controller_that_restarts_does_not_disturb_the_job(job, until):
 
 
 def test_process_ends_with_agents_joined_and_streams_cut_at_any_moment(tmp_path):
-    """A thread of the server's pool that waits for ever would keep it from ending."""
+    """A thread of the server's pool that waits for ever would keep the server from ending."""
     script = """
 import sys, time
 from pathlib import Path
@@ -237,7 +237,7 @@ def test_status_of_nothing_says_what_to_check(capsys):
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:99999", ":9600", "10.0.0.1:x", ""])
 def test_what_is_no_address_is_said(address, capsys):
-    """gRPC would ask 10.0.0.1:443, and 10.0.0.1:34463."""
+    """gRPC would connect to 10.0.0.1:443, and to 10.0.0.1:34463."""
     with pytest.raises(SystemExit) as ended:
         main(["status", "--controller", address])
     assert ended.value.code == 2

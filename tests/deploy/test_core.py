@@ -1,4 +1,6 @@
-"""What the service decides when agents join, leave and are lost: the core alone, without sockets, threads or clocks."""
+"""The decisions of the service when agents join, leave and are lost: the core alone, without sockets, threads or
+clocks.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def test_job_that_may_lose_workers_goes_on_without_one():
 
 
 def test_job_of_which_a_worker_is_done_does_not_go_on_without_a_server():
-    """What is under way cannot be started again without that worker."""
+    """Operations in progress cannot be started again without that worker."""
     job = CoreJob(least_workers=1)
     agents = job.join_all()
     job.take(ev.LeaveAnnounced(f"agent {agents['w1']}", ""))
@@ -77,7 +79,7 @@ def test_job_of_which_a_worker_is_done_does_not_go_on_without_a_server():
 
 
 def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block_later_changes():
-    """The controller was left with a change of plan that nobody ended, and could not change the job's plan any more."""
+    """A change of plan that nobody ended once kept the controller from changing the job's plan ever again."""
     job = CoreJob()
     agents = job.join_all()
     job.change(list(ROLES), "second", until="prepared")
@@ -92,7 +94,7 @@ def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block
 
 
 def test_server_that_drains_is_told_when_everybody_stops():
-    """It was told nothing, and served an epoch that was over."""
+    """The agent was told nothing, and served an epoch that was over."""
     job = CoreJob()
     agents = job.join_all()
     job.change(["w1", "w2", "ps1"], "without ps2", until="switched")
@@ -115,7 +117,7 @@ def test_agent_that_cannot_begin_because_the_disk_is_full_is_out_and_the_job_sta
 
 
 def test_epoch_that_could_not_be_stored_begins_when_the_disk_has_room_again():
-    """All waited, and nobody was missing: the job stood until one of its agents was started again."""
+    """All agents waited although none was missing: the job stood until one of its agents was started again."""
     job = CoreJob()
     agents = job.join_all()
     job.take(ev.Left(agents["ps1"]))
@@ -131,7 +133,7 @@ def test_epoch_that_could_not_be_stored_begins_when_the_disk_has_room_again():
 
 
 def test_agent_that_comes_again_while_the_disk_is_full_leaves_no_ghost_in_a_job_that_runs():
-    """A worker that was done had left, and came again: it was refused, and counted as there all the same."""
+    """A worker that was done had left and joined again: it was refused, but still counted as joined."""
     job = CoreJob()
     agents = job.join_all()
     job.take(ev.LeaveAnnounced("agent 1", ""))
@@ -144,7 +146,9 @@ def test_agent_that_comes_again_while_the_disk_is_full_leaves_no_ghost_in_a_job_
 
 
 def test_server_that_was_killed_and_is_back_is_used_when_all_begin_anew():
-    """A parameter server is killed and started again, then a worker is killed: when that is back, all are used."""
+    """A parameter server is killed and started again, then a worker is killed: when the worker is back, all agents are
+    used.
+    """
     job = CoreJob()
     agents = job.join_all()
     job.take(ev.Left(agents["ps1"]))
@@ -268,7 +272,7 @@ def test_event_that_is_none_is_refused():
 
 LIVES, STEPS = 300, 60
 SELDOM = 2
-"""Changes of state that some choices of seeds do not see."""
+"""The changes of state that may be missing for some choices of seeds."""
 
 
 class Anything:
@@ -332,7 +336,7 @@ class Anything:
             self.job.take(ev.PlanReplaced(plan))
 
     def plan_without_the_lost(self) -> None:
-        """What the service does when an agent is lost."""
+        """Do what the service does when an agent is lost."""
         left = [node for node in self.job.state.plan if node not in self.job.state.lost()]
         if self.job.state.phase == Phase.SHORT and self.random.random() < 0.8:
             self.job.take(ev.ChangeOrdered(places(left, f"plan for {left}"), False))
@@ -340,7 +344,7 @@ class Anything:
             self.job.take(ev.GivenUp("no way"))
 
     def change_goes_on(self) -> None:
-        """All agents say how far they are, and it is ordered to go on."""
+        """Let all agents report their progress, and order them to continue."""
         change = self.job.state.handover
         if change is None:
             return
@@ -352,7 +356,7 @@ class Anything:
         self.job.take(order(change.epoch) if order is not None else ev.ChangeLate(change.epoch, 15.0))
 
     def way_is_gone(self) -> None:
-        """Of a plan that is switched over from, or some other time."""
+        """Report that the plan before has lost a path, whether or not operations of it are in progress."""
         self.job.take(ev.DrainBroken(self.job.state.epoch, "no way"))
 
     def time_passes(self) -> None:
@@ -363,13 +367,13 @@ class Anything:
 
 
 def documented(title: str) -> set[tuple[str, str]]:
-    """The changes of state in a table of docs/controller.md: its rows begin with "| from | to |"."""
+    """Return the changes of state in a table of docs/controller.md: its rows begin with "| from | to |"."""
     part = DOCS.read_text().partition(f"### {title}\n")[2].partition("\n#")[0]
     return set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", part, re.MULTILINE))
 
 
 def test_whatever_happens_agents_believe_what_the_core_knows_and_states_change_as_documented():
-    """A failure names the seed, with which it can be seen again."""
+    """A failure names the seed, with which it can be reproduced."""
     moves: set[tuple[str, str]] = set()
     phases: set[tuple[str, str]] = set()
     for seed in range(LIVES):

@@ -1,4 +1,6 @@
-"""Who changes packets is found by what was refused: nobody else is named, and what is proven to is kept off."""
+"""Switches and links that change packets are found by the refusals of agents: no other is named, and a proven culprit
+is disabled.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
 JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
 BIG = fattree(4, 100.0)
 FAILURES = 100
-"""Of a tree of the whole model, in the window."""
+"""The number of failures of a tree of the whole model in the window."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def ways(job: RunningJob) -> dict[Key, Way]:
 
 
 def failures(of: dict[Key, Way], culprit: Suspect) -> dict[Key, int]:
-    """What is refused while this one changes packets as often, whoever sends them."""
+    """Return the counts of refused packets when this switch or link changes packets equally often for all senders."""
     return {key: round(FAILURES * way.share) for key, way in of.items() if culprit.on(way)}
 
 
@@ -57,7 +59,9 @@ def things(of: dict[Key, Way]) -> set[Suspect]:
 
 
 def own_names(culprit: Suspect, topology: Topology) -> set[str]:
-    """What it may be called; of a link also its ends: one whose packets all cross one link cannot be told from it."""
+    """Return the names that the culprit may have: for a link also its ends, since an end whose packets all cross the
+    link cannot be told from it.
+    """
     if isinstance(culprit.what, str):
         return {culprit.what}
     return {*culprit.what, "-".join(sorted(culprit.what))}
@@ -83,7 +87,7 @@ def test_nobody_is_named_but_who_did_it(rig):
 
 
 def spine(network: Network, job: RunningJob) -> str:
-    """A switch that no server hangs on and that the job's packets cross."""
+    """Return a switch that has no server connected and that the job's packets cross."""
     topology = network.topology
     access = {topology.access_switch(server) for server in topology.servers}
     carried = {what for way in ways(job).values() for what in way.carried if what in topology.switches}
@@ -91,7 +95,7 @@ def spine(network: Network, job: RunningJob) -> str:
 
 
 class Clock:
-    """Time that only a test moves."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -108,7 +112,7 @@ def clock(monkeypatch) -> Clock:
 
 
 def report(job: RunningJob, refused: dict[Key, int]) -> None:
-    """Every agent says what it has refused in this epoch."""
+    """Let every agent report what it has refused in this epoch."""
     for node in job.roster.configs:
         numbers = {}
         for (tree, label, worker), count in refused.items():
@@ -121,7 +125,7 @@ def report(job: RunningJob, refused: dict[Key, int]) -> None:
 
 
 def refuse(rig: tuple[MemoryNetwork, RunningJob], clock: Clock, culprit: Suspect) -> dict[Key, int]:
-    """A plan runs for some time; then packets are refused, as reports say; then all have reported."""
+    """Let a plan run for some time, then have packets refused as in the reports, until all have reported."""
     network, job = rig
     network.join(job)
     network.watch._culprits.look()
@@ -169,7 +173,7 @@ def test_only_switch_of_a_server_is_named_and_stays_in_use(rig, clock):
 
 
 def test_two_failures_are_not_enough_and_reports_of_some_are_not(rig, clock):
-    """A root's report comes before the workers': by it alone, results would seem right."""
+    """A root's report comes before the workers': by that report alone, results would seem right."""
     network, job = rig
     bad = spine(network.network, job)
     network.join(job)
@@ -188,7 +192,7 @@ def test_two_failures_are_not_enough_and_reports_of_some_are_not(rig, clock):
 
 
 def test_point_that_adds_wrongly_is_left_when_single_packets_are_right():
-    """A tree over one switch: the server's link is crossed by its sums alone, and is not cleared by other flows."""
+    """A tree uses one switch: the server's link carries its sums alone, and no other flows clear it of suspicion."""
     up = Way(frozenset({"w1", "w2", "s1", ("w1", "s1"), ("w2", "s1"), ("s1", "p"), "p"}), frozenset({"s1"}), 0.5)
     other = Way(frozenset({"w1", "w2", "s2", ("w1", "s2"), ("w2", "s2"), ("s2", "q"), "q"}), frozenset({"s2"}), 0.5)
     down = Way(frozenset({"p", "s1", "w1", ("p", "s1"), ("s1", "w1")}), frozenset(), 0.5)

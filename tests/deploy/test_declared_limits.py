@@ -1,4 +1,4 @@
-"""What the topology says that a switch holds is what all jobs have of it together, not each of them."""
+"""The limits that the topology states for a switch hold for all jobs together, not for each of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOBS = [
     for n in range(3)
 ]  # fmt: skip
 DECLARED = {"label_entries": 8, "multicast_groups": 2, "slots": 128}
-"""Of each switch: enough for one of these jobs, or two, and not for three."""
+"""The limits of each switch: enough for one or two of these jobs, but not for three."""
 
 
 def declaring(**limits: int) -> Topology:
@@ -52,7 +52,7 @@ def networks(tmp_path, kind) -> Iterator[list[MemoryNetwork]]:
 
 
 def held(rig: MemoryNetwork, resource: str) -> int:
-    """The most that a switch holds of it."""
+    """Return the most of this resource that any switch holds."""
     taken = rig.network.switches.taken().values()
     counts = {
         "label_entries": lambda one: one.labels,
@@ -83,7 +83,7 @@ def test_jobs_together_have_no_more_of_a_switch_than_it_is_said_to_hold(networks
 
 
 def test_job_is_led_around_a_failure_though_its_switches_are_nearly_full(networks):
-    """What replaces its own entries needs no second room beside them."""
+    """A plan that replaces its own entries needs no additional room beside them."""
     job = JOBS[0]
     probe = networks(PLAIN)
     running = probe.add(job)

@@ -1,4 +1,4 @@
-"""`python -m controlplane.deploy`, as users call it."""
+"""`python -m controlplane.deploy` as users call it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAN = ["--topology", "testbed", "--job", "workers=4,ps=2", "--strategy", "atp"]
 
 @pytest.fixture
 def testbed(tmp_path):
-    """Two fake switches and the file that says where they are."""
+    """Return two fake switches and the file with their addresses."""
     switches = {name: FakeSwitch(number) for number, name in enumerate(("V1", "V2"), 1)}
     file = tmp_path / "switches.json"
     entries = {name: {"address": switch.address, "device_id": switch.device_id} for name, switch in switches.items()}

@@ -22,7 +22,9 @@ def normal(item):
 
 
 def apply_strictly(state: dict, changes: list[Change]) -> None:
-    """As a switch would: no insert over something, no change of nothing, no replicate without its group."""
+    """Apply a change as a switch would: no insert over an existing entry, no change without effect, no replicate
+    without its group.
+    """
     for change in changes:
         place = key(change.item)
         if change.operation is Operation.INSERT:

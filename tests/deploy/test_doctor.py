@@ -1,4 +1,4 @@
-"""The doctor: its findings on this machine, and what it says where something is missing."""
+"""The doctor: its findings on this machine, and its messages where something is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_missing_and_other_packages(tmp_path):
 
 
 def test_a_softswitch_that_is_not_installed_is_said_with_what_installs_it(monkeypatch):
-    """pip install inart[emulation] does not bring it: it is a distribution of its own."""
+    """`pip install inart[emulation]` does not install it: it is a distribution of its own."""
     assert doctor.check_softswitch().ok
     find = doctor.importlib.util.find_spec
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "softswitch" else find(name))
@@ -160,9 +160,9 @@ def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
         assert "ip link set data0 mtu 1076" in bad["MTU"]["fix"]
         assert "rp_filter=0" in bad["rp_filter"]["fix"]
         assert good["kernel drops"]["ok"]
-        # A sender that this namespace has no route to, as the other end of the wire would send it.
+        # The sender is one that this namespace has no route to, as the other end of the wire would send.
         run("ip", "-n", name, "link", "set", "data1", "up")
-        # And of one that it has: a frame that has lost its end.
+        # This is a sender that it has a route to: a truncated frame.
         send = "from scapy.all import IP, UDP, Ether, get_if_hwaddr, sendp\n"
         send += "to = Ether(dst=get_if_hwaddr('data0'))\n"
         send += "lost = to / IP(src='192.0.2.1', dst='10.9.0.1') / UDP(dport=0x5000)\n"

@@ -1,7 +1,8 @@
-"""A failure while a change of plan drains: what is under way ends, or is started again; nobody waits for what is gone.
+"""A failure while a change of plan drains: operations in progress end or are started again; nobody waits for a lost
+agent.
 
-The core alone. Every order of failure and drain: each failure comes before, between and after the words of the workers
-that they have all results of the plan before.
+Only the core is tested, in every order of failure and drain: each failure comes before, between and after the agents'
+reports that they have all results of the plan before.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from controlplane.service.core.state import NodeState, Phase, Stage
 from tests.deploy.core_job import ROLES, CoreJob, places
 
 NEW = ("w1", "w2", "ps1")
-"""Nodes of the new plan: ps2 serves what is under way of the plan before, and no more."""
+"""The nodes of the new plan: ps2 only serves operations in progress of the plan before."""
 SAID = ("w1 has drained", "w2 has drained", "failure")
 ORDERS = list(itertools.permutations(SAID))
 
 
 class Draining:
-    """A job that has changed over to a plan without ps2, and has operations of the plan before under way."""
+    """A job that has changed over to a plan without ps2 and has operations of the plan before in progress."""
 
     def __init__(self, least_workers: int | None = 2) -> None:
         self.job = CoreJob(least_workers)
@@ -37,7 +38,7 @@ class Draining:
         self.job.take(ev.Drained(self.job.state.nodes[node].agent, self.epoch))
 
     def told(self, node: str) -> list[actions.Word]:
-        """Since all have changed over."""
+        """Return the seconds since all have changed over."""
         return self.job.told[self.agents[node]][self.words[node] :]
 
     def play(self, order: tuple[str, ...], failure: Callable[[Draining], None]) -> None:
@@ -48,7 +49,7 @@ class Draining:
                 self.drained(one.split()[0])
 
     def go_on(self, **operations: int) -> None:
-        """The agents make ready and change over once more, as they are told, and all is retired."""
+        """Let the agents prepare and change over once more, as they are told, until everything is retired."""
         change = self.job.state.handover
         assert change is not None
         if change.stage == Stage.PREPARING:
@@ -78,7 +79,7 @@ FAILURES = [server_dies, server_is_started_anew, way_is_gone]
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("order", ORDERS, ids=" - ".join)
 def test_what_cannot_end_any_more_is_started_again(order, failure):
-    """A server that only the plan before needs is gone, or a way of that plan is."""
+    """A server that only the plan before needs is lost, or a path of that plan fails."""
     draining = Draining()
     job = draining.job
     draining.play(order, failure)
@@ -105,7 +106,10 @@ def test_what_cannot_end_any_more_is_started_again(order, failure):
 @pytest.mark.parametrize("lost", ["ps1", "w2"])
 @pytest.mark.parametrize("first", [True, False])
 def test_member_that_is_lost_too_ends_the_change_in_every_order(failure, lost, first):
-    """ps1: nobody is left but the server that drains, so it goes on with that, or is given up. w2: all wait."""
+    """When ps1 is lost only the server that drains is left, so the job continues with it or is given up.
+
+    When w2 is lost all wait.
+    """
     draining = Draining()
     job = draining.job
     steps = [lambda: failure(draining), lambda: job.take(ev.Left(draining.agents[lost]))]
@@ -139,7 +143,7 @@ def test_member_that_is_lost_while_all_make_ready_to_start_again(lost):
 
 
 def test_server_that_waits_and_goes_disturbs_no_change():
-    """It counted as a failure of the change: entries that operations under way needed were removed."""
+    """It once counted as a failure of the change: entries that operations in progress needed were removed."""
     job = CoreJob()
     agents = job.join_all()
     job.change(["w1", "w2", "ps1"], "second")
@@ -165,7 +169,7 @@ def test_server_that_is_to_be_used_again_and_goes_ends_the_change():
 
 @pytest.mark.parametrize("late", [True, False])
 def test_who_cannot_start_again_stops_all_at_once_and_all_begin_anew(late):
-    """What is under way can neither end nor be started again: nobody waits a minute for it."""
+    """Operations in progress can neither end nor be started again: nobody waits a minute for them."""
     draining = Draining()
     way_is_gone(draining)
     job = draining.job
@@ -195,7 +199,9 @@ def test_what_cannot_be_started_again_because_the_disk_is_full_is_tried_again():
 
 
 def test_nothing_is_started_again_where_a_worker_is_done_and_has_left():
-    """The others cannot have its part once more; they may finish until the grace period ends, and then stop."""
+    """The others cannot get its contribution again; they may finish until the grace period ends, and are stopped
+    then.
+    """
     draining = Draining()
     job = draining.job
     job.take(ev.LeaveAnnounced(f"agent {draining.agents['w2']}", ""))
@@ -208,7 +214,7 @@ def test_nothing_is_started_again_where_a_worker_is_done_and_has_left():
 
 
 def test_what_was_stopped_and_started_again_is_not_started_once_more():
-    """Nothing runs of the plan before: it was stopped when all made ready."""
+    """Nothing runs on the plan before: it was stopped when all prepared."""
     job = CoreJob()
     agents = job.join_all()
     job.take(ev.ChangeOrdered(places(NEW, "second"), True))

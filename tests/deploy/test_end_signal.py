@@ -1,4 +1,4 @@
-"""A process that waits for its end gets every signal, whichever thread the system gives it to."""
+"""A process that waits for its end gets every signal, whichever thread the system delivers it to."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def test_interrupted_command_says_nothing_of_itself(monkeypatch: pytest.MonkeyPa
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("inart.command.importlib.import_module", interrupt)  # it takes its time on a busy machine
+    # Importing takes a while on a busy machine.
+    monkeypatch.setattr("inart.command.importlib.import_module", interrupt)
     assert inart(["plan", "--topology", "testbed"]) == 130
     assert capsys.readouterr() == ("", "")

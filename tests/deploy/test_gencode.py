@@ -1,4 +1,4 @@
-"""Generated code of every age becomes modules, in the control plane and in softswitch."""
+"""Generated protobuf code of every age becomes modules, in the control plane and in softswitch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def new_protoc(serialized: bytes) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a name that no test had before."""
+    """Return a package with a name that no test had before."""
     folder = tmp_path / f"generated{next(NUMBERS)}"
     folder.mkdir()
     (folder / "__init__.py").touch()

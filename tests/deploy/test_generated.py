@@ -1,4 +1,4 @@
-"""The committed protobuf code is what protoc makes of the .proto files."""
+"""The committed protobuf code equals protoc's output for the .proto files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A hundred hostile inputs for everything that a controller reads: nothing is down, nothing changes, each is answered
-in words. Frames: tests/emulation/test_hostile.py; P4Runtime and bmv2 JSON: tests/fuzz/hostile.py."""
+"""A hundred hostile inputs for everything that a controller reads: nothing crashes or changes, and each is answered in
+words. For frames see tests/emulation/test_hostile.py; for P4Runtime and bmv2 JSON see tests/fuzz/hostile.py.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ BAD = (
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> Iterator[tuple[Rig, str, Snapshots]]:
-    """A fat-tree of fake switches with one job, and its controller's address."""
+    """Return a fat-tree of fake switches with one job, and its controller's address."""
     rig = Rig(tmp_path_factory.mktemp("hostile"), P4RuntimeKind(find("v1model", 4)))
     rig.add(ONE)
     log = EventLog()
@@ -69,7 +70,7 @@ def served(tmp_path_factory) -> Iterator[tuple[Rig, str, Snapshots]]:
 
 
 def fill(message: Message, source: random.Random) -> Message:
-    """A message of the right type whose fields hold anything."""
+    """Return a message of the right type with random fields."""
     for field in message.DESCRIPTOR.fields:
         if source.random() < 0.4 or field.name == "dry_run":
             continue
@@ -104,7 +105,7 @@ def random_bytes(source: random.Random) -> bytes:
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_grpc(served, method):
-    """Messages of the right type with anything in them, and bytes that are none."""
+    """Yield messages of the right type with random fields, and bytes that are no messages."""
     rig, address, _ = served
     before = [switch.snapshot() for switch in rig.switches.values()]
     plan = rig.network.jobs.get("one").plan
@@ -118,7 +119,7 @@ def test_grpc(served, method):
         for number in range(COUNT):
             whole = number % 4 != 0
             data = fill(request(), source).SerializeToString() if whole else random_bytes(source)
-            if method == "add_job":  # what would be a job is only planned
+            if method == "add_job":  # A valid job is only planned here.
                 data += pb.AddJobRequest(dry_run=True).SerializeToString()
             if method == "replan":
                 data += pb.ReplanRequest(dry_run=True).SerializeToString()
@@ -146,7 +147,7 @@ def test_grpc(served, method):
 
 
 def speak(port: int, data: bytes) -> bytes:
-    """What comes back to these bytes."""
+    """Return the answer to these bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
         try:
             connection.sendall(data)
@@ -157,7 +158,7 @@ def speak(port: int, data: bytes) -> bytes:
 
 
 def test_sockets_of_the_page(served):
-    """HTTP that is none, too long, or asks for what is not there."""
+    """Yield requests that are no HTTP, are too long, or ask for missing pages."""
     _, _, snapshots = served
     web = Web("127.0.0.1:0")
     web.start(Site(snapshots))
@@ -204,7 +205,7 @@ def test_sockets_of_the_page(served):
 
 
 def test_sockets_of_the_controller(served):
-    """Bytes on the gRPC port that are no HTTP/2, or break off in its middle."""
+    """Yield bytes for the gRPC port that are no HTTP/2, or end in its middle."""
     _, address, _ = served
     source = random.Random(2)
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Several jobs on one network: what one has, no other's coming, going, change or failure takes."""
+"""Several jobs on one network: no job takes resources from another when it comes, goes, changes or fails."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tests.deploy.fake_switch import FakeSwitch
 
 ROOT = Path(__file__).resolve().parents[2]
 END_SECONDS = 120.0
-"""How long a controller may take to end: on a busy machine some seconds; one that hangs does not end at all."""
+"""How long a controller may take to end: some seconds on a busy machine; one that hangs does not end at all."""
 TREE = fattree(4, 100.0)
 SERVERS = TREE.servers
 ONE = Job("one", SERVERS[:5], SERVERS[5:6], 1_000_000)
@@ -96,7 +96,7 @@ class Rig:
         return self.network.add(self.network.admissions.admit(job, strategy).plan)[0]
 
     def entries(self, job_id: int) -> dict[str, RuleSet]:
-        """What a job has on the switches, read from them."""
+        """Return the rules of a job on the switches, read from them."""
         return {t.name: split(t.read())[job_id] for t in self.targets if job_id in split(t.read())}
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def test_what_a_job_gets_is_what_the_others_leave(rig):
         rate = rig.network.admissions.admit(same_links, "inart").plan.rate_mbps
     except JobsError as error:
         assert "has nothing left beside one" in str(error)
-    except ValueError as error:  # a strategy that finds no way at all says so itself
+    except ValueError as error:  # A strategy that finds no path reports that itself.
         assert "no route" in str(error) or "left" in str(error)
     else:
         assert rate < 0.5 * alone
@@ -155,7 +155,7 @@ def test_what_a_job_gets_is_what_the_others_leave(rig):
 
 
 def test_a_job_whose_workers_are_parameter_servers_is_told_so_at_once(rig):
-    """It can be planned, but no agent does both: nobody is told a rate that the job would not get."""
+    """The job can be planned, but no agent can do both roles, so nobody is told a rate that the job would not get."""
     both = Job("both", ONE.workers, ONE.workers[:1], 1_000_000)
     with pytest.raises(JobsError, match=r"worker and parameter server at once.*not deployed yet"):
         rig.network.admissions.admit(both, "inart")
@@ -241,7 +241,7 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
         rig.network.start(state.load())
     assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
     assert {job.name: job.roster.configs for job in rig.network.jobs} == configs
-    # A switch lost its memory meanwhile: it is filled again.
+    # A switch lost its memory meanwhile: its rules are installed again.
     rig.network.close()
     wiped = next(iter(rig.switches.values()))
     wiped.entities.clear()
@@ -252,15 +252,16 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
 
 
 def told(member: Member) -> AgentConfig:
-    """The configuration that an agent has got."""
+    """Return the configuration that an agent has got."""
     got = [member.events.get_nowait() for _ in range(member.events.qsize())]
     (last,) = [event for event in got if event is not None and event.HasField("configuration")][-1:]
     return AgentConfig.from_json(last.configuration.agent_config)
 
 
 def test_controller_that_starts_again_adopts_agents_that_run_with_secret_labels(rig):
-    """Labels on the wire are the same after a restart, so the job goes on in its epoch, and what is on the switches and
-    in the agents' configurations stays."""
+    """Labels on the wire are the same after a restart, so the job continues in its epoch, and the switches' rules and
+    the agents' configurations stay.
+    """
     with StateFolder(rig.folder / "state") as state:
         rig.network.changed = lambda: state.save(rig.network.stored())
         one = rig.add(ONE)
@@ -308,7 +309,7 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         with pytest.raises(JobsError, match=r"two was not added: jobs cannot be kept in .*: No space left on"):
             rig.add(TWO)
         assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
-        one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")  # what runs goes on
+        one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")  # The running plan continues.
         assert sum("cannot be kept" in line for line in rig.log) == 1
         full.clear()
         until(lambda: any("are kept in" in line for line in rig.log), "it is tried again")
@@ -323,8 +324,9 @@ def test_a_folder_that_cannot_be_made_is_said():
 
 
 def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(rig):
-    """A switch in maintenance gets no tree of a job that comes after an upgrade of the controller, and a parameter
-    server that was taken out is not used again because it is there."""
+    """A switch in maintenance gets no tree of a job that comes after an upgrade of the controller. A parameter server
+    that was taken out is not used again merely because it is present.
+    """
     both = Job("both", TWO.workers, (*TWO.parameter_servers, *ACROSS.parameter_servers), 1_000_000)
     with StateFolder(rig.folder / "state") as state:
         rig.network.changed = lambda: state.save(rig.network.stored(), rig.network.taken_out())
@@ -335,7 +337,7 @@ def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(ri
         server = both.parameter_servers[0]
         rig.network.replan(off=["c1", "a2-c3", server])
         rig.network.replan(restored=["c2"])
-        rig.network.failover.lose({"c4": "switch c4 does not answer"}, Why.LOST)  # that is found out anew
+        rig.network.failover.lose({"c4": "switch c4 does not answer"}, Why.LOST)  # The failure is detected anew.
         rig.network.replanning.rebalance()
     rig.network.close()
     with StateFolder(rig.folder / "state") as state:
@@ -527,7 +529,7 @@ def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, u
 
 
 def test_job_goes_on_without_a_server_though_others_have_taken_the_links(rig, until):
-    """A little, until they make room for it."""
+    """The job gets a little until the others make room for it."""
     running = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000))
     agents = Agents(running.roster)
     agents.join()
@@ -613,7 +615,7 @@ def test_terms_that_are_none_are_refused(terms):
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """`python -m controlplane.serve` on the paper's testbed: (its address, the switches, the command)."""
+    """Start `python -m controlplane.serve` on the paper's testbed; returns (its address, the switches, the command)."""
     switches = {name: FakeSwitch(number) for number, name in enumerate(("V1", "V2"), 1)}
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
@@ -648,7 +650,7 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
     assert "more of one job: --job NAME" in capsys.readouterr().out
     assert operate(["job", "show", "b", *there]) == 0
     assert "job b, strategy inart" in capsys.readouterr().out
-    # A second controller is refused, on this machine by the folder, from another by the switches.
+    # A second controller is refused: on this machine by the folder, from another machine by the switches.
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1
     assert "another controller of this network runs on this machine" in second.stderr
@@ -664,7 +666,7 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
     assert "there is no job 'b'; the jobs are: a" in capsys.readouterr().err
     assert operate(["job", "add", *there, "--job", "workers=99"]) == 1
     assert "needs" in capsys.readouterr().err
-    # It ends, and comes back with its job; without a controller, deploy asks which job to remove.
+    # The controller ends and comes back with its job; without a controller, deploy asks which job to remove.
     process.send_signal(signal.SIGINT)
     assert process.wait(END_SECONDS) == 0
     again = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -691,7 +693,7 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
 
 
 def test_job_of_the_command_line_is_there_from_the_start_and_kept(served):
-    """It is added once: a controller that starts again goes on with what it has kept."""
+    """The job is added once: a controller that starts again continues with the state that it has kept."""
     _, switches, command, process, _ = served
     process.send_signal(signal.SIGINT)
     assert process.wait(END_SECONDS) == 0
@@ -744,7 +746,9 @@ def test_stored_jobs_survive_the_way_to_a_file_and_back(tmp_path, kind):
 
 
 def test_job_that_comes_or_goes_changes_only_those_that_it_concerns(rig):
-    """ONE and TWO have no link in common; who shares with ONE is nothing to TWO: not an entry of it is written."""
+    """ONE and TWO have no link in common; a job that shares links with ONE does not concern TWO: none of TWO's entries
+    is written.
+    """
     one, two = rig.add(ONE), rig.add(TWO)
     of_two, alone = rig.entries(two.job_id), one.plan.rate_mbps
     rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)

@@ -1,4 +1,4 @@
-"""What has happened to a job can be read from a file afterwards: who has done what, and what came of it."""
+"""The events of a job can be read from a file afterwards: who has done what, and with what result."""
 
 from __future__ import annotations
 

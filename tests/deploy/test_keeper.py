@@ -1,4 +1,6 @@
-"""A switch that restarts, or is wiped, gets its rules back; one that another controller takes is left to it."""
+"""A switch that restarts, or is wiped, gets its rules back; one that another controller takes is left to that
+controller.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.deploy.rules import small
 
 @pytest.fixture
 def kept(program, monkeypatch, until):
-    """A switch with rules, and its keeper with a quick heartbeat."""
+    """Return a switch with rules, and its keeper with a short heartbeat."""
     monkeypatch.setattr(keeper_module, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(keeper_module, "RECONNECT_SECONDS", 0.5)
     switch = FakeSwitch()

@@ -1,4 +1,6 @@
-"""What a controller says: with the time of day, without what strangers send; and that what is taken out is empty."""
+"""The controller's log: with the time of day and without strangers' text; and taking out what is already taken out does
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def test_strangers_put_nothing_into_the_log_and_every_line_has_the_time(tmp_path
                     while stranger.recv(4096):
                         pass
                 except OSError:
-                    pass  # it has been cut off, which is as good
+                    pass  # The connection has been cut off, which is equally good.
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=SECONDS)
     finally:
@@ -91,7 +93,7 @@ def test_operator_who_takes_a_switch_out_hears_that_it_is_empty(rig, capsys, job
     address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
     try:
         said = ""
-        for spine in ("s1", "s1"):  # the second time nothing is left to change
+        for spine in ("s1", "s1"):  # The second time nothing is left to change.
             assert operate(["replan", "--controller", address, "--without", spine]) == 0
             said = capsys.readouterr().out
             assert rig.network.empty([spine])

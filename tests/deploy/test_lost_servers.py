@@ -54,7 +54,7 @@ def used(running: RunningJob) -> tuple[str, ...]:
 
 
 def test_server_that_came_back_while_a_worker_was_lost_and_a_switch_was_off_is_used_again(rig, running, agents, until):
-    """What the issue saw: s1 restarts; h2 is killed and started again; h3 is killed; both are back."""
+    """The issue reported this: s1 restarts; h2 is killed and started again; h3 is killed; both are back."""
     rig.network.failover.lose({"s1": "switch s1 does not answer"}, Why.LOST)
     running.roster.leave(agents.members["h2"])
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
@@ -74,7 +74,7 @@ def test_server_that_came_back_while_a_worker_was_lost_and_a_switch_was_off_is_u
 def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
     rig, running, agents, until, monkeypatch
 ):
-    """The workers' own links are the bottleneck: a second parameter server is there for when the first is lost."""
+    """The workers' own links are the bottleneck: a second parameter server serves as a reserve for the first."""
     monkeypatch.setattr(trust, "STEADY_SECONDS", 0.0)
     before = running.updater.plan.rate_mbps
     running.roster.leave(agents.members["h2"])
@@ -91,7 +91,7 @@ def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
     until(lambda: not running.roster.state.lost() and len(running.updater.versions) == 1, "the change is over")
     agents.join_again("h2")
-    running.without = {}  # however it came to that
+    running.without = {}  # The state may have become this way by any means.
     assert "h2" in rig.network.state.kept_off, "status says that h2 is not used"
     rig.network.replan(restored=["h2"])
     assert set(used(running)) == set(ROOTS)
@@ -101,7 +101,7 @@ RUNNING_EPOCH = 4_000_000_000
 
 
 def test_server_that_was_lost_while_the_controller_was_away_is_gone_on_without(rig, running, until, monkeypatch):
-    """Else its workers would wait for it until their operations fail after a minute, and train over gloo."""
+    """Otherwise its workers would wait for it until their operations fail after a minute, and train over gloo."""
     monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node != "h2"])
@@ -143,7 +143,7 @@ def restarted(running: RunningJob, agents: Agents, until) -> None:  # type: igno
 
 
 def test_server_that_was_started_anew_while_the_controller_was_away_stops_nobody(rig, running, until):
-    """It has nothing of what the others run: they go on without it, and it is used again later."""
+    """The server has no state of the running operations: the others continue without it, and it is used again later."""
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [*WORKERS, "h6"])
     agents.join_again("h2")
@@ -162,7 +162,7 @@ def test_server_that_is_lost_while_others_are_not_back_yet_stops_nobody(rig, run
 
 
 def test_worker_that_was_started_anew_while_the_controller_was_away_begins_a_new_epoch(rig, running):
-    """It lacks what the others have: that takes a stop."""
+    """The server lacks state that the others have: using it again requires a stop."""
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node != "h3"])
     agents.join_again("h3")

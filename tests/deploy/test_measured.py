@@ -1,4 +1,6 @@
-"""What agents measure of round trips: in status, and in the next plan of a live network and of the command."""
+"""The agents' measurements of round trips appear in the status and in the next plan of a live network and of the
+command.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ NETWORKS = (STAR, fattree(4, 20.0, delay_ms=0.3), leaf_spine(3, 2, 4, 20.0, upli
 @settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(NETWORKS), st.integers(0, 50), st.data())
 def test_hosts_have_what_links_do_not_explain(topology, seed, data):
-    """Of round trips of workers that are alike and parameter servers that are not, the sum of both is found again."""
+    """The workers' round trips are alike and the parameter servers' differ; the sum of both is reproduced."""
     plan = get_strategy("inart")(topology, place_job(topology, 5, 2, seed=seed))
     hosts = st.floats(0.0, 30.0)
     worker, roots = data.draw(hosts), {root: data.draw(hosts) for root in plan.job.parameter_servers}
@@ -71,7 +73,7 @@ def test_a_stated_time_counts_before_a_measured_one_and_that_before_an_assumed_o
 
 
 def test_slots_are_given_out_for_longer_than_the_shortest_round_trip():
-    """A quick measurement takes no slots away; a slow one asks for more."""
+    """A short measured round trip takes no slots away; a long one requests more."""
     fast = testbed(switch_mbps=60_000, server_mbps=40_000, link_mbps=60_000)
     plan = get_strategy("inart")(fast, place_job(fast, 6, 2))
     free = {switch: [(0, 1 << 20)] for switch in fast.switches}
@@ -89,7 +91,7 @@ def test_slots_are_given_out_for_longer_than_the_shortest_round_trip():
 
 
 class Rig:
-    """The paper's testbed with little memory, switches that are in memory, a job with its agents."""
+    """The paper's testbed with little memory, switches in memory, and a job with its agents."""
 
     def __init__(self, folder: Path) -> None:
         self.topology = STAR.replace(nodes={switch: {"slots": 96} for switch in STAR.switches})
@@ -107,7 +109,7 @@ class Rig:
         return self.job.updater.plan
 
     def report(self, hosts_ms: float) -> None:
-        """All workers measured what the links take, and so much more for two hosts."""
+        """Let all workers measure the time of the links, and this much more for two hosts."""
         for worker in self.plan.job.workers:
             report = pb.ReportRequest(node=worker, epoch=self.job.roster.epoch)
             for number, tree in enumerate(self.plan.trees):
@@ -146,7 +148,7 @@ def test_a_live_network_plans_with_what_its_agents_measured(rig, tmp_path, capsy
     assert update.rate_before < update.plan.rate_mbps < assumed.rate_mbps
     assert update.changed
 
-    # The command, with the same knowledge, plans the same rate.
+    # The command, with the same measurements, plans the same rate.
     known = tmp_path / "status.json"
     known.write_text(json.dumps(message_dict(rig.status())))
     network = tmp_path / "net.json"
@@ -154,7 +156,7 @@ def test_a_live_network_plans_with_what_its_agents_measured(rig, tmp_path, capsy
     words = ["--topology", str(network), "--job", "workers=6,ps=2,seed=1", "--target", "v1model", "--json"]
     assert plan_command([*words, "--measured", str(known)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["rate_mbps"] >= update.plan.rate_mbps * (1 - 1e-6)  # with shares of its own
+    assert found["rate_mbps"] >= update.plan.rate_mbps * (1 - 1e-6)  # The plan has shares of its own.
     assert not found["windows"]["assumed"]
     assert found["windows"]["rate_mbps"] >= found["rate_mbps"] * (1 - 1e-6)
 

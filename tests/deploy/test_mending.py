@@ -1,4 +1,4 @@
-"""What is done about an agent that was lost: the core alone. Finding a plan is the test's."""
+"""The reactions to the loss of an agent: the core alone. The test decides whether a plan is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOVES: set[tuple[str, str]] = set()
 
 
 class Job:
-    """A job that has lost something. facts: what is true of it now."""
+    """A job that has lost an agent or switch. facts: what is true of it now."""
 
     def __init__(self, facts: Facts = THERE) -> None:
         self.state, self.facts, self.now = Mending("one"), facts, 100.0
@@ -46,7 +46,9 @@ def test_plan_without_the_lost_one_is_looked_for_at_once_and_it_stays_out(job):
 
 
 def test_job_waits_for_what_may_be_back_and_gives_up_after_half_a_minute(job):
-    """A switch does not answer while a server is lost: it is led around soon, or is back."""
+    """A switch does not answer while a server is lost: the job is rerouted around the switch soon, or the switch is
+    back.
+    """
     job.lose()
     job.facts = replace(THERE, missing=True)
     done = job.take(NoPlanFound("no way"))
@@ -100,7 +102,7 @@ def test_losses_that_go_on_are_planned_for_three_times_at_most(job):
 
 
 def test_servers_that_came_back_and_are_not_steady_are_used_when_none_else_is_left():
-    """Item 6 of the issue: a server had joined again, and was never used."""
+    """Item 6 of the issue: a server had joined again and was never used."""
     job = Job(replace(THERE, members=("w1", "w2"), lost={"ps2": "gone"}, without={"ps1"}, waiting=("ps1",)))
     assert UseAgain(("ps1",)) in job.lose("ps2")
 

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard in examples/monitoring ask for metrics that the controller has, and say what to do."""
+"""The alerts and the dashboard in examples/monitoring use metrics that the controller has, and say what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUERIES = [rule["expr"] for rule in RULES] + [
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory) -> Iterator[dict[str, set[str]]]:
-    """Names of the samples that a network with a job that has been planned exposes, and the labels that they have."""
+    """Return the names and labels of the samples that a network with a planned job exposes."""
     folder = tmp_path_factory.mktemp("monitoring")
     topology = leaf_spine(2, 2, 3, 300.0)
     network = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 256)), topology).network
@@ -64,5 +64,5 @@ def test_an_alert_names_what_is_wrong_and_what_to_do(rule: dict[str, Any], expos
     words = rule["annotations"]["summary"] + rule["annotations"]["description"]
     named = set(re.findall(r"\$labels\.(\w+)", words))
     (metric,) = set(re.findall(r"\binart_\w+", rule["expr"].split(" and ")[0]))
-    if exposed[metric]:  # what nothing has happened to, like packets of a switch without traffic, has no sample yet
+    if exposed[metric]:  # A metric without events, like packets of a switch without traffic, has no sample yet.
         assert named <= exposed[metric], f"{metric} has no label {', '.join(sorted(named - exposed[metric]))}"

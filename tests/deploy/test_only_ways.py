@@ -1,4 +1,4 @@
-"""What is on probation after a failure is used at once when a second failure leaves a job no other way."""
+"""A link or switch on probation after a failure is used at once when a second failure leaves a job no other path."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def running(rig) -> RunningJob:
 
 
 class Clock:
-    """Time that only a test moves."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -93,7 +93,7 @@ def switches_of(running: RunningJob) -> set[str]:
 
 
 def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine_dies(rig, running, clock):
-    """In a network of two spines: link e1-s1 is down for 11 s; then s2 is killed."""
+    """In a network of two spines, link e1-s1 is down for 11 s; then s2 is killed."""
     rig.network.failover.take(FoundSilent(("e1-s1",)))
     assert "s1" not in switches_of(running)
     clock.now += 11.0
@@ -115,7 +115,7 @@ def test_only_way_that_is_dead_is_tried_again_every_few_seconds(rig, running, cl
         rig.network.failover.look()
         if "e1-s1" not in rig.network.state.off:
             tries.append(clock.now - began)
-            rig.network.failover.take(FoundSilent(("e1-s1",)))  # it is dead still
+            rig.network.failover.take(FoundSilent(("e1-s1",)))  # The link is still down.
     pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
     assert max(pauses) <= trust.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
     assert len(tries) >= 7

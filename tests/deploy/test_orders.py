@@ -1,4 +1,6 @@
-"""Orders of operators beside each other and beside failures: nothing lost, nothing left, nobody waits for nothing."""
+"""Orders of operators at the same time as other orders and failures: none is lost or half done, and none waits in
+vain.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,7 @@ def test_what_does_not_change_is_not_written(rig):
 
 
 def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_it(rig, monkeypatch):
-    """Else what a switch refuses would be nobody's, and the order would count as carried out."""
+    """Otherwise a switch's refusal would be reported to nobody, and the order would count as carried out."""
     everywhere = fabric.everywhere
 
     def looked(switches, work):  # type: ignore[no-untyped-def]
@@ -133,7 +135,7 @@ def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_i
 def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
     one = rig.add(ONE)
     victim = rig.adding(one)
-    with rig.network.replanning.changing:  # an order is under way, and may be so for long
+    with rig.network.replanning.changing:  # An order is in progress, and may be for a long time.
         done = threading.Event()
         lose = rig.network.failover.lose
         thread = threading.Thread(target=lambda: (lose({victim.name: "it died"}, Why.LOST), done.set()))
@@ -250,8 +252,8 @@ def test_job_whose_agents_are_late_keeps_its_rate_and_holds_up_nobody(rig, monke
     rival = Job("rival", ONE.workers, SERVERS[14:15], 1_000_000)
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
     rig.add(rival, together=True)
-    rig.network.remove("rival")  # and one has half of what it could have
-    rig.join(one)  # and answers nothing
+    rig.network.remove("rival")  # One job then has half of the rate that it could have.
+    rig.join(one)  # The job does not answer.
     before = one.plan
     admission, third, _ = rig.network.launch(rival, "inart", together=True, terms=Terms(weight=3.0))
     assert one.plan == before
@@ -304,7 +306,7 @@ def test_jobs_that_do_not_share_have_what_they_had_after_a_failure(rig):
 
 
 def test_operator_who_plans_a_job_again_gives_it_what_there_is(rig):
-    """Not because of a failure: that is what it has from then on."""
+    """This is not because of a failure: the job keeps this plan from then on."""
     one = rig.add(ONE)
     rig.network.replan(changes=["c1.aggregation_mbps=1", "a1.aggregation_mbps=1", "e1.aggregation_mbps=1"])
     less = rates([one])

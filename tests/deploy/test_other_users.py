@@ -1,4 +1,4 @@
-"""What the doctor says about other users of the host, by what the packet filter has loaded."""
+"""The doctor's findings about other users of the host, from the rules that the packet filter has loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULE = f'ip daddr {GROUP} udp dport 20480-24575 meta skuid != "inart" counter pa
 
 
 def ruleset(rule: str, hook: str = "output") -> str:
-    """As nft prints it, with another chain before and after."""
+    """Return the ruleset as nft prints it, with another chain before and after."""
     chains = [("first", "input", "tcp dport 22 accept"), ("ours", hook, rule), ("last", "output", "accept")]
     return "\n".join(
         f"table inet {name} {{\n\tchain {name} {{\n"
@@ -25,7 +25,7 @@ def ruleset(rule: str, hook: str = "output") -> str:
 
 @pytest.fixture
 def nft(tmp_path, monkeypatch):
-    """An nft that prints this, and ends with this status."""
+    """Make an nft that prints this and exits with this status."""
 
     def install(output: str, status: int = 0) -> None:
         (tmp_path / "output").write_text(output)

@@ -1,4 +1,4 @@
-"""What the controller's page shows and to whom, without a network."""
+"""The content of the controller's page and who may see it, without a network."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from controlplane.service.web.page import BOTTLENECK_COLOUR, JOB_COLOURS, OFF_CO
 from controlplane.service.web.server import Web, is_own_name
 
 APART = 90.0
-"""Two colours nearer than this (0 to 765) are taken for each other when lines are thin."""
+"""Two colours that are nearer than this (0 to 765) are confused on thin lines."""
 
 
 def apart(one: str, other: str) -> float:
-    """How far two colours are from each other to the eye ("redmean"): 0 to 765."""
+    """Return the perceived distance of two colours ("redmean"): 0 to 765."""
     (r1, g1, b1), (r2, g2, b2) = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (one, other))
     red = (r1 + r2) / 2
     return (
@@ -70,13 +70,13 @@ def status(web: Web, host: str, path: str = "/api/snapshot") -> int:
 
 @pytest.mark.parametrize("restricted", [False, True])
 def test_page_of_another_site_cannot_read_the_snapshot_by_a_name_of_its_own(restricted):
-    """Where callers are known a browser sends no token to another site's name, and any name may be used."""
+    """Where callers are known, a browser sends no token to another site's name, and any name may be used."""
     access = Access({"0123456789abcdef": Caller("viewer", "grafana")}) if restricted else Access()
     web = Web("127.0.0.1:0", access)
     web.start(SimpleNamespace(answer=lambda path, accept: ("application/json", b"{}")))  # type: ignore[arg-type]
     try:
         assert status(web, "127.0.0.1:1") == (401 if restricted else 200)
         assert status(web, "evil.example") == (401 if restricted else 421)
-        assert status(web, "127.0.0.1:1", "/healthz") == 200  # probes have neither certificate nor token
+        assert status(web, "127.0.0.1:1", "/healthz") == 200  # Probes have neither certificate nor token.
     finally:
         web.close()

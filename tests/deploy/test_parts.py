@@ -1,4 +1,4 @@
-"""What takes switches and links out of use and what brings them back: the core alone, in microseconds."""
+"""The events that take switches and links out of use and bring them back: the core alone, in microseconds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "controller.md"
 
 
 class Life:
-    """A network whose jobs are led around what is off whenever that is possible: where their servers reach each other.
+    """A network whose jobs are rerouted around disabled switches and links whenever their servers still reach each
+    other.
 
-    said: the log. moves: changes of what a switch or link is, and why.
+    said: the log. moves: the changes of the state of a switch or link, and why.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class Life:
         return all(connected(LAYOUT, need.nodes, self.state.off) for need in NEEDS)
 
     def second(self, seconds: float = 1.0) -> None:
-        """Time goes by; looks every half a second."""
+        """Let time pass, with a check every half a second."""
         for _ in range(round(2 * seconds)):
             self.now += 0.5
             self.take(parts.SwitchesSeen(dict(self.ready)))
@@ -120,7 +121,7 @@ def test_link_whose_port_went_down_is_back_sooner_where_a_job_has_no_other_way(l
 
 
 def test_order_of_an_operator_outlives_what_is_seen_of_the_switch(life):
-    """A switch that was taken out, and then restarts: it is not used again because it answers."""
+    """A switch that was taken out and then restarts is not used again merely because it answers."""
     life.take(parts.Ordered(("s1",), ()))
     life.take(parts.Failed({"s1": "switch s1 does not answer"}, Why.LOST))
     life.second(2 * trust.STEADY_SECONDS)

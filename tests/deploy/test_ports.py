@@ -1,4 +1,6 @@
-"""A port that a switch says is down: its link is led around before anybody misses a packet, and used again later."""
+"""When a switch reports that a port is down, jobs are rerouted around its link before an agent misses packets; the link
+is used again later.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def ways(job):
 
 
 def link_of(job):
-    """A link between switches that the job uses, up from a switch that its servers hang on."""
+    """Return a link between switches that the job uses, above a switch with servers connected."""
     return sorted(next(way for way in sorted(ways(job), key=sorted) if all(TREE.kind(n) == "switch" for n in way)))
 
 

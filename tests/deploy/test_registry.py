@@ -1,4 +1,4 @@
-"""Targets are named in one place, and the command lines take any of them."""
+"""Targets are registered in one place, and the command lines accept all of them."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_several_targets_at_once_are_refused() -> None:
 
 
 def test_a_new_target_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third one, as somebody would add it: a module with a `Target`, and its line in the registry."""
+    """Register a third target as a developer would add it: a module with a `Target`, and its line in the registry."""
 
     class Third(type(target("bmv2"))):  # type: ignore[misc]
         name = "third"

@@ -70,7 +70,9 @@ def test_configuration_comes_when_all_are_there(roster):
 
 
 def test_who_is_refused_because_no_epoch_can_begin_is_not_there(roster, monkeypatch):
-    """The disk is full when the last agent comes: it ends with the reason, and a job must not take it for joined."""
+    """The disk is full when the last agent joins: its connection ends with the reason, and the job must not take it for
+    joined.
+    """
     roster.join(request("w1"))
     roster.join(request("ps1"))
 
@@ -151,7 +153,7 @@ def test_second_process_for_a_node_is_refused_with_the_words_that_say_how_to_tak
 
 
 def test_second_process_has_the_node_once_the_first_one_is_gone(roster):
-    """After a crash the first one's connection may look alive for a while."""
+    """After a crash the first connection may look alive for a while."""
     roster._patience = 60.0
     members = join_all(roster)
     with ThreadPoolExecutor(1) as pool:
@@ -171,7 +173,7 @@ def test_second_process_for_a_node_takes_over_when_it_says_so(roster):
     assert "process 4711 on b (from ipv4:10.0.0.9:1234) has taken the place of w1" in refused.reason
     assert kinds(members["w2"]) == ["abort", "configuration"]
     assert configuration(again).node == "w1"
-    # The end of the first one's stream, which comes later, is not the loss of the second.
+    # The end of the first connection's stream, which comes later, is not the loss of the second.
     roster.leave(members["w1"])
     assert roster.status().state == "running"
 
@@ -204,7 +206,7 @@ def test_restarted_controller_adopts_what_runs(tmp_path, roster):
     for node, (epoch, digest) in running.items():
         member = later.join(request(node, running_epoch=epoch, running_digest=digest))
     assert configuration(member).epoch == roster.epoch
-    # And what comes later is larger, although this controller's own file did not know that epoch.
+    # Later epochs are larger, although this controller's own file did not have that epoch.
     later.leave(member)
     member = later.join(request(member.node))
     assert configuration(member).epoch > roster.epoch
@@ -253,9 +255,9 @@ def test_epochs_increase_whatever_the_clock_and_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("controlplane.service.epochs.time.time", lambda: clock[0])
     store = EpochStore(tmp_path / "state" / "epoch")
     assert [store.next(), store.next()] == [1_000_000, 1_000_001]
-    clock[0] = 500.0  # the clock went back
+    clock[0] = 500.0  # The clock went back.
     assert EpochStore(tmp_path / "state" / "epoch").next() == 1_000_002
-    (tmp_path / "state" / "epoch").unlink()  # the file was lost, the clock is right
+    (tmp_path / "state" / "epoch").unlink()  # The file was lost, and the clock is right.
     clock[0] = 2_000_000.0
     assert store.next() == 2_000_000
     store.adopt(3_000_000)
@@ -285,7 +287,7 @@ def test_parameter_server_that_hangs_is_out_and_a_worker_is_waited_for(roster):
     assert set(roster.members()) == {"w1", "w2"}
     (abort,) = [event.abort for event in events(members["w1"]) if event.HasField("abort")]
     assert "ps1 is gone (no report for 11 s: it hangs)" in abort.reason
-    # Its stream has ended, so it joins again when it goes on.
+    # Its stream has ended, so it joins again when it continues.
     last = None
     while not members["ps1"].events.empty():
         last = members["ps1"].events.get()
@@ -307,7 +309,7 @@ def test_parameter_server_that_hangs_before_its_first_report_is_out_too(roster):
 
 
 def two_roots() -> dict[str, AgentConfig]:
-    """The small job with a second parameter server."""
+    """Return the small job with a second parameter server."""
     found = configs()
     found["ps2"] = replace(found["ps1"], node="ps2", index=1, address="10.0.0.9")
     return {node: replace(config, parameter_servers=("ps1", "ps2")) for node, config in found.items()}
@@ -315,7 +317,7 @@ def two_roots() -> dict[str, AgentConfig]:
 
 @pytest.fixture
 def pair(tmp_path):
-    """A roster that goes on without one of two parameter servers, and who was said to be lost."""
+    """Return a roster that continues without one of two parameter servers, and the agents that were reported lost."""
     lost: list[str] = []
     made = Roster(
         two_roots(),
@@ -348,7 +350,7 @@ def answer(roster: Roster, members: dict[str, Member], operations: dict[str, int
 
 
 def change(roster: Roster, members: dict[str, Member], configs: dict[str, AgentConfig], **operations: int) -> int:
-    """Over to these configurations; the operation from which they hold."""
+    """Change over to these configurations; returns the operation from which they hold."""
     done: list[int] = []
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""p4runtime-shell on switches that we deploy to."""
+"""p4runtime-shell on switches that the control plane deploys to."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_shell_writes_over_tls_when_asked_to(tmp_path: Path, program) -> None:
 
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """refusal(arguments): what `python -m controlplane.shell` says when it opens no shell."""
+    """Return refusal(arguments): the message of `python -m controlplane.shell` when it opens no shell."""
     monkeypatch.setattr("os.execv", lambda *command: pytest.fail(f"{command} was started"))
 
     def run(*arguments: object) -> str:

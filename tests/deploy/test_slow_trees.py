@@ -1,4 +1,4 @@
-"""Trees that carry less than planned are said once, and a rank that is late is not taken for a slow network."""
+"""Trees that carry less than planned are reported once, and a late rank is not taken for a slow network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS = ("w1", "w2")
 
 
 class Job:
-    """A job of two workers whose agents report once a second of a clock that only the test moves."""
+    """A job of two workers whose agents report once a second of a clock that only the test advances."""
 
     def __init__(self, folder, monkeypatch) -> None:  # type: ignore[no-untyped-def]
         self.now = 1000.0
@@ -34,7 +34,7 @@ class Job:
         ((self.tree, self.planned),) = self.roster.planned_tree_rates().items()
 
     def second(self, **parts: float) -> None:
-        """What part of the second each worker was busy, all of them at a tenth of the planned rate."""
+        """Let a second pass in which each worker was busy for this fraction, at a tenth of the planned rate."""
         self.now += slow_trees.LOOK_SECONDS
         for node, busy in parts.items():
             self.counted[node][0] += busy
@@ -66,7 +66,7 @@ def test_tree_that_stays_slow_while_all_send_is_said_once_for_each_plan(job):
 
 
 def test_late_rank_is_not_taken_for_a_slow_network(job):
-    """It has submitted nothing, and what the others wait for is not the network."""
+    """The worker has submitted nothing, so the others do not wait for the network."""
     for _ in range(5 * slow_trees.SLOW_LOOKS):
         job.second(w1=1.0, w2=0.0)
     assert not job.said

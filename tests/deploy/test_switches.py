@@ -30,7 +30,7 @@ def test_installs_updates_reads_and_removes(target):
     assert installed[0].replaced_program
     assert difference(target.read(), small("s1")) == []
     assert fabric.install([target], {"s1": small("s1")})[0].changes == 0
-    # The next version: other labels, the same group with other ports, a route that moves.
+    # The next version has other labels, the same group with other ports, and a route that moves.
     later = RuleSet("s1", small("s1", 50).labels, small("s1").groups, (Route("10.0.0.7", 32, MAC, 2),))
     fabric.install([target], {"s1": later})
     assert difference(target.read(), later) == []
@@ -53,7 +53,7 @@ def test_full_table_is_undone(target, program):
         fabric.install([target], {"s1": RuleSet("s1", (), (), routes)})
     message = str(failure.value)
     assert "switch s1 refused" in message
-    # bmv2 has no code of its own for a full table.
+    # bmv2 has no error code of its own for a full table.
     assert "RESOURCE_EXHAUSTED" in message or "Error when adding match entry to target" in message
     assert "all switches are as they were before" in message
     assert difference(target.read(), small("s1")) == []
@@ -103,7 +103,9 @@ time_ns = time.time_ns
 
 @pytest.mark.parametrize("lives", [False, True])
 def test_controller_whose_clock_was_ahead_once_locks_nobody_out(switch, program, monkeypatch, lives):
-    """It has gone: the switch is free to everybody. It lives: who takes over gets the switch, nobody else does."""
+    """After the first controller has gone, the switch is free for any; while it lives, only a controller that takes
+    over gets it.
+    """
     ahead = P4RuntimeTarget("s1", switch.address, 7, program)
     with monkeypatch.context() as patch:
         patch.setattr(session.time, "time_ns", lambda: time_ns() + YEAR_NS)

@@ -1,4 +1,4 @@
-"""Installing rules on P4Runtime switches that answer over real gRPC, and that fail in the middle."""
+"""Installing rules on P4Runtime switches that answer over real gRPC and that fail in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""When what has failed counts as lost, and when it is used again: the core alone, in microseconds."""
+"""The conditions under which a failed switch or link counts as lost, and is used again: the core alone, in
+microseconds.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def test_only_way_that_is_dead_is_tried_again_every_few_seconds_and_not_every_mi
 
 
 def test_trying_early_does_not_lengthen_the_probation():
-    """Else a link that a job had to try ten times would be kept off for an hour afterwards."""
+    """Otherwise a link that a job had to try ten times would stay disabled for an hour afterwards."""
     seen = silent_again(Trust(), 0.0)
     for now in (10.0, 20.0, 30.0):
         seen = silent_again(trust.tried_early(seen, ["a-b"]), now)
@@ -87,7 +89,7 @@ def test_what_is_likeliest_to_carry_is_tried_first():
 
 
 def test_server_that_has_come_back_is_used_when_it_has_stayed_and_at_once_when_the_job_waits():
-    """It had joined and was never used: a worker was lost while it waited, and then the other server."""
+    """The server had joined and was never used: a worker was lost while it waited, and then the other server."""
     lost = {"h2": 1, "h3": 3, "h4": 1}
     waiting = {"h2": 31.0, "h3": 31.0}
     assert trust.servers_to_take_back(lost, waiting, True) == (["h2"], 30.0), "h3 was lost three times: it waits 120 s"

@@ -1,4 +1,4 @@
-"""When jobs are planned again, in which order, and what is said: the core alone."""
+"""When jobs are planned again, in which order, and what is logged: the core alone."""
 
 from __future__ import annotations
 

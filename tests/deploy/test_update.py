@@ -1,4 +1,4 @@
-"""Changing the plan of a running job: switches over real gRPC, agents that answer, refuse or vanish."""
+"""Changing the plan of a running job: switches over real gRPC, and agents that answer, refuse or vanish."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BUSY = ("V1.aggregation_mbps=20",)
 
 
 class Rig:
-    """The paper's testbed: two switches, a plan on them, agents."""
+    """The paper's testbed: two switches with a plan's rules, and agents."""
 
     def __init__(self, folder: Path, switches: list[FakeSwitch], targets: list[P4RuntimeTarget]) -> None:
         epochs = EpochStore(folder / "epoch")
@@ -83,7 +83,7 @@ class Rig:
         return [switch.snapshot() for switch in self.switches]
 
     def hold(self, deployment: Deployment) -> bool:
-        """Whether the switches have these labels and groups, and no others."""
+        """Return whether the switches have exactly these labels and groups."""
         for target in self.targets:
             wanted = replace(deployment.rulesets[target.name], routes=target.read().routes)
             if difference(target.read(), wanted):
@@ -110,7 +110,7 @@ def rig(tmp_path, program) -> Iterator[Rig]:
 
 
 def labels_of(config: AgentConfig) -> set[int]:
-    """Those that an agent sends under."""
+    """Return the labels that an agent sends under."""
     up = {tree.up_label for tree in config.worker_trees}
     return up | {label for tree in config.root_trees for label in (tree.return_label, *tree.answer_labels)}
 
@@ -130,7 +130,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
         ("prepare", "switch_over", "retire"),
     }
     assert rig.hold(rig.updater._deployment), "the old entries are gone, the new ones are there"
-    # What agents were told is what is on the switches: before the change, and after it.
+    # The agents' configuration matches the switches before and after the change.
     installed = {entry.label for target in rig.inner for entry in target.read().labels}
     assert installed and not installed & {e.label for target in rig.targets for e in target.read().labels}
     for node, (first, second) in rig.agents.told.items():
@@ -167,7 +167,8 @@ def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
 def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
     rig.agents.join()
     before = rig.snapshots()
-    # Refused again after the switch was read again, as one refusal may come from what it holds unknown to us.
+    # The insert is refused again after the switch was read again, since one refusal may come from entries unknown to
+    # us.
     rig.switches[1].faults.capacity = len(rig.switches[1].entities) + 5
     with pytest.raises(UpdateError, match=r"the plan stays as it is: .*V2 refused"):
         rig.updater.update(rig.updater.state(changes=BUSY))
@@ -233,7 +234,7 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
         assert rig.hold(rig.updater._deployment)
         assert rig.updater.plan is not rig.plan
     until(lambda: "abort" in rig.agents.events["W1"], "the others are told")
-    # Back again: everybody gets what is on the switches.
+    # After joining again, every agent gets the configuration that is on the switches.
     rig.agents.members["W2"] = rig.roster.join(
         pb.JoinRequest(node="W2", role="worker", version=ENCODING, agent="agent-W2")
     )
@@ -245,7 +246,7 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
 
 @pytest.mark.parametrize("when", ["drains", "makes ready"])
 def test_what_is_under_way_is_started_again_where_the_plan_before_cannot_be_led_around(rig, when, until):
-    """A switch without which nobody reaches anybody: whenever it fails, the change of plan comes to its end."""
+    """Without this switch no agent reaches another: whenever it fails, the change of plan comes to its end."""
     rig.agents.slow = "W2"
     if when == "makes ready":
         rig.agents.silent = "W2"
@@ -298,7 +299,7 @@ def test_switch_that_is_lost_can_be_kept_off_or_the_error_says_so(rig, until):
     until(lambda: rig.keepers[1].state == "reconnecting", "the keeper notices")
     with pytest.raises(UpdateError, match="needs switch V2, which does not answer: plan with --without V2"):
         rig.updater.update(rig.updater.state(changes=BUSY))
-    with pytest.raises(Unreachable, match="no route with bandwidth left from W5"):  # which hangs on V2
+    with pytest.raises(Unreachable, match="no route with bandwidth left from W5"):  # W5 is connected to V2.
         rig.updater.update(rig.updater.state(without=["V2"]))
     assert rig.updater.plan is rig.plan
 
@@ -329,7 +330,7 @@ def test_states_that_are_not_of_this_network_are_refused(rig):
 
 @pytest.fixture(scope="module")
 def plans() -> Callable[[str, float], Plan]:
-    """Plans of all shapes for one job on one network."""
+    """Draw plans of all shapes for one job on one network."""
     topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
     job = place_job(topology, 6, 2, seed=1)
 

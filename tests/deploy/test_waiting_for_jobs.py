@@ -1,4 +1,4 @@
-"""Agents that come before their job wait for it; orders that name no job are refused; names of jobs are words."""
+"""Agents that come before their job wait for it; orders without a job's name are refused; names of jobs are words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = 30.0
 
 
 class Agent:
-    """What an agent hears, in order."""
+    """Records the events that an agent hears, in order."""
 
     def __init__(self, controller: str, node: str, role: str, job: str = "", address: str = "") -> None:
         self.heard: queue.Queue[tuple[str, str]] = queue.Queue()
