@@ -1,4 +1,4 @@
-"""Random trees, and executions joined by a network that delivers in any order, more than once."""
+"""Random trees, and executions joined by a network that delivers messages in any order and some more than once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlay.core.message import Kind
 
 
 def random_tree(rng: random.Random, nodes: Sequence[str], first: int, count: int, members: Sequence[str]) -> SumTree:
-    """Up and down trees over all nodes, drawn on their own; only `members` contribute and receive."""
+    """Draw up and down trees over all nodes independently; only `members` contribute and receive."""
     root = rng.choice(nodes)
 
     def edges(down: bool) -> tuple[Edge, ...]:
@@ -28,7 +28,7 @@ def random_tree(rng: random.Random, nodes: Sequence[str], first: int, count: int
         return tuple(found)
 
     up, down = edges(False), edges(True)
-    # Without branches on which nobody contributes.
+    # Remove branches on which nobody contributes.
     while useless := {e.sender for e in up} - {e.receiver for e in up} - set(members):
         up = tuple(e for e in up if e.sender not in useless)
     return SumTree(root, first, count, up, down, tuple(members), tuple(members))
@@ -55,9 +55,9 @@ class Hub:
         self.at = {node: self._execution(task, node) for node in sorted(task.nodes)}
         self.tensors = tensors
         self.unstarted = [n for n in self.at if n in tensors]
-        self.unaware: list[str] = []  # who has not heard yet of how the task is mended
+        self.unaware: list[str] = []  # the agents that have not heard yet how the task is repaired
         self.mended: Task | None = None
-        self.left = -1  # messages before that
+        self.left = -1  # the number of messages before the loss
 
     def _execution(self, task: Task, node: str) -> Execution:
         return Execution(
@@ -72,7 +72,7 @@ class Hub:
         )
 
     def mend_after(self, messages: int, task: Task) -> None:
-        """Whom the task does not need any more is lost then; the others hear of it one by one."""
+        """Lose an agent that the task can do without; the others hear of it one by one."""
         self.left, self.mended = messages, task
 
     def _mend(self) -> None:
@@ -115,9 +115,9 @@ class Hub:
     def deliver(self, request: SendRequest) -> None:
         there = self.at.get(request.edge.receiver)
         if there is None:
-            return  # it is lost
+            return  # The request is lost.
         if request.tree >= len(there.trees):
-            self.under_way.append(request)  # held until it hears of that
+            self.under_way.append(request)  # The request is held until its receiver hears of the change.
             return
         if self.mended is not None and not there.has_chunk(request.tree, request.chunk, len(request.values)):
             return

@@ -1,4 +1,6 @@
-"""One site of tests/overlay/test_sites.py: real training, or a part of a scenario; `python -m` with a line of JSON."""
+"""One site of tests/overlay/test_sites.py: real training, or a part of a scenario, started by `python -m` with a line
+of JSON.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ KINDS = {"local": LocalSGD, "diloco": DiLoCo, "streaming": StreamingDiLoCo}
 
 
 def make_model(seed: int) -> nn.Module:
-    """Small, with a layer that has buffers."""
+    """A small model with a layer that has buffers."""
     torch.manual_seed(seed)
     first = [nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU()]
     return nn.Sequential(*first, nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 3))
@@ -41,13 +43,13 @@ def inner_step(model: nn.Module, optimizer: torch.optim.Optimizer, site: int, st
 
 
 def flat(model: nn.Module) -> np.ndarray:
-    """All parameters and floating-point buffers."""
+    """Return all parameters and floating-point buffers."""
     both = [*model.parameters(), *(each for each in model.buffers() if each.is_floating_point())]
     return torch.cat([tensor.detach().reshape(-1) for tensor in both]).numpy()
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:
-    """Trains until `rounds` are done; sleeps `pause` seconds a step, ends itself hard at the step `die`."""
+    """Train until `rounds` are done; sleeps `pause` seconds a step, and exits without cleanup at the step `die`."""
     site = int(order["site"])
     group = init(order["coordinator"], f"site{site}", listen="127.0.0.1:0", credentials=order.get("credentials"),
                  timeout=60.0, log=lambda line: print(line, file=sys.stderr, flush=True))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Agents with real sockets on loopback: sums, losses, restarts, what strangers send."""
+"""Agents with real sockets on loopback: sums, losses, restarts, and messages of strangers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 60.0
 
 
 class Drawn(Rounds):
-    """Another random task each round."""
+    """A policy with another random task each round."""
 
     def __init__(self, nodes: tuple[str, ...], seed: int) -> None:
         super().__init__(nodes)
@@ -63,13 +63,13 @@ def edges(root: str, nodes: tuple[str, ...], down: bool = False) -> tuple[Edge, 
 
 
 def until(condition) -> None:
-    """Polls; the test's own time limit ends it."""
+    """Poll the condition; the test's own time limit ends it."""
     while not condition():
         time.sleep(0.005)
 
 
 def synchronise(agents: dict[str, Agent], values: int, seed: int) -> None:
-    """Once; every agent must have the same mean, exactly (whole numbers)."""
+    """Run one round; every agent must have the same mean, exactly (whole numbers)."""
     rng = np.random.default_rng(seed)
     given = {node: rng.integers(-999, 999, values).astype(np.float32) for node in agents}
     wanted = np.sum(list(given.values()), axis=0) * np.float32(1 / len(agents))
@@ -115,7 +115,7 @@ def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
-        until(lambda: 2 in agents["c"]._tasks.running)  # the first may be there still
+        until(lambda: 2 in agents["c"]._tasks.running)  # The first task may still be there.
         agents["c"].close()
         for future in waiting[:2]:
             with pytest.raises(PeerLost, match=r"c is lost|a and c|b and c"):
@@ -127,7 +127,7 @@ def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
 
 
 def test_an_agent_that_was_away_hears_that_its_task_was_given_up():
-    """Its connection broke, or it was silent for too long; it lives."""
+    """Its connection broke, or it was silent for too long, but its process lives."""
     nodes = ("a", "b", "c")
     with running(Drawn(nodes, 1)) as (coordinator, agents):
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
@@ -149,7 +149,7 @@ def test_a_coordinator_that_comes_back_is_joined_again():
     try:
         synchronise(agents, 1000, 0)
         early = np.full(1000, 5.0, np.float32)
-        done = agents["a"].synchronise_async(early)  # waits for b when the coordinator goes
+        done = agents["a"].synchronise_async(early)  # It waits for b when the coordinator fails.
         first.close()
         second = Coordinator(Drawn(nodes, 2), port=first.address[1])
         try:
@@ -196,7 +196,7 @@ def test_who_has_no_part_is_refused():
 
 
 def test_who_comes_again_before_it_was_missed_is_taken_in():
-    """On a busy machine an agent gives its connection up for silent, and the coordinator hears of the new one first."""
+    """On a busy machine an agent gives its connection up as silent, and the coordinator hears of the new one first."""
 
     def join(address: tuple[str, int]) -> str:
         host, port = address
@@ -210,12 +210,12 @@ def test_who_comes_again_before_it_was_missed_is_taken_in():
         assert join(("127.0.0.1", 1)) == "refused"
         assert join(agents["a"].listen) == "members"
         stack.close()
-        until(lambda: sum("a joined" in line for line in lines) == 3)  # the agent itself, again
+        until(lambda: sum("a joined" in line for line in lines) == 3)  # The agent itself has joined again.
         synchronise(agents, 100, 1)
 
 
 def test_a_policy_that_begins_tasks_out_of_order_is_an_error_for_everyone():
-    """Agents would take what comes of the lower number for old, and wait for it for ever."""
+    """Agents would take results of the lower number for old, and wait for the task for ever."""
 
     class Backwards(Drawn):
         def task(self, number: int, values: int, now: float) -> Task:
@@ -276,7 +276,7 @@ def test_agents_with_clocks_of_their_own_measure_the_same():
             for round_ in range(4):
                 synchronise(agents, 1_000_000, round_)
             until(lambda: heard)
-            # An hour more or less on the way would make it Kbit/s, or negative.
+            # An hour more or less on the path would make it Kbit/s, or negative.
             assert max(event.mbps for event in heard) > 1.0
         finally:
             for agent in agents.values():
@@ -307,7 +307,7 @@ def test_what_comes_late_is_not_received_into_a_tensor_that_was_given_back():
 
     feed(Header(Kind.DOWN, 1, 5, (0, 1), 1, values=8).pack() + result[:12])
     inbound.divert(5)
-    tensor[:] = 7.0  # the trainer submits its values again
+    tensor[:] = 7.0  # The trainer submits its values again.
     feed(result[12:] + Header(Kind.DOWN, 1, 6, (0, 1), 1, values=8).pack() + result[:4])
     np.testing.assert_array_equal(tensor[1:], np.full(7, 7.0))
     np.testing.assert_array_equal(got, [np.arange(8)])

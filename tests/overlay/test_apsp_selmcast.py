@@ -1,4 +1,4 @@
-"""APSP and SelMcast over time: in the simulator, and the same objects on sockets."""
+"""APSP and SelMcast over time: in the simulator, and the same policy objects on sockets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def line(*mbps: float) -> nx.DiGraph:
 
 
 def a_round(policy, values: int, number: int = 1):
-    """The task that starts when all are ready; all finish it."""
+    """Return the task that starts when all are ready, after all have finished it."""
     (start,) = [o for node in policy.nodes for o in policy.handle(Ready(node, values), 0.0)]
     assert isinstance(start, Start) and start.task.number == number
     start.task.check()
@@ -100,14 +100,14 @@ class TestApsp:
         assert seconds[0.1] < seconds[None]
 
     def test_on_sockets_momentum_moves_with_the_server(self):
-        """What all workers get is what one server with momentum would have given them all along."""
+        """All workers get the result that one server with momentum would have given them all along."""
         graph = named(nx.relabel_nodes(mesh(4), {}))
         policy = Apsp(graph, momentum=0.5, chunk_values=300)
         velocity, rng, roots = np.zeros(5000), np.random.default_rng(1), set()
         with running(policy) as (coordinator, agents):
             for round_, root in enumerate(("h0", "h0", "h2", "h1", "h1", "h2")):
                 policy.fixed = root
-                coordinator.tell(Changed("h0", "h1", 100.0 * 2**round_))  # so that it decides anew
+                coordinator.tell(Changed("h0", "h1", 100.0 * 2**round_))  # This makes it decide anew.
                 given = {node: rng.integers(-99, 99, 5000).astype(np.float32) for node in agents}
                 velocity = 0.5 * velocity + np.mean(list(given.values()), axis=0)
                 for future in [agents[node].synchronise_async(given[node]) for node in agents]:
@@ -140,7 +140,7 @@ class TestApsp:
 
 
 def never(task):
-    """The same, so slow that it does not end."""
+    """The transfer is so slow that it does not end."""
     from dataclasses import replace
 
     return replace(task, trees=tuple(replace(tree, rate_mbps=1e-6) for tree in task.trees), chunk_values=1)
@@ -253,7 +253,7 @@ class TestSelMcast:
         assert first.task.trees[0].rate_mbps == pytest.approx(90.0)
         assert first.task.trees[0].routes[0] == ("h0", "s-h0", "s-h1", "h1")
         assert policy.handle(Changed("h0", "h3", 20.0), 1.5) == [Pace(1, pytest.approx(18.0))]
-        (start,) = policy.handle(Ready("h3", 1000), 2.0)  # over other links
+        (start,) = policy.handle(Ready("h3", 1000), 2.0)  # It goes over other links.
         assert isinstance(start, Start)
         assert Drop(1, ("h3",)) in policy.handle(Lost("h0", "h3"), 3.0)
         assert not network.reached(0)[3] and network.reached(0)[1]
@@ -265,7 +265,7 @@ class TestSelMcast:
         network.try_again(40.0)
         assert network.reached(0)[1]
         policy.handle(Lost("h1", "h2"), 4.0)
-        policy.handle(Lost("h2"), 5.0)  # that was it
+        policy.handle(Lost("h2"), 5.0)  # That was the last one.
         assert network.reached(1)[2]
 
     def test_on_sockets_copies_come_whole_and_everybody_goes_on(self):

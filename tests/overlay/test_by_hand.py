@@ -1,4 +1,4 @@
-"""A coordinator that somebody starts by hand, for sites and names of his own."""
+"""A coordinator that a user starts by hand, with sites and names of their own."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ SITES = ("lima", "oslo", "tokyo")
 
 
 def network(*, router: bool = False) -> tuple[Topology, Job]:
-    """Three sites, each linked with each other one. router: of the first and the last over a switch at which nobody
-    is."""
+    """Return three sites, each linked with each other one. router: the link between the first and the last site goes
+    over a switch without a site.
+    """
     nodes: dict[str, dict[str, object]] = {}
     links = []
     for site in SITES:
@@ -75,7 +76,7 @@ def test_every_system_takes_the_names_of_the_sites(system):
 
 @contextmanager
 def coordinator(tmp_path, *options: str):
-    """(where it listens, its first line)."""
+    """Start the coordinator; returns (the address where it listens, its first line)."""
     topology, job = network()
     (tmp_path / "net.json").write_text(json.dumps(topology.to_json()))
     (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
@@ -114,7 +115,7 @@ def test_sites_train_under_a_system_that_somebody_chose(options, tmp_path):
 
 
 def test_a_strategys_trees_go_around_what_is_broken():
-    """As `--strategy` makes them: planned again when two agents cannot reach each other."""
+    """The plan is made as `--strategy` makes it: it is made again when two agents cannot reach each other."""
     arguments = argparse.Namespace(
         system=None, switches=None, detours=False, strategy="wan", seed=0, chunk=1000, mtu=1500, loss=0.0, window=8
     )

@@ -1,4 +1,6 @@
-"""Connections that agents keep open: there before they are needed, again after a failure, none too many."""
+"""Connections that agents keep open: they exist before they are needed, exist again after a failure, and are never
+superfluous.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ NODES = ("a", "b", "c")
 
 
 class Star(Rounds):
-    """What is lost is written down."""
+    """A policy that records what is lost."""
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
         super().__init__(nodes)
@@ -34,12 +36,12 @@ class Star(Rounds):
 
 
 def open_to(agent: Agent) -> set[str]:
-    """To whom all of an agent's connections are open."""
+    """Return the peers to which an agent's connections are open."""
     return {name for name, peer in list(agent._neighbours.peers.items()) if all(line.free for line in peer._lines)}
 
 
 def met(agents: dict[str, Agent], connections: int = 1) -> bool:
-    """Whether all have connections to all, and nobody has one that no other one opened."""
+    """Return whether all agents are connected to all, and no agent has a connection that its other end did not open."""
     everyone = all(open_to(agent) == agents.keys() - {name} for name, agent in agents.items())
     others = (len(agents) - 1) * connections
     return everyone and all(len(agent._neighbours.inbound) == others for agent in agents.values())
@@ -65,7 +67,7 @@ def test_who_joins_late_is_met_and_who_comes_back_too_and_no_socket_is_left():
             until(lambda: met(agents))
             synchronise(agents, 1000, 0)
             whole, port = descriptors(), agents["c"].listen[1]
-            for round_ in range(6):  # at another port, and at the same one again
+            for round_ in range(6):  # The agent starts again at another port, and at the same port.
                 agents["c"].close()
                 agents["c"] = Agent(coordinator.address, "c", listen=("127.0.0.1", port if round_ % 2 else 0))
                 until(lambda: met(agents))
@@ -77,7 +79,7 @@ def test_who_joins_late_is_met_and_who_comes_back_too_and_no_socket_is_left():
 
 
 def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_nothing_is_lost():
-    """b and c never exchange anything; a's to b are needed in each round."""
+    """b and c never exchange anything; a's connections to b are needed in each round."""
     policy = Star(NODES)
     with running(policy) as (_, agents):
         until(lambda: met(agents))
@@ -88,7 +90,7 @@ def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_noth
         synchronise(agents, 1000, 1)
         assert not policy.lost
         used = agents["b"]._neighbours.peers["a"]
-        agents["b"]._loop.call_soon_threadsafe(used._lines[0].transport.abort)  # as before: the policy hears of it
+        agents["b"]._loop.call_soon_threadsafe(used._lines[0].transport.abort)  # As before, the policy hears of it.
         until(lambda: policy.lost == [Lost("b", "a")] and met(agents))
         synchronise(agents, 1000, 2)
 
@@ -116,7 +118,7 @@ def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(m
                 tried.append(b._neighbours.peers.get("c"))
             return len(tried) > 4
 
-        until(again)  # and again
+        until(again)  # This happens again.
         synchronise(agents, 1000, 0)
         assert not policy.lost
         b._loop.call_soon_threadsafe(b._neighbours.members.__setitem__, "c", there)
@@ -134,7 +136,7 @@ def test_a_large_job_opens_only_what_tasks_need(monkeypatch):
 
 
 def test_a_task_as_the_last_one_is_told_by_its_number():
-    """What a joins with anew knows of no task before."""
+    """The new agent that a joins with knows of no earlier task."""
     told: list[str] = []
 
     class Counts(Star):
@@ -157,7 +159,7 @@ def test_a_task_as_the_last_one_is_told_by_its_number():
             synchronise(agents, 1000, round_)
         assert told == 3 * ["task"] + 6 * ["alike"]
         del told[:]
-        synchronise(agents, 1000, 3)  # task 4 has another tree
+        synchronise(agents, 1000, 3)  # Task 4 has another tree.
         agents["c"].close()
         agents["c"] = Agent(coordinator.address, "c", listen=("127.0.0.1", 0))
         agents["c"].wait_joined()

@@ -1,4 +1,4 @@
-"""A WAN in namespaces: real agents in hosts, links with rates and delays, sums that are right."""
+"""A WAN in namespaces: real agents in hosts, links with rates and delays, and right sums."""
 
 import json
 
@@ -26,7 +26,7 @@ def test_large_frames_and_where_the_time_went(capsys):
     at = next(k for k, line in enumerate(words) if line.split()[:2] == ["link", "Mbit/s"])
     link, _, planned, payload, headers, *_ = words[at + 1].split()
     assert link.startswith("dc") and float(planned) == 1.0
-    # 66 bytes of headers a frame of 9,000, and ours: of full frames only, so that the frames were as large as that.
+    # There are 66 bytes of headers per frame of 9,000, and ours; full frames only, so that the frames were that large.
     assert 0 < float(headers) < 0.02 * float(payload)
 
 

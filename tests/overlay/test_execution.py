@@ -23,7 +23,7 @@ def test_everyone_gets_the_same_sum(seed, count, values, op):
     task.check()
     assert Task.from_json(task.to_json()) == task
     members = task.participants
-    # Whole numbers: float32 adds them without rounding in any order.
+    # float32 adds whole numbers without rounding in any order.
     given = {n: np.array([rng.randint(-999, 999) for _ in range(values)], np.float32) for n in members}
     wanted = np.sum([given[n] for n in members], axis=0)
     if op == "mean":
@@ -78,7 +78,7 @@ def test_what_does_not_belong_is_counted_and_dropped():
         Task(1, 4, (tree,)), "r", Environment(requests.append, lambda: None, lambda: 0.0, lambda s, c: None)
     )
     one = np.ones(4, np.float32)
-    root.partial(0, 0, 0b11, one.copy())  # nobody below sends this
+    root.partial(0, 0, 0b11, one.copy())  # No agent below sends this.
     root.partial(0, 0, 0b01, one.copy())
     root.partial(0, 0, 0b01, one.copy())
     assert not requests and root.counters == {"refused": 1, "duplicate": 1}
@@ -120,7 +120,7 @@ def test_wrong_trees_are_refused_in_words(tree, words):
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_blocks_that_others_take_over_in_the_middle_are_added_exactly_once(seed):
-    """An aggregator is lost after any number of messages; agents hear one by one who takes its block over."""
+    """An aggregator is lost after any number of messages; agents hear one by one which agent takes its block over."""
     rng = random.Random(seed)
     members = tuple(f"m{k}" for k in range(rng.randint(1, 4)))
     helpers = ("lost", *(f"a{k}" for k in range(rng.randint(0, 2))))

@@ -1,4 +1,6 @@
-"""Sites killed, links cut, controllers killed in the middle of rounds across a WAN: what goes on is right."""
+"""Sites are killed, links cut and controllers killed in the middle of rounds across a WAN: the work that continues is
+right.
+"""
 
 import json
 
@@ -40,8 +42,9 @@ def test_what_is_not_there_cannot_fail(capsys):
 
 @pytest.mark.parametrize("system", ["selmcast-bsp-l3", "selmcast-l3"])
 def test_switches_copy_multicasts_and_what_is_lost_comes_again(system, tmp_path):
-    """SelMcast in layer 3 over links that lose packets: every receiver has every value that was sent to it. With stale
-    synchronisation, and sealed packets, a site dies meanwhile, and the others go on."""
+    """SelMcast multicasts in layer 3 over links that lose packets: every receiver gets every value that was sent to it.
+    With stale synchronisation and sealed packets, a site dies meanwhile, and the others continue.
+    """
     report = tmp_path / "report.json"
     options = ["--system", system, "--values", "30k", "--chunk", "1024", "--seconds", "4", "--loss", "0.02"]
     more = ["--tls", "--fail", "h3 at 2s"] if system == "selmcast-l3" else []
@@ -49,8 +52,8 @@ def test_switches_copy_multicasts_and_what_is_lost_comes_again(system, tmp_path)
     agents = json.loads(report.read_text())["agents"]
     assert len(agents) == (8 if more else 9) and not any(agent.get("forged") for agent in agents)
     assert all(agent["wrong"] == 0 and (more or agent["rounds"] > 0) for agent in agents)
-    assert sum(agent.get("missing", 0) for agent in agents) > 0  # some were lost, and asked for
+    assert sum(agent.get("missing", 0) for agent in agents) > 0  # Some were lost, and requested again.
     copied = sum(sum(agent["bytes_copied"].values()) for agent in agents)
     own = sum(agent["bytes_copied"].get(f"{agent['node']}->dc{agent['node'][1:]}", 0) for agent in agents)
-    assert copied > 2 * own > 0  # left once, and was copied by switches
-    assert sum(sum(agent["bytes_sent"].values()) for agent in agents) < copied  # over TCP goes what was lost
+    assert copied > 2 * own > 0  # Each packet left once and was copied by switches.
+    assert sum(sum(agent["bytes_sent"].values()) for agent in agents) < copied  # Only lost packets go over TCP.

@@ -1,4 +1,6 @@
-"""CREW's Fig. 3 for real: training is what its groups make it, wherever it runs; runs are files that are joined."""
+"""CREW's Fig. 3 by real training: the groups determine the training, wherever it runs; results of runs are files that
+can be joined.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,11 @@ def test_training_on_sockets_is_what_its_groups_make_of_it():
         pytest.skip("this machine is so busy that agents took the coordinator for gone, and went on alone")
     assert None not in result.rounds
     assert all(len(group) == 2 for group in result.groups)
-    workers = Workers(result.run)  # in one thread, without any network
+    workers = Workers(result.run)  # The workers are in one thread, without any network.
     for group in result.groups:
         workers.meet(group)
     for own, expected in zip(result.accuracies, workers.accuracies, strict=True):
-        assert len(own) <= len(expected)  # the last groups' members may have been told to stop before they looked
+        assert len(own) <= len(expected)  # The last groups' members may have been told to stop before they checked.
         assert own == pytest.approx(expected[: len(own)], abs=0.02)
 
 
@@ -61,7 +63,7 @@ def test_a_run_without_one_of_its_workers_is_none(monkeypatch: pytest.MonkeyPatc
 
 
 PAIRS = ((0, 1), (2, 3), (0, 1), (0, 2), (1, 3), (2, 3), (1, 3))
-"""The third is the last group of both its members; the first two have none before."""
+"""The third group is the last group of both its members; the first two groups have none before them."""
 
 
 def test_groups_of_the_queue_repeat_where_tasks_are_long_and_random_ones_do_not():
@@ -81,7 +83,7 @@ def test_what_is_in_the_folder_is_not_run_again(tmp_path: Path, monkeypatch: pyt
     def write(runs: Sequence[Run], folder: Path, at_once: int) -> int:
         asked.append(list(runs))
         for run in runs:
-            if run.seed < 2:  # the third is stopped before its end
+            if run.seed < 2:  # The third is stopped before its end.
                 fig3.file_of(folder, run).write_text(json.dumps(asdict(made_up(run, 10 * (run.seed + 1)))))
         return 0
 

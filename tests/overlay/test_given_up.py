@@ -1,4 +1,6 @@
-"""What a round leaves behind that is given up in its middle: the trainer's values, and ways for the next rounds."""
+"""After a round that is given up in its middle, the trainer's values are intact and the next rounds' routes are
+free.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def tree(rate_mbps: float = 0.0) -> SumTree:
 
 
 class Slow(Rounds):
-    """Rounds that take seconds, so that one can be ended in the middle. With detours, as NetStorm has them."""
+    """Rounds that take seconds, so that one can be ended in the middle. They have detours, as in NetStorm."""
 
     def task(self, number: int, values: int, now: float) -> Task:
         ways = (Edge("b", "a", ("c",)), Edge("c", "a", ("b",)), Edge("a", "b", ("c",)), Edge("a", "c", ("b",)))
@@ -43,7 +45,7 @@ class Kept(Slow):
 
 
 def half_done(agents, tensors) -> None:
-    """Some of the sums have replaced what was brought, and not all."""
+    """Some of the sums have replaced the input, but not all."""
     until(lambda: all((tensors[n][:CHUNK] == 2.0).all() for n in agents))
     assert all((tensors[n][-CHUNK:] != 2.0).any() for n in ("a", "c")), "the round was over before it could be ended"
 
@@ -66,14 +68,14 @@ def test_a_round_that_dies_leaves_what_was_brought(dies):
 
 
 def test_what_an_agent_has_got_in_full_stays_when_the_others_round_is_given_up():
-    """Its trainer computes on with it, while others bring theirs again."""
+    """Its trainer continues to compute on the result, while others submit their values again."""
     with running(Kept(NODES)) as (coordinator, agents):
         tensors, futures = begun(agents)
         until(lambda: all(agent._tasks.running for agent in agents.values()))
-        with held(coordinator):  # it does not hear that they have all of it
+        with held(coordinator):  # The coordinator does not hear that they have all of the result.
             for node, future in futures.items():
                 future.result(SECONDS)
-                tensors[node][:] = 7.0  # computes on
+                tensors[node][:] = 7.0  # The trainer computes on.
             (number,) = agents["b"]._tasks.running
             agents["b"]._loop.call_soon_threadsafe(agents["b"]._tasks.abort, number, "c is lost", True)
             until(lambda: not agents["b"]._tasks.running)
@@ -82,7 +84,7 @@ def test_what_an_agent_has_got_in_full_stays_when_the_others_round_is_given_up()
 
 @contextmanager
 def held(agent):
-    """Its loop stands, so that it reads nothing: what others send it waits with them."""
+    """Its loop is blocked, so that it reads nothing: messages from others wait."""
     go = threading.Event()
     agent._loop.call_soon_threadsafe(go.wait, SECONDS)
     try:
@@ -91,7 +93,7 @@ def held(agent):
         go.set()
 
 
-MANY = 6_000_000  # more than the kernel holds between two agents
+MANY = 6_000_000  # This is more than the kernel holds between two agents.
 
 
 class Detoured(Rounds):
@@ -103,7 +105,7 @@ class Detoured(Rounds):
 
 @contextmanager
 def stuck(coordinator, agents):
-    """A round of which chunks wait at `b` for their ways, since `a` reads nothing."""
+    """Return a round of which chunks wait at `b` for their routes, since `a` reads nothing."""
     tensors = {node: np.ones(MANY, np.float32) for node in NODES}
     futures = {node: agents[node].synchronise_async(tensors[node]) for node in ("a", "b")}
     until(lambda: coordinator.policy.ready["a"] and coordinator.policy.ready["b"])
@@ -114,7 +116,7 @@ def stuck(coordinator, agents):
 
 
 def works(agents) -> None:
-    """The next round has its sum everywhere, and nobody holds a way after it."""
+    """The next round has its sum everywhere, and no chunk holds a route after it."""
     tensors = {node: np.full(50_000, float(k + 1), np.float32) for k, node in enumerate(NODES)}
     for future in [agents[node].synchronise_async(tensors[node]) for node in NODES]:
         future.result(SECONDS)
@@ -124,7 +126,9 @@ def works(agents) -> None:
 
 
 def test_ways_are_free_again_after_a_round_that_was_given_up():
-    """Chunks that wait for a way when their round ends would hold it for ever, and all later rounds would stand."""
+    """Chunks that wait for a route when their round ends would hold it for ever, and all later rounds would be
+    blocked.
+    """
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
             number = max(agents["b"]._tasks.running)
@@ -138,7 +142,7 @@ def test_ways_are_free_again_after_a_round_that_was_given_up():
 
 
 def test_ways_are_free_again_after_a_connection_that_broke():
-    """Its queue ends with it: what waited there is through for nobody, and its way is free all the same."""
+    """Its queue ends with it: the chunks that waited there are discarded, and their route is free nevertheless."""
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
             peer = agents["b"]._neighbours.peers["a"]
@@ -152,7 +156,7 @@ def test_ways_are_free_again_after_a_connection_that_broke():
 
 
 def test_thousands_of_chunks_may_be_through_at_once():
-    """As when a round is given up: one frees the way of the next."""
+    """A chunk of a round that is given up frees the route of the next chunk."""
     paths, task = PathSelector("b"), Task(1, VALUES, (tree(),), detours=(Edge("b", "a", ("c",)),), busy_bound=1)
     under_way = []
     over = False

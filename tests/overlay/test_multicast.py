@@ -1,4 +1,6 @@
-"""What switches copy: packets come together again in any order; who wants copying and has no switches is told so."""
+"""Copying by switches: packets are reassembled in any order; a user who asks for it without having switches gets an
+error.
+"""
 
 import random
 import struct
@@ -53,7 +55,7 @@ def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int,
     for sequence, content in packets:
         number, k = assembly.place(sequence)
         if number in found:
-            continue  # as the agent has it
+            continue  # The agent already has it.
         first, end = task.chunk(0, number)
         whole = assembly.add(number, k, content, lambda n=end - first: np.empty(n, np.float32))
         if whole is not None:
@@ -132,7 +134,7 @@ def test_sealed_packets_are_taken_as_sent_or_not_at_all(values: bytes, sequence:
 def test_a_seal_takes_the_place_of_values() -> None:
     sealed = Carrier(1, 256, sealed=True)
     assert sealed.packet_values == 252 and sealed.packets(253) == 2
-    assert sealed.bytes(252) == Carrier(1, 256).bytes(256)  # switches see the program's packets
+    assert sealed.bytes(252) == Carrier(1, 256).bytes(256)  # Switches see the program's packets.
 
 
 def test_only_agents_with_certificates_get_a_key() -> None:
@@ -144,7 +146,7 @@ def test_only_agents_with_certificates_get_a_key() -> None:
 
 
 def test_every_pair_meets_within_k_rounds_and_copies_cost_less_where_senders_are_slow() -> None:
-    """Six sites around one switch would be the paper's; a ring shares links, so copies save there, too."""
+    """Six sites around one switch would be the paper's network; a ring shares links, so copies save there, too."""
     graph, seconds = ring(), {}
     for name in ("selmcast-bsp", "selmcast-bsp-l3"):
         policy = make(name, graph, 100_000, p=4, chunk=2048, seed=1)

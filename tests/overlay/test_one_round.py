@@ -1,4 +1,4 @@
-"""What goes wrong in one round ends that round only, says who is meant, and leaves the next one alone."""
+"""An error in one round ends only that round, names the agents concerned, and does not affect the next round."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_what_is_no_message_ends_one_connection(line, caplog):
 
 
 def test_what_a_coordinator_should_not_say_does_not_end_the_membership():
-    """As one of another version might: the agent comes again."""
+    """The message is one that an agent of another version might send: the agent comes again."""
     lines: list[str] = []
     with Coordinator(Drawn(("a",), 1)) as there:
         agent = Agent(there.address, "a", listen=("127.0.0.1", 0), log=lines.append)
@@ -138,7 +138,7 @@ def test_who_waits_in_vain_hears_for_whom():
             with pytest.raises(TimeoutError, match="b, c have submitted nothing"):
                 agents["a"].synchronise(tensor, 0.05)
             np.testing.assert_array_equal(tensor, np.float32(3.0))
-            synchronise(agents, 1000, 1)  # what was withdrawn is in no round
+            synchronise(agents, 1000, 1)  # Withdrawn values are in no round.
         finally:
             for agent in agents.values():
                 agent.close()
@@ -197,12 +197,12 @@ def test_an_agent_that_listens_everywhere_is_announced_where_it_can_be_reached(a
 
 
 def train(port: int, node: str, hold: float, rounds: int, out) -> None:
-    """A trainer in a process of its own. hold: seconds for which it keeps the interpreter lock before it goes on."""
+    """A trainer in a process of its own. hold: seconds for which it keeps the interpreter lock before it continues."""
     agent = Agent(("127.0.0.1", port), node, listen=("127.0.0.1", 0))
     agent.wait_joined()
     for round_ in range(rounds):
         if round_ == 1 and hold:
-            ctypes.PyDLL(None).usleep(int(hold * 1e6))  # C code that keeps the lock, as a compiler does
+            ctypes.PyDLL(None).usleep(int(hold * 1e6))  # C code keeps the lock, as a compiler does.
         agent.synchronise(np.full(1000, float(round_), np.float32), SECONDS)
     out.put(node)
     agent.leave()
@@ -223,7 +223,7 @@ def trainers(there, nodes, hold: float, rounds: int):
 
 
 def test_trainers_that_keep_the_interpreter_lock_are_not_lost(monkeypatch):
-    """Their hosts answer: they are busy. All at once, as when a machine is."""
+    """The agents' hosts answer: they are busy. All are slow at once, as on a busy machine."""
     monkeypatch.setattr(liveness, "UNREACHED_SECONDS", 1.0)
     lines: list[str] = []
     with Coordinator(Drawn(NODES, 1), log=lines.append) as there, trainers(there, NODES, 3.0, 3) as (out, _):

@@ -11,7 +11,7 @@ from overlay.core.orders import OrderExecutor
 
 
 class Recorder:
-    """Effects that only note their names; `prepare` refuses the tasks whose numbers are in `refuses`."""
+    """Effects that only record their names; `prepare` refuses the tasks whose numbers are in `refuses`."""
 
     def __init__(self, *refuses: int) -> None:
         self.refuses, self.found = refuses, []
@@ -45,12 +45,12 @@ def test_a_task_is_done_when_all_agents_have_everything_and_lasts_as_long_as_the
     orders = OrderExecutor(effects)
     orders.carry_out([Start(round_of(1, "a", "b"))])
     orders.finished(1, "a", 3.0)
-    orders.finished(1, "a", 3.0)  # said again
+    orders.finished(1, "a", 3.0)  # This is reported again.
     assert effects.names == ["started"] and 1 in orders.running
     orders.finished(1, "b", 2.0)
     assert effects.names == ["started", "done"] and not orders.running
     assert effects.found[-1][1].seconds == 3.0
-    orders.finished(1, "b", 2.0)  # of a task that is over
+    orders.finished(1, "b", 2.0)  # The task is over.
     assert len(effects.found) == 2
 
 

@@ -1,4 +1,6 @@
-"""Coordinators that cannot reach each other: one acts, whatever part of the network they and the agents are in."""
+"""Coordinators that cannot reach each other: only one acts, in whichever part of the network they and the agents
+are.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ NODES = ("a", "b", "c", "d")
 
 
 class Wire:
-    """What lies between two ends: an address that leads to another one. While it is cut, nothing comes through, and
-    nobody is told."""
+    """The connection between two ends: an address that leads to another one. While it is cut, nothing comes through,
+    and neither end is told.
+    """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target, self._cut = target, False
@@ -35,7 +38,7 @@ class Wire:
         self._cut = True
 
     def mend(self) -> None:
-        """What was said meanwhile is lost, and both ends learn so."""
+        """Close the connections: data sent meanwhile is lost, and both ends notice it."""
         if self._cut:
             self._cut = False
             self._end()
@@ -78,7 +81,7 @@ class Wire:
 
 
 def _end(one: socket.socket) -> None:
-    """Whoever reads from it learns so."""
+    """Close the socket; its readers notice it."""
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
     one.close()
@@ -86,8 +89,9 @@ def _end(one: socket.socket) -> None:
 
 @contextmanager
 def two(policy):
-    """(primary, its backup, wires by (who, to which coordinator), agents). The backup reaches the primary over a wire,
-    too."""
+    """Start a primary and a backup; returns (primary, backup, wires by (sender, coordinator), agents). The backup
+    reaches the primary over a wire, too.
+    """
     with ExitStack() as stack:
         primary = stack.enter_context(Coordinator(policy()))
         between = Wire(primary.address)
@@ -110,7 +114,7 @@ def joins(wires, node: str, first: str, second: str) -> Agent:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Silence is noticed after seconds."""
+    """Silence is noticed after some seconds."""
     monkeypatch.setattr(membership, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(liveness, "FROZEN_SECONDS", 2.0)
 
@@ -122,7 +126,7 @@ def crew() -> Crew:
 
 
 def test_a_backup_that_misses_the_primary_does_not_act_while_agents_are_with_that():
-    """Only the way between the coordinators is broken. An agent that begins anew asks the backup first."""
+    """Only the path between the coordinators is broken. An agent that starts again asks the backup first."""
     with two(lambda: Drawn(NODES, 1)) as (primary, backup, wires, agents):
         synchronise(agents, 100, 0)
         wires["backup", "primary"].cut()
@@ -184,7 +188,7 @@ def test_of_two_coordinators_one_at_most_has_enough_agents():
 
 
 def test_agents_gather_where_enough_can_be_reached_though_each_waits_elsewhere_at_first(monkeypatch):
-    """Both coordinators let agents in, and the agents begin with different ones."""
+    """Both coordinators admit agents, and the agents begin with different ones."""
     monkeypatch.setattr(leadership, "GATHER_SECONDS", 1.0)
     with two(lambda: Drawn(NODES, 1)) as (primary, backup, wires, agents):
         for agent in agents.values():

@@ -1,4 +1,4 @@
-"""What is held of tasks that have not been announced."""
+"""Messages that are held for tasks that have not been announced yet, and the limits of that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_another_coordinator_makes_room_and_its_own_tasks_stay(monkeypatch: pyte
     held = PendingMessages(counters)
     held.hold(*message(1, 7))
     held.hold(*message(2, 3))
-    held.hold(*message(1, 8))  # 1,200 bytes
+    held.hold(*message(1, 8))  # The message has 1,200 bytes.
     assert counters["held too much"] == 1
     held.forget_before(2)
     assert held.take(1, 7) == []

@@ -1,4 +1,4 @@
-"""CREW and NetStorm over time: in the simulator, and the same objects on sockets."""
+"""CREW and NetStorm over time: in the simulator, and the same policy objects on sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.overlay.test_agents import SECONDS, running, until
 
 
 def named(graph: nx.DiGraph) -> nx.DiGraph:
-    """The sites' graph with their agents as nodes."""
+    """Return the sites' graph with their agents as nodes."""
     return nx.relabel_nodes(graph, {v: f"h{v}" for v in graph})
 
 
@@ -81,7 +81,7 @@ class TestCrew:
         assert [t for k, t in enumerate(mend.task.trees[:-1]) if k != lost] == [
             t for k, t in enumerate(task.trees) if k != lost
         ]
-        assert policy.handle(Lost(helper), 1.0) == []  # nothing hangs on it any more
+        assert policy.handle(Lost(helper), 1.0) == []  # No task depends on it any more.
         assert Task.from_json(mend.task.to_json()) == mend.task
 
     def test_a_cut_between_two_members_moves_both_blocks_and_where_nobody_can_all_is_done_again(self):
@@ -93,7 +93,7 @@ class TestCrew:
         }  # fmt: skip
         assert all({e.sender, e.receiver} != {"h0", "h1"} for t in mend.task.trees for e in (*t.up, *t.down) if t.count)
         opr, task = self.started(2, "OPR")
-        (abort,) = opr.handle(Lost("h0", "h1"), 1.0)  # nobody else adds, and both add
+        (abort,) = opr.handle(Lost("h0", "h1"), 1.0)  # Nobody else aggregates, and both do.
         assert isinstance(abort, Abort) and abort.again
 
     def test_a_lost_member_has_the_task_done_again_without_it(self):
@@ -121,7 +121,7 @@ class TestCrew:
         bandwidth, values = matrix(graph), 1_000_000
         policy = Crew([f"h{k}" for k in range(6)], bandwidth, 6, chunk_values=values)
         found = seconds_of(policy, overlay(graph), values)[0]
-        wire = (1514 + 66 / 2) / 1448  # frames, and acknowledgements of what goes the other way
+        wire = (1514 + 66 / 2) / 1448  # These are frames, and acknowledgements of the opposite traffic.
         assert found == pytest.approx(crew.optimal_split(bandwidth, range(6)).time * values * 32e-6 * wire, rel=0.02)
 
     def test_groups_of_p_go_more_rounds_than_everyone_together(self):
@@ -159,7 +159,7 @@ class TestCrew:
     def test_on_sockets_only_the_lost_aggregators_block_is_done_again(self):
         policy = Crew(self.nodes, matrix(mesh(5)), 3, chunk_values=256)
         with running(policy) as (_, agents):
-            for name in ("h3", "h4"):  # they take in what comes, and add nothing: it is in the middle of the task
+            for name in ("h3", "h4"):  # They receive and aggregate nothing: the task is in its middle.
                 agents[name]._dispatcher._deliver = lambda *message: None
             given = {node: np.full(20_000, k, np.float32) for k, node in enumerate(self.nodes[:3])}
             futures = [agents[node].synchronise_async(given[node]) for node in given]
@@ -212,7 +212,7 @@ class TestNetStorm:
         assert all((u, v) not in {(e.sender, e.receiver) for e in t.up} for t in second.task.trees)
 
     def test_the_orders_of_the_paper_where_links_change(self):
-        """STAR, BKT, TSEngine (each unaware), NetStorm without and with awareness and auxiliary paths."""
+        """Compare STAR, BKT, TSEngine (each unaware), and NetStorm without and with awareness and auxiliary paths."""
         seconds = {}
         for name, options in {
             "STAR": {"topology": "STAR"},

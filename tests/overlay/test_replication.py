@@ -1,4 +1,6 @@
-"""Copies by switches while multicasts come, lose receivers and end: who still gets one gets all of its packets."""
+"""Copies by switches while multicasts come, lose receivers and end: every remaining receiver gets all of its
+packets.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ TOPOLOGY = emulated(ring(), 1.0)
 
 
 class Switches:
-    """As controlplane.service.switches has it, in memory; entries change one by one, on all switches in any order, and
-    after each change every packet of `sent` must still reach all of its receivers."""
+    """Switches in memory with the interface of controlplane.service.switches. Entries change one by one, on all
+    switches in any order, and after each change every packet of `sent` must still reach all of its receivers.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self.placing = threading.RLock()
@@ -104,7 +107,7 @@ class Switches:
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["selmcast-l3", "orpheus-l3"]))
 def test_whoever_still_gets_a_multicast_gets_all_of_its_packets(rng: random.Random, system: str) -> None:
-    """A manager's orders, with agents that are ready, done, lost and back in any order."""
+    """Run a manager's orders, with agents that are ready, done, lost and back in any order."""
     policy = make(system, ring(), 1000, p=4, chunk=100, seed=rng.randint(0, 99))
     switches = Switches(rng)
     replication = Replication(TOPOLOGY, LIMITS, lambda: ())

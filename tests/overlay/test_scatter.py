@@ -1,4 +1,4 @@
-"""CREW's scatter that does not block: what is sent before the group is known is used, once, or discarded."""
+"""CREW's scatter without blocking: data that is sent before the group is known is used once, or discarded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def full_mesh(seed: int) -> Topology:
 
 
 def test_links_that_would_wait_for_the_group_are_used():
-    """Stragglers decide when a group is known; meanwhile the others' chunks move, and its task is shorter."""
+    """Stragglers decide when a group is known; meanwhile the other agents' chunks move, and the group's task is
+    shorter.
+    """
     seconds = {}
     for blocking in (True, False):
         found: list[float] = []
@@ -96,7 +98,7 @@ def test_a_task_takes_over_only_what_is_with_the_right_one():
 
 
 def test_what_left_by_connections_that_broke_is_sent_again():
-    """It may never have come: the owner's process has begun anew, and waits for it."""
+    """The chunk may never have come: the owner's process has started again, and waits for it."""
     policy = crew(2, blocking=False)
     policy.away.clear()
     (default,) = policy.preset(1000)

@@ -1,4 +1,4 @@
-"""Who may speak to whom: certificates name agents and the coordinator."""
+"""Which peers may talk to each other: certificates name agents and the coordinator."""
 
 import shutil
 from pathlib import Path
@@ -46,7 +46,7 @@ def agent(coordinator: Coordinator, node: str, secure: Security | None) -> Agent
 def test_sums_over_tls(folder):
     with Coordinator(One(NODES), security=security(folder, "controller")) as coordinator:
         agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
-        until(lambda: met(dict(zip(NODES, agents, strict=True))))  # handshakes are over before there is a task
+        until(lambda: met(dict(zip(NODES, agents, strict=True))))  # The handshakes are over before there is a task.
         given = [np.full(100_000, k, np.float32) for k in (3.0, 5.0)]
         for future in [each.synchronise_async(values) for each, values in zip(agents, given, strict=True)]:
             future.result(SECONDS)
@@ -56,7 +56,7 @@ def test_sums_over_tls(folder):
 
 
 def test_new_files_hold_for_new_connections(tmp_path):
-    """Of a new authority, too: who runs needs no restart."""
+    """Certificates of a new authority are read, too: a running process needs no restart."""
     for one in ("old", "new"):
         make(tmp_path / one, Wanted(nodes=NODES))
     now = shutil.copytree(tmp_path / "old", tmp_path / "now")

@@ -1,4 +1,6 @@
-"""The simulator carries out the same tasks: times that can be computed by hand, and right order of events."""
+"""The simulator carries out the same tasks: its times can be computed by hand, and its events are in the right
+order.
+"""
 
 from collections.abc import Sequence
 
@@ -23,7 +25,7 @@ NODES = ("h0", "h1")
 
 
 class One(Rounds):
-    """Always the same tree."""
+    """A policy that always uses the same tree."""
 
     def __init__(self, tree: SumTree, **options: int) -> None:
         super().__init__(tree.contributors)
@@ -34,7 +36,7 @@ class One(Rounds):
 
 
 class Waits(Rounds):
-    """Has no task of its own."""
+    """A policy that has no task of its own."""
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         return ()
@@ -53,13 +55,13 @@ def frames(values: int) -> int:
 
 
 def wire_seconds(values: int, chunks: int, mbps: float) -> float:
-    """Of chunks that leave one by one."""
+    """Return the seconds of chunks that leave one by one."""
     count = chunks * frames(values // chunks)
     return (values * 4 + chunks * HEADER_BYTES + count * FRAME_HEADERS) * 8e-6 / mbps
 
 
 def acknowledged_seconds(values: int, chunks: int, mbps: float) -> float:
-    """What their acknowledgements take of the other direction."""
+    """Return the seconds that their acknowledgements take of the other direction."""
     return chunks * frames(values // chunks) / 2 * FRAME_HEADERS * 8e-6 / mbps
 
 
@@ -68,7 +70,7 @@ def test_two_sites_there_and_back():
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     found = seconds_of(One(tree, chunk_values=chunk, window=0), overlay(line(100.0)), values)
     # Up and down are pipelined: the last chunk comes back after all have gone up, beside acknowledgements of the
-    # others. While a chunk waits for the next, what fills no frame goes with that.
+    # others. A partial frame of a chunk that waits for the next chunk goes with that.
     whole = wire_seconds(values, 10, 100.0) + wire_seconds(chunk, 1, 100.0) + acknowledged_seconds(values, 10, 100.0)
     assert found == [pytest.approx(whole, rel=0.01)]
 
@@ -78,7 +80,7 @@ def test_a_window_of_one_waits_for_each_result():
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     found = seconds_of(One(tree, chunk_values=chunk, window=1), overlay(line(100.0)), values)
     each_way = wire_seconds(values, 10, 100.0) + acknowledged_seconds(values, 10, 100.0)
-    assert found == [pytest.approx(2 * each_way, rel=2e-3)]  # nobody waits for the last acknowledgement
+    assert found == [pytest.approx(2 * each_way, rel=2e-3)]  # Nobody waits for the last acknowledgement.
 
 
 def test_whoever_passes_on_carries_it_again():
@@ -87,17 +89,17 @@ def test_whoever_passes_on_carries_it_again():
     tree = SumTree("h0", 0, values, (up,), (down,), ("h0", "h2"), ("h0", "h2"))
     found = seconds_of(One(tree, chunk_values=values), overlay(line(100.0, 50.0)), values)
     there = wire_seconds(values, 1, 100.0) + wire_seconds(values, 1, 50.0)
-    at_the_root = acknowledged_seconds(values, 1, 100.0)  # leaves it together with the result
+    at_the_root = acknowledged_seconds(values, 1, 100.0)  # It leaves the root together with the result.
     assert found == [pytest.approx(2 * there + at_the_root, rel=1e-3)]
 
 
 def far(*mbps: float, delay_ms: float) -> Topology:
-    """Sites in a row, with what the emulated WAN has of a delay."""
+    """Return sites in a row, with the delay that the emulated WAN has."""
     return emulated(line(*mbps), delay_ms)
 
 
 def copied(values: int, chunk: int, topology: Topology, last: str) -> float:
-    """Seconds in which h0's values come to the last site, over one connection."""
+    """Return the seconds in which h0's values reach the last site over one connection."""
     tree = SumTree("h0", 0, values, (), (Edge("h0", last),), ("h0",), (last,))
     found: list[float] = []
     run = Simulation(
@@ -117,7 +119,8 @@ def test_what_fills_no_frame_goes_with_the_next_chunk():
 
 def test_a_connection_is_open_or_is_after_a_round_trip(monkeypatch):
     topology, values = far(1.0, 1.0, 1.0, delay_ms=20.0), 1000
-    frame = (SEGMENT_BYTES + FRAME_HEADERS) * 8e-6  # which each of the two switches between has whole before it goes on
+    # Each of the two switches between receives a whole frame before it forwards it.
+    frame = (SEGMENT_BYTES + FRAME_HEADERS) * 8e-6
     there = 3 * 0.02 + wire_seconds(values, 1, 1.0) + 2 * frame
     assert copied(values, values, topology, "h3") == pytest.approx(there, rel=1e-3)
     monkeypatch.setattr("overlay.net.transport.KEPT_CONNECTIONS", -1)
@@ -125,7 +128,7 @@ def test_a_connection_is_open_or_is_after_a_round_trip(monkeypatch):
 
 
 def test_acknowledgements_take_their_part_of_the_other_direction():
-    # Both send all the time; where only one does, it has the link for itself.
+    # Both send all the time; when only one does, it has the link for itself.
     values, chunk = 50_000, 1_000
     trees = [
         SumTree(root, 0, values, (), (Edge(root, other),), (root,), (other,))
@@ -142,10 +145,10 @@ def test_acknowledgements_take_their_part_of_the_other_direction():
 
 
 def test_loss_slows_a_connection_as_mathis_has_it():
-    # Less than his law: a window has to grow first, and what is lost halves it at random.
+    # The rate is below that of the formula: a window has to grow first, and losses halve it at random.
     values = 1_000_000
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
-    topology = overlay(line(1000.0))  # no delay in it: 1 ms is taken
+    topology = overlay(line(1000.0))  # Without a stated delay, 1 ms is assumed.
     slow = seconds_of(One(tree, chunk_values=values), topology, values, loss=0.01)[0]
     assert slow == pytest.approx(2 * wire_seconds(values, 1, mathis_mbps(1e-3, 0.01)), rel=0.1)
 
@@ -181,15 +184,15 @@ def test_rounds_follow_one_another_with_computing_between():
 def test_chunks_that_waited_behind_one_another_tell_of_the_link_and_not_of_the_wait():
     through = ThroughputEstimator()
     assert through.arrived(0.0, 1.0, 8.0) == 8.0
-    # Three more, all stamped at once, and each through a second after the one before.
+    # Three more packets are all stamped at once, and each arrives a second after the one before.
     assert [through.arrived(2.0, 2.0 + k, 8.0) for k in (1, 2, 3)] == [8.0, 8.0, 8.0]
-    assert through.arrived(6.0, 10.0, 8.0) == 2.0  # the link has become slower
+    assert through.arrived(6.0, 10.0, 8.0) == 2.0  # The link has become slower.
 
 
 def test_the_quickest_exchange_tells_the_offset_of_the_clocks():
     offset = ClockOffset()
     assert offset.seconds is None
     offset.answered(10.0, 100.0, 13.0)
-    offset.answered(20.0, 108.55, 20.1)  # the other clock is 88.5 ahead
+    offset.answered(20.0, 108.55, 20.1)  # The other clock is 88.5 ahead.
     offset.answered(30.0, 120.0, 33.0)
     assert offset.seconds == pytest.approx(88.5)

@@ -29,7 +29,7 @@ EVERY, ROUNDS = 4, 4
 
 @contextmanager
 def coordinating(sites: int, security: Security | None = None, **options: Any):
-    """(coordinator, its log)"""
+    """Start a coordinator; returns (coordinator, its log)."""
     lines: list[str] = []
     options = {"probe_seconds": 0.05, **options}
     with make_coordinator(
@@ -53,7 +53,9 @@ def ended(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 
 def quantised_mean(gradients: list[np.ndarray], lefts: list[np.ndarray], bits: int) -> np.ndarray:
-    """Independent of overlay/sites/native: blocks of 512, the sum of integers that each site rounds for itself."""
+    """Quantise independently of overlay/sites/native: blocks of 512, and the sum of integers that each site rounds by
+    itself.
+    """
     count = len(gradients)
     levels = np.float32(2 ** (bits + int(np.ceil(np.log2(count))) - 1) - 2 - int(np.ceil(count / 2)))
     given = [gradient + left for gradient, left in zip(gradients, lefts, strict=True)]
@@ -148,7 +150,9 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> dict[str, Any]:
-    """Every scenario, by three processes with certificates: (where the models are, what the sites said, the log)."""
+    """Run every scenario in three processes with certificates; returns (where the models are, the sites' outputs, the
+    log).
+    """
     where = tmp_path_factory.mktemp("sites")
     make(where, Wanted(nodes=tuple(f"site{k}" for k in range(SITES))))
     found: dict[str, Any] = {"where": where, "logs": {}}
@@ -177,7 +181,7 @@ def test_sites_train_as_the_paper_has_it(trained, name):
     wanted = Reference(**{"fragments": 1, "delay": 0, "mixing": 0.0, **options}).train(ROUNDS, EVERY)
     ours = [np.load(trained["where"] / f"{name}-{site}.npz") for site in range(SITES)]
     for site in range(SITES):
-        # Sums in another order (float32) and SGD's fused multiplications differ in last bits.
+        # Sums in another order (float32) and SGD's fused multiplications differ in the last bits.
         np.testing.assert_allclose(ours[site]["model"], wanted[site], rtol=2e-5, atol=2e-6)
         assert np.array_equal(ours[site]["shared"], ours[0]["shared"]), "all sites hold the same bits"
     assert not np.allclose(wanted[0], flat(make_model(0)), atol=1e-3), "they have learned something"

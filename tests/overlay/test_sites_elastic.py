@@ -1,4 +1,6 @@
-"""Sites that come, go, fall behind and come back: who takes part, with which state, and that no sum is wrong."""
+"""Sites that join, leave, fall behind and come back: which sites take part, with which state, and that no sum is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def state(fill: int) -> np.ndarray:
 
 
 def begun(coordinator, names: str) -> dict[str, SiteGroup]:
-    """Sites that have agreed on a state before round 0."""
+    """Return sites that have agreed on a state before round 0."""
     groups = {name: joined(coordinator, name) for name in names}
     with ThreadPoolExecutor(len(groups)) as pool:
         assert {each.data[0] for each in pool.map(lambda group: group.agree(state(1), 0), groups.values())} == {1}
@@ -39,7 +41,7 @@ def begun(coordinator, names: str) -> dict[str, SiteGroup]:
 
 
 def averaged(groups: dict[str, SiteGroup], number: int, bits: int = 32) -> dict[str, tuple[np.ndarray, object]]:
-    """One round: each site brings its number; the mean must be exactly that of those who took part."""
+    """Run one round: each site submits its number; the mean must be exactly that of the sites that took part."""
 
     def one(name: str) -> tuple[np.ndarray, object]:
         values = np.full(VALUES, ord(name), np.float32)
@@ -63,7 +65,7 @@ def test_a_site_that_is_lost_is_left_out_and_one_that_joins_gets_the_state():
         groups.pop("c")._agent.close()
         assert averaged(groups, 1)["a"][1].sites == ("a", "b")
         late = joined(coordinator, "d")
-        taken = late.agree(state(9), 0)  # an old model, before round 0
+        taken = late.agree(state(9), 0)  # It has an old model, from before round 0.
         assert taken.round == 2 and np.array_equal(taken.data, state(3))
         groups["d"] = late
         assert averaged(groups, 2, bits=8)["d"][1].sites == ("a", "b", "d")
@@ -159,7 +161,8 @@ def test_few_bits_are_few_bytes():
                          for group in groups.values()]  # fmt: skip
                 assert all(each.result(60).sites == ("a", "b", "c") for each in given)
             sent[bits] = sum(group.bytes_sent() for group in groups.values()) - before
-    assert sent[32] == pytest.approx(2 * 2 * 4 * large, rel=0.1)  # up and down a tree of three sites, and headers
+    # The data goes up and down a tree of three sites, with headers.
+    assert sent[32] == pytest.approx(2 * 2 * 4 * large, rel=0.1)
     for bits in BITS:
         assert sent[bits] / sent[32] == pytest.approx(bits_a_value(bits, 3) / 32, rel=0.05)
 
@@ -200,7 +203,7 @@ def test_nobody_adds_to_a_round_twice_when_one_has_the_result_and_the_others_not
     policy.handle(Finished("a", task.number), 0.1)
     orders = policy.handle(Lost("c"), 0.2)
     assert [type(order) for order in orders] == [Abort]
-    (refused,) = policy.handle(ready("b", 0), 0.3)  # b has not the result that a has
+    (refused,) = policy.handle(ready("b", 0), 0.3)  # b does not have the result that a has.
     assert isinstance(refused, Reject) and refused.behind == 1 and policy.active == {"a"}
 
 
@@ -208,7 +211,7 @@ def test_who_had_the_result_before_anybody_heard_of_it_is_ahead():
     policy = decided()
     task = started([order for node in "abc" for order in policy.handle(ready(node, 0), 0.0)])
     policy.handle(Lost("c"), 0.1)
-    policy.handle(Finished("a", task.number), 0.1)  # of a task that was given up
+    policy.handle(Finished("a", task.number), 0.1)  # The task was given up.
     assert not policy.handle(ready("b", 0), 0.2)
     orders = policy.handle(ready("a", 1), 0.3)
     assert [(order.nodes, order.behind) for order in orders if isinstance(order, Reject)] == [(("b",), 1)]
@@ -243,7 +246,8 @@ def test_pairs_whose_packets_pass_a_third_site_are_no_links_of_their_own():
     trips = {("a", "b"): 0.01, ("b", "c"): 0.02, ("a", "c"): 0.0302}
     trips |= {(v, u): seconds for (u, v), seconds in trips.items()}
     assert direct_pairs(trips) == [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")]
-    assert len(direct_pairs(dict.fromkeys(trips, 0.0002))) == 6  # in one building nothing can be said
+    # Within one building the round trips are too short to tell anything.
+    assert len(direct_pairs(dict.fromkeys(trips, 0.0002))) == 6
     for slot in slots(trips):
         assert len({a for a, _ in slot}) == len({b for _, b in slot}) == len(slot)
 
@@ -279,7 +283,7 @@ def test_rates_that_rounds_show_change_the_plan_when_they_differ_much():
 def test_no_sum_leaves_its_field_and_the_error_is_bounded(bits, sites):
     rng = np.random.default_rng(sites)
     given = rng.standard_normal((sites, 3001)).astype(np.float32)
-    given[:, 7] = 5.0  # all at the scale, with the same sign
+    given[:, 7] = 5.0  # All are at the scale, with the same sign.
     given[:, 8] = -5.0
     given[:, 1024:1536] = 0.0
     weights = rng.uniform(0.0, 3.0, sites)
@@ -295,7 +299,7 @@ def test_no_sum_leaves_its_field_and_the_error_is_bounded(bits, sites):
     quantum = np.repeat(scales, 512)[:3001] / levels(bits, sites)
     exact = np.average(given.astype(np.float64), axis=0, weights=weights)
     assert np.all(np.abs(mean - exact) <= sites / 2 * quantum * 1.001 + 1e-6)
-    # What was left out is exactly what is missing: with it in the next round, nothing is lost.
+    # The omitted part is exactly what is missing: added in the next round, nothing is lost.
     kept = np.average(given.astype(np.float64) - np.array(lefts), axis=0, weights=weights)
     np.testing.assert_allclose(mean, kept, atol=1e-5)
     assert not mean[1024:1536].any()

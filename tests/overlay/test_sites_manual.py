@@ -1,4 +1,4 @@
-"""docs/sites.md, tried as its reader would: its script, its commands, two sites with certificates."""
+"""docs/sites.md tried as its reader would: its script, its commands, two sites with certificates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_manuals_script_trains_at_two_sites_and_the_commands_say_what_is_the
         assert {(link["from"], link["to"]) for link in links} == {("paris", "tokyo"), ("tokyo", "paris")}
         assert all(link["mbps"] > 0 for link in links)
         with inart("site", "status", *where, *own) as status:
-            assert "waits for 2 more sites" in status.communicate(timeout=60)[0]  # both have left
+            assert "waits for 2 more sites" in status.communicate(timeout=60)[0]  # Both have left.
 
 
 def test_the_manuals_table_of_bits_is_what_is_packed():

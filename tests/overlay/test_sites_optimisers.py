@@ -1,4 +1,4 @@
-"""What optimisers for sites do when sites fall behind, are restarted, or have several processes or a GPU."""
+"""The optimisers for sites when sites fall behind, are restarted, or have several processes or a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Trainer:
 
     def __init__(self, coordinator, name: str, kind=DiLoCo, **options) -> None:
         self.site, self.step = ord(name), 0
-        with MAKING:  # PyTorch's generator is the process's
+        with MAKING:  # PyTorch's random generator is shared by the process.
             self.model = make_model(self.site)
         self.outer = kind(self.model, joined(coordinator, name), every=2, **options)
         self.inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
@@ -63,7 +63,7 @@ def test_a_site_that_is_behind_takes_the_others_model_and_goes_on(kind, options)
         a, b, slow = made(coordinator, "abc", kind, **options)
         together([a, b], 3)
         before = slow.outer.round
-        slow.rounds(1)  # its own is refused; it has caught up then
+        slow.rounds(1)  # The slow site's own round is refused; it has caught up then.
         assert before == 0 and slow.outer.round == a.outer.round >= 3
         assert np.array_equal(slow.shared(), a.shared())
         together([a, b, slow], 2)

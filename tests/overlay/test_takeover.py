@@ -1,4 +1,4 @@
-"""Coordinators that end in the middle, and backups that take their place (CREW paper, IV-B)."""
+"""Coordinators that end in the middle of a task, and backups that take their place (CREW paper, IV-B)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OneTree(Rounds):
 
 
 def lost(coordinator: Coordinator, node: str) -> dict[str, Any]:
-    """What an agent says when its connection to another one ends."""
+    """Return an agent's message when its connection to another agent ends."""
     address = list(coordinator._members[node].address)
     return {"type": "lost", "node": node, "address": address, "reason": "the connection ended"}
 
@@ -76,7 +76,7 @@ def test_what_is_heard_late_of_an_agent_that_began_anew_says_nothing_of_its_link
 
 
 def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
-    """It died while nobody coordinated, and is there again before somebody does."""
+    """The agent died while no coordinator was active, and is back before one is."""
     broken: list[tuple[str, str]] = []
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
@@ -95,7 +95,7 @@ def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
 
 
 def test_what_an_agent_had_brought_that_is_another_process_now_is_not_waited_for():
-    """It said so while nobody coordinated, died, and is there again before somebody does."""
+    """The agent reported it while no coordinator was active, died, and is back before one is."""
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
         coordinator._leadership.active = False
@@ -118,7 +118,7 @@ def free_port() -> int:
 
 
 def coordinate(policy, port: int, ready) -> None:
-    """A process of its own, to be killed."""
+    """A coordinator in a process of its own, which can be killed."""
     with Coordinator(policy, port=port):
         ready.set()
         signal.pause()
@@ -126,7 +126,7 @@ def coordinate(policy, port: int, ready) -> None:
 
 @contextmanager
 def process(policy):
-    """(the process, where it listens)."""
+    """Start a coordinator; returns (the process, the address where it listens)."""
     port, ready = free_port(), SPAWN.Event()
     running = SPAWN.Process(target=coordinate, args=(policy, port, ready), daemon=True)
     running.start()
@@ -156,7 +156,7 @@ def bring(agents, values: int = 1024):
 
 
 def check_groups(tensors, dones) -> None:
-    """Everybody has the mean of its group, exactly."""
+    """Check that every agent has exactly the mean of its group."""
     for node, done in dones.items():
         wanted = np.mean([NODES.index(other) for other in done.participants])
         np.testing.assert_array_equal(tensors[node], np.float32(wanted))
@@ -199,7 +199,7 @@ def test_a_coordinator_that_comes_back_goes_on_where_it_was():
 
 
 def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
-    """It would wait for what the others had sent to the first one."""
+    """It would wait for data that the others had sent to the first process."""
     done = threading.Event()
 
     def take_over(coordinator: Coordinator) -> None:
@@ -286,11 +286,11 @@ TASK = Task(7, 4, (TREE,))
     ("a", "b", "what"),
     [
         (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 7, {7: (TASK, True)}, {}), {"a"}),
-        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 6, {}, {}), {"a", "b"}),  # b was never told
+        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 6, {}, {}), {"a", "b"}),  # b was never told.
         (AgentState(5, 7, {7: (TASK, True)}, {}), AgentState(5, 7, {}, {7: True}), "done"),
         (AgentState(5, 7, {7: (TASK, True)}, {}), AgentState(5, 7, {7: (TASK, True)}, {}), "done"),
         (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(5, 7, {}, {7: False}), "given up"),
-        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(0, 0, {}, {}), {"a", "b"}),  # b has begun anew
+        (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(0, 0, {}, {}), {"a", "b"}),  # b has started again.
     ],
 )
 def test_what_agents_tell_says_how_far_a_task_is(a, b, what):
@@ -308,7 +308,7 @@ def test_agents_of_two_coordinators_have_nothing_in_common():
 
 
 def test_agents_of_two_epochs_begin_anew():
-    """A policy that takes over finds them at odds: what runs is given up."""
+    """The policy that takes over finds the agents in different states: the running task is given up."""
     with Coordinator(Drawn(("a", "b"), 1)) as coordinator:
         agents = {n: Agent(coordinator.address, n, listen=("127.0.0.1", 0)) for n in ("a", "b")}
         try:

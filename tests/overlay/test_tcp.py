@@ -1,4 +1,6 @@
-"""What TCP carries where links lose packets: the law, the simulator's connections, the plan and real ones."""
+"""The throughput of TCP over links that lose packets: the formula, the simulator's connections, the plan, and real
+connections.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ losses = st.floats(1e-4, 0.1)
 @settings(max_examples=20, deadline=None)
 @given(losses)
 def test_windows_are_those_of_rounds_that_are_played(loss: float) -> None:
-    """The exact distribution beside rounds drawn one by one."""
+    """The exact distribution agrees with rounds that are drawn one by one."""
     found = window_distribution(loss)
     assert found.sum() == pytest.approx(1.0) and found[0] == pytest.approx(0.0, abs=1e-9)
     random, window, recovers, total, rounds = Random(1), 10, False, 0, 20_000
@@ -54,7 +56,8 @@ def test_windows_are_those_of_rounds_that_are_played(loss: float) -> None:
 
 
 def test_where_the_link_has_room_it_is_mathis_law_with_the_constant_of_losses_at_random() -> None:
-    # 1.31 instead of the square root of 3/2 (Ott, Kemperman, Mathis: The stationary behavior of ideal TCP, 1996).
+    # The factor is 1.31 instead of the square root of 3/2 (Ott, Kemperman, Mathis: The stationary behavior of ideal
+    # TCP, 1996).
     for loss in (1e-4, 1e-5):
         payload = utilisation(1e4, 0.06, loss) * 1e4 * 1448 / (1448 + FRAME_HEADERS)
         assert payload / mathis_mbps(0.06, loss) == pytest.approx(1.31 / math.sqrt(1.5), rel=0.03)
@@ -86,12 +89,12 @@ def test_a_connection_of_the_simulator_carries_what_the_law_says(mbps: float, lo
 
     message(frames)
     sim.run()
-    # What is sent again is not in what the simulator sends.
+    # Retransmissions are not in the simulator's count of frames.
     assert frames * FRAME / ended[0] / mbps == pytest.approx(utilisation(mbps, rtt, loss) / (1 - loss), rel=0.1)
 
 
 class Drawn(Random):
-    """Draws what it is told, then 1."""
+    """Draws the given values, then 1."""
 
     def __init__(self, *drawn: float) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ def test_what_follows_a_lost_segment_waits_for_it(behind: float, drawn: tuple[fl
 
     connection.send(FRAME, 1, lambda: behind, then)
     sim.run()
-    assert sent == [pytest.approx(FRAME / 12.0), pytest.approx(2 * FRAME / 12.0)]  # nothing stops
+    assert sent == [pytest.approx(FRAME / 12.0), pytest.approx(2 * FRAME / 12.0)]  # Nothing stops.
     assert connection.held == pytest.approx(sent[0] + round_trips * rtt)
     assert connection.window == 5.0
 
@@ -152,10 +155,10 @@ def test_losses_ask_for_more_connections_and_nothing_lost_for_none() -> None:
     lossless = Seen(10_000, 0, 0.06, 6.0)
     assert connections_by([lossless], 4) == 1
     assert connections_by([], 4) == 1
-    assert connections_by([Seen(10_000, 20, 0.06, 3.0)], 4) == 1  # one carries 0.97 of it
+    assert connections_by([Seen(10_000, 20, 0.06, 3.0)], 4) == 1  # One connection carries 0.97 of it.
     assert connections_by([Seen(10_000, 20, 0.06, 6.0)], 4) == 2
     assert connections_by([Seen(5_000, 50, 0.06, 5.0), Seen(5_000, 50, 0.07, 6.0)], 4) == 4
-    assert connections_by([Seen(10_000, 100, 0.001, 6.0)], 4) == 1  # a window is soon large enough again
+    assert connections_by([Seen(10_000, 100, 0.001, 6.0)], 4) == 1  # A window is soon large enough again.
 
 
 def test_the_kernel_says_what_a_connection_has_sent() -> None:
@@ -172,7 +175,7 @@ def test_the_kernel_says_what_a_connection_has_sent() -> None:
 
 
 def test_messages_go_over_the_connection_that_does_not_stand() -> None:
-    """Of two connections one is not read: when it is full, the other one gets the rest."""
+    """One of two connections is not read: when it is full, the other one gets the rest."""
     count, values = 400, np.zeros(4096, np.float32)
 
     async def run() -> int:
@@ -220,7 +223,7 @@ def test_where_packets_are_lost_a_peer_gets_more_connections(
         hello = Header(Kind.HELLO, 1, 0, (0,)).pack()
         peer = Peer("h1", address, hello, connections=1, clock=float, on_lost=lost.append)
         assert await hellos.get() == hello
-        for _ in range(2):  # the second time asks for nothing more
+        for _ in range(2):  # The second time asks for nothing more.
             peer.adapt(3)
         for _ in range(expected - 1):
             assert await hellos.get() == hello

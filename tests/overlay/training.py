@@ -44,7 +44,7 @@ def main() -> None:
     agent.leave()
     torch.distributed.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # the result is written; what PyTorch's threads do while the interpreter ends is not tested here
+    os._exit(0)  # The result is written; what PyTorch's threads do while the interpreter ends is not tested here.
 
 
 if __name__ == "__main__":
