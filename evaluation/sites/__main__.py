@@ -26,7 +26,7 @@ from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import make_coordinator
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
-from topologies.zygote import HostProcess, Zygote
+from topologies.zygote import HostFailure, HostProcess, Zygote
 
 READY_SECONDS = 180.0
 SYSTEMS = ("gloo", *OPTIMISERS)
@@ -66,7 +66,9 @@ class Emulated:
     """The sites of one emulated network, in which systems train one after the other."""
 
     def __init__(self, network: str, arguments: argparse.Namespace) -> None:
-        graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
+        whole = NETWORKS[network](arguments.seed)
+        part = whole.subgraph(list(whole)[: arguments.sites or len(whole)]).copy()
+        graph, factor = scaled(part, arguments.total_mbps)
         self.network, self.arguments, self.topology = network, arguments, emulated(graph, arguments.delay_ms)
         self.lesson = Lesson(width=arguments.width, compute_s=arguments.compute, every=arguments.every,
                              bits=arguments.bits, seed=arguments.seed)  # fmt: skip
@@ -125,8 +127,11 @@ class Emulated:
         while (left := end - time.monotonic()) > 0:
             try:
                 points.append(processes[0].receive(left))
-            except TimeoutError:
+            except HostFailure:
+                if time.monotonic() < end:
+                    raise
                 break
+            say(f"  step {points[-1]['step']}: {points[-1]['at_s']:.1f} s, loss {points[-1]['loss']:.3f}")
             if points[-1]["loss"] <= self.arguments.target:
                 break
         if not points:
@@ -196,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["diloco", "gloo"])
+    parser.add_argument("--sites", type=int, metavar="N", help="only the network's first N (default: all)")
     parser.add_argument("--target", type=float, default=2.8, help="loss, nats a byte (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=240.0, help="of a system at most (default %(default)s)")
     parser.add_argument("--width", type=int, default=64, help="of the model (default %(default)s)")

@@ -7,6 +7,7 @@ site's uplink carries all that the site sends. Where the round trip of a pair is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
@@ -27,15 +28,13 @@ VIA_LEAST_SECONDS = 0.002
 SHARED_PART = 0.85
 """A site whose pairs carry less than this part together of the sum of what they carry alone has a limit of its own."""
 
-CHANGE_PART = 0.3
-"""Plans are made anew when a rate that is believed changes by more than this part (hysteresis)."""
-
 UNKNOWN_MBPS = 1000.0
 """Between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
 
 INNER_MBPS = 1e7  # inside a site: never what limits
-SAMPLES = 8
-GOOD_SAMPLE = 0.75
+LEAST_WINDOW = 32
+WAYS_A_TREE = 4.0
+"""A chunk's way up a tree and down again takes this many of the longest round trip, at most, as plans usually are."""
 
 
 def direct_pairs(round_trips: Mapping[Pair, float]) -> list[Pair]:
@@ -90,7 +89,7 @@ class SiteNetwork:
         self.out: dict[str, float] = {}
         self.into: dict[str, float] = {}
         self.round_trips: dict[Pair, float] = {}
-        self._seen: dict[Pair, list[float]] = {}
+        self.known: set[Pair] = set()  # told by a file: never measured
         self._plans: dict[tuple[str, ...], tuple[int, Plan, Topology]] = {}
 
     def surveyed(
@@ -123,23 +122,9 @@ class SiteNetwork:
             both = {pair for pair in both if pair[end] != site}
 
     def told(self, sender: str, receiver: str, mbps: float) -> None:
-        """The rate of a pair is known from elsewhere (a file, an operator), or the pair was found broken."""
+        """The rate of a pair is known from elsewhere (a file), or the pair was found broken."""
         self.version += 1
         self.pairs[sender, receiver] = mbps
-
-    def seen(self, sender: str, receiver: str, mbps: float) -> None:
-        """A chunk of a task has travelled from the one to the other at this rate. Of several such rates a high one says
-        most of the link: a chunk may also have waited for others. Belief changes with SAMPLES of them that differ from
-        it by more than CHANGE_PART."""
-        believed = self.pairs.get((sender, receiver))
-        samples = self._seen.setdefault((sender, receiver), [])
-        samples.append(mbps)
-        if believed is None or len(samples) < SAMPLES:
-            return
-        now = sorted(samples)[int(GOOD_SAMPLE * len(samples))]
-        samples.clear()
-        if abs(now - believed) > CHANGE_PART * believed:
-            self.told(sender, receiver, now)
 
     def links(self, sites: Sequence[str]) -> dict[Pair, float]:
         """The rate of each link that a plan for these sites has, Mbit/s of payload. A site of which nothing is known
@@ -193,6 +178,22 @@ class SiteNetwork:
         self._plans = {k: v for k, v in self._plans.items() if v[0] == self.version}
         self._plans[key] = self.version, plan, topology
         return plan, topology
+
+    def window(self, sites: Sequence[str]) -> int:
+        """Chunks of a tree that a site sends ahead of their results, so that long links are full: what the fastest tree
+        carries while a chunk climbs it and its result comes back."""
+        plan, _ = self.plan(sites)
+        trips = [seconds for (a, b), seconds in self.round_trips.items() if a in sites and b in sites]
+        fastest = plan.rate_mbps * max(tree.share for tree in plan.trees)
+        under_way = fastest * WAYS_A_TREE * max(trips, default=0.0) / (self.chunk_values * 32e-6)
+        return LEAST_WINDOW + math.ceil(under_way)
+
+    def expected_seconds(self, sites: Sequence[str], values: int) -> float:
+        """What a round of so many values should take by the plan; 0 for a site alone."""
+        if len(sites) < 2:
+            return 0.0
+        trips = [seconds for (a, b), seconds in self.round_trips.items() if a in sites and b in sites]
+        return values * 32e-6 / self.plan(sites)[0].rate_mbps + WAYS_A_TREE * max(trips, default=0.0)
 
 
 def _reaches(known: Mapping[Pair, float], site: str) -> bool:

@@ -21,6 +21,18 @@ SETTLE_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
 """Sites have this long to answer, beside the seconds of a measurement; what has not come by then is left out."""
 
+SLOW_PART = 1.5
+SLOW_ROUNDS = 3
+"""The network is measured again when so many rounds one after the other took over SLOW_PART of what the plan says."""
+
+SLOW_LEAST_SECONDS = 0.3
+"""Rounds that should be quicker than this say nothing: they take what processes need, not what links carry."""
+
+AGAIN_SECONDS = 60.0
+"""At least so long after the last survey; twice as long each time when nothing has changed by more than CHANGE_PART."""
+
+CHANGE_PART = 0.2
+
 RETURN_SECONDS = 5.0
 """After a coordinator was restarted, sites that were in the group have this long to join it before it goes on."""
 
@@ -50,6 +62,8 @@ class SiteDesk:
         self._answers: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self._surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
+        self._slow = 0  # rounds one after the other
+        self._measured_at, self._patience = 0.0, AGAIN_SECONDS
         self.finished: dict[str, Any] = {}
         policy.held = probe_seconds > 0
 
@@ -69,8 +83,18 @@ class SiteDesk:
 
     def task_done(self, task: Task, seconds: float) -> None:
         """A task is done, which took the slowest site so long."""
-        if task.op != "maximum":
-            self.finished = {"round": task.round, "seconds": seconds, "sites": task.participants}
+        if task.op == "maximum":
+            return
+        self.finished = {"round": task.round, "seconds": seconds, "sites": task.participants}
+        expected = self.network.expected_seconds(tuple(sorted(task.participants)), task.values)
+        if expected < SLOW_LEAST_SECONDS:
+            return
+        self._slow = self._slow + 1 if seconds > SLOW_PART * expected else 0
+        late_enough = self._loop.time() > self._measured_at + self._patience
+        if self._slow >= SLOW_ROUNDS and late_enough and self._survey is None and self._probe_seconds > 0:
+            self._log(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
+                      f"{seconds:.2f} s instead of {expected:.2f}: the network is measured again")  # fmt: skip
+            self._survey = asyncio.ensure_future(self._measure(again=True))
 
     def said(self, node: str, message: dict[str, Any]) -> None:
         what = message["what"]
@@ -167,9 +191,11 @@ class SiteDesk:
             return
         self._survey = asyncio.ensure_future(self._measure())
 
-    async def _measure(self) -> None:
+    async def _measure(self, *, again: bool = False) -> None:
+        """again: pairs that are measured already, too; no round begins meanwhile."""
         try:
-            await asyncio.sleep(SETTLE_SECONDS)
+            self._policy.held = self._policy.held or again
+            await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
             nodes = sorted(self._members)
             began = time.monotonic()
             trips = await self._round_trips(nodes)
@@ -177,10 +203,15 @@ class SiteDesk:
             if not self._all_pairs:
                 pairs = direct_pairs(trips) or pairs
             alone: dict[Pair, float] = {}
-            for slot in slots(pair for pair in pairs if pair not in self.network.pairs):
+            skip = self.network.known if again else self.network.known | self.network.pairs.keys()
+            for slot in slots(pair for pair in pairs if pair not in skip):
                 alone |= await self._probe(slot)
             together = await self._probe(pairs) if len(nodes) > 2 else {}
+            before = dict(self.network.pairs)
             self.network.surveyed(alone, together, trips)
+            same = all(abs(mbps - before.get(pair, 0.0)) <= CHANGE_PART * mbps for pair, mbps in alone.items())
+            self._patience = 2 * self._patience if same else AGAIN_SECONDS
+            self._measured_at, self._slow = self._loop.time(), 0
             self._surveyed.update(nodes)
             self._log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
                       f"{time.monotonic() - began:.1f} s: {self._words(alone)}")  # fmt: skip
@@ -189,6 +220,12 @@ class SiteDesk:
             self._policy.held = False
             self._driver.handle(Tick())
         self._consider_survey()
+
+    async def _rest(self) -> None:
+        """Waits until the tasks under way have ended, or for ANSWER_SECONDS."""
+        end = self._loop.time() + ANSWER_SECONDS
+        while self._policy.running and self._loop.time() < end:
+            await asyncio.sleep(SETTLE_SECONDS / 10)
 
     async def _round_trips(self, nodes: Iterable[str]) -> dict[Pair, float]:
         waiting, trips = set(nodes), dict[Pair, float]()

@@ -58,6 +58,7 @@ def _links(file: Path, network: SiteNetwork) -> None:
         known = json.loads(file.read_text())
         for sender, receiver, mbps in known.get("links", ()):
             network.told(str(sender), str(receiver), float(mbps))
+            network.known.add((str(sender), str(receiver)))
         network.out |= {str(site): float(mbps) for site, mbps in known.get("out", {}).items()}
         network.into |= {str(site): float(mbps) for site, mbps in known.get("into", {}).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -73,13 +74,12 @@ def make_coordinator(
     patience: float | None = None,
     probe_seconds: float = 1.0,
     all_pairs: bool = False,
-    follow: bool = True,
     paced: bool = True,
     security: Security | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Coordinator:
-    """A coordinator of sites, which is running; close it. follow: rates that chunks show change the plan. paced: sites
-    send at the plan's rates; else as fast as TCP lets them. Raises OSError when it cannot listen."""
+    """A coordinator of sites, which is running; close it. paced: sites send at the plan's rates; else as fast as TCP
+    lets them. The other arguments are those of SiteRounds and SiteDesk. Raises OSError when it cannot listen."""
 
     def broken(site: str, other: str) -> None:
         for pair in ((site, other), (other, site)):
@@ -87,14 +87,12 @@ def make_coordinator(
                 network.told(*pair, min(network.pairs[pair], BROKEN_MBPS))
 
     policy = SiteRounds(
-        network.plan, sites=sites, patience=patience, broken=broken, paced=paced, chunk_values=network.chunk_values,
-        **({"measured": network.seen} if follow else {}),
-    )  # fmt: skip
+        network, sites=sites, patience=patience, broken=broken, paced=paced, chunk_values=network.chunk_values
+    )
     desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, log=log)
     return Coordinator(
-        policy, host, port, desk=desk, security=security, log=log, finished=desk.task_done,
-        probe_values=network.chunk_values // 2 if follow else None,
-    )  # fmt: skip
+        policy, host, port, desk=desk, security=security, log=log, finished=desk.task_done
+    )
 
 
 BROKEN_MBPS = 1e-3
@@ -115,7 +113,7 @@ def coordinate(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with make_coordinator(
-        host, port, sites=arguments.sites, network=network, patience=arguments.patience, follow=not arguments.fixed,
+        host, port, sites=arguments.sites, network=network, patience=arguments.patience,
         probe_seconds=0.0 if arguments.no_probe else arguments.probe_seconds, all_pairs=arguments.all_pairs,
         security=security, log=lambda line: print(line, flush=True),
     ) as coordinator:  # fmt: skip
@@ -262,7 +260,6 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
                      "over a third site")  # fmt: skip
     one.add_argument("--no-probe", action="store_true", help="measure nothing before the first round")
-    one.add_argument("--fixed", action="store_true", help="do not follow the rates that rounds show")
     one.add_argument("--chunk", type=int, default=CHUNK_VALUES, metavar="N", help="values of a chunk (%(default)s)")
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")

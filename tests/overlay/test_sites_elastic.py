@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from controlplane.planner.plan.task import Task
+from controlplane.planner.plan.task import Task, task_of
 from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Ready, Reject, Start, Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import Behind, Late, OverlayError
@@ -180,7 +180,7 @@ def test_measured_rates_make_the_plan():
 
 def decided(*, sites: int = 3, patience: float | None = None) -> SiteRounds:
     network = SiteNetwork(64)
-    policy = SiteRounds(network.plan, sites=sites, patience=patience, chunk_values=64)
+    policy = SiteRounds(network, sites=sites, patience=patience, chunk_values=64)
     for name in "abc"[:sites]:
         assert policy.admit(name) is None and policy.activate(name) is None
     policy.begin_at(0)
@@ -263,16 +263,42 @@ def test_an_uplink_that_pairs_share_is_divided():
     assert plan.rate_mbps > 0
 
 
-def test_rates_that_rounds_show_change_the_plan_when_they_differ_much():
-    network = SiteNetwork(64)
-    network.told("a", "b", 100.0)
-    version = network.version
-    for _ in range(16):
-        network.seen("a", "b", 90.0)
-    assert network.version == version
-    for _ in range(8):
-        network.seen("a", "b", 40.0)
-    assert network.version > version and network.pairs["a", "b"] == 40.0
+def test_long_fast_links_have_room_for_what_is_under_way():
+    network = SiteNetwork(16_384)
+    pairs = [(a, b) for a in "ab" for b in "ab" if a != b]
+    network.surveyed(dict.fromkeys(pairs, 1000.0), {}, dict.fromkeys(pairs, 0.1))
+    plan, _ = network.plan("ab")
+    assert network.window("ab") * 16_384 * 32e-6 > 0.3 * plan.rate_mbps * max(tree.share for tree in plan.trees)
+    near = SiteNetwork(16_384)
+    near.surveyed(dict.fromkeys(pairs, 1000.0), {}, {})
+    assert near.window("ab") == 32
+
+
+def test_slow_rounds_have_the_network_measured_again():
+    with coordinating(2, probe_seconds=0.05) as (coordinator, lines):
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        desk = coordinator._desk
+        task = started_alone(coordinator)
+        for pair in desk.network.pairs:
+            desk.network.pairs[pair] = 1e6 * desk.network.pairs[pair]  # wrong: the network has become slower since
+        desk.network.version += 1
+
+        def slow() -> None:
+            desk._measured_at = -1e9
+            for _ in range(3):
+                desk.task_done(task, 1.5 * desk.network.expected_seconds("ab", task.values) + 1.0)
+
+        coordinator._loop.call_soon_threadsafe(slow)
+        until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
+        assert any("the network is measured again" in line for line in lines)
+        averaged(groups, 1)
+
+
+def started_alone(coordinator) -> Task:
+    """A large round of both sites, as the coordinator hears of it in the end."""
+    plan, topology = coordinator._desk.network.plan("ab")
+    return task_of(plan, topology, int(1e10 * plan.rate_mbps), op="sum", chunk_values=256)
 
 
 # --- few bits ---

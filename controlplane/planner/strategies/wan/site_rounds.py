@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.task import MOST_CONTRIBUTORS, Op, SumTree, Task, task_of
@@ -27,7 +27,6 @@ from controlplane.planner.strategies.wan.policy import (
     Failed,
     Finished,
     Lost,
-    Measured,
     Order,
     Ready,
     Reject,
@@ -42,16 +41,24 @@ OPS: tuple[Op, ...] = ("sum", "maximum", "words")
 MOST_NAMES = 60_000
 """Names that may ever join one coordinator: agents are numbered with 16 bits."""
 
-Planner = Callable[[Sequence[str]], tuple[Plan, Topology]]
+class Planner(Protocol):
+    """Knows the network between sites (overlay/core/site_network.py)."""
+
+    def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
+        """The plan for these sites, and the topology that it was made on. Raises as strategies do."""
+        ...
+
+    def window(self, sites: Sequence[str]) -> int:
+        """Chunks of a tree that are sent ahead of their results."""
+        ...
 
 
 class SiteRounds:
     """The policy of sites (docs/sites.md).
 
-    plan(sites): the plan for these sites, and the topology that it was made on. sites: how many the first round waits
-    for. patience: seconds after the first submission for a round, after which it begins without the sites that have
-    submitted nothing; None: it waits for all active sites. measured(sender, receiver, mbps), broken(site, other): what
-    is heard of the network. options: of `task_of`.
+    planner: makes the plans. sites: how many the first round waits for. patience: seconds after the first submission
+    for a round, after which it begins without the sites that have submitted nothing; None: it waits for all active
+    sites. broken(site, other): these two cannot reach each other. options: of `task_of`.
 
     round: the first round that is not done. active: see above. started: a first round may begin, or has. held: no round
     begins now (the network is being measured).
@@ -61,16 +68,15 @@ class SiteRounds:
 
     def __init__(
         self,
-        plan: Planner,
+        planner: Planner,
         *,
         sites: int,
         patience: float | None = None,
-        measured: Callable[[str, str, float], None] = lambda sender, receiver, mbps: None,
         broken: Callable[[str, str], None] = lambda site, other: None,
         **options: Any,
     ) -> None:
-        self._plan, self.sites, self.patience, self._options = plan, sites, patience, options
-        self._measured, self._broken = measured, broken
+        self._planner, self.sites, self.patience, self._options = planner, sites, patience, options
+        self._broken = broken
         self._names: list[str] = []
         self.round = 0
         self.active: set[str] = set()
@@ -131,8 +137,6 @@ class SiteRounds:
                 return [Abort(task, reason), *self._begin(now)]
             case Lost(node, other):
                 return [*self._lost(node, other), *self._begin(now)]
-            case Measured(sender, receiver, mbps):
-                self._measured(sender, receiver, mbps)
             case Tick():
                 return self._begin(now)
         return ()
@@ -253,8 +257,9 @@ class SiteRounds:
             trees: tuple[SumTree, ...] = (SumTree(node, 0, head.values, (), (), (node,), (node,)),)
             made = Task(self.numbers, head.values, trees, op, head.round)
         else:
-            plan, topology = self._plan(participants)
+            plan, topology = self._planner.plan(participants)
             made = task_of(
-                plan, topology, head.values, number=self.numbers, round=head.round, op=op, **self._options
+                plan, topology, head.values, number=self.numbers, round=head.round, op=op,
+                window=self._planner.window(participants), **self._options,
             )  # fmt: skip
         return made.weighted({node: heads[node].weight for node in participants})
