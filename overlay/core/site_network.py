@@ -61,9 +61,16 @@ def direct_pairs(round_trips: Mapping[Pair, float]) -> list[Pair]:
 
 
 def slots(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Divides the pairs into slots: in each, a site sends to at most one other and receives from at most one."""
+    """Divides the pairs into slots: in each, a site sends to at most one other and receives from at most one. Pairs are
+    taken by how far apart their sites are in a circle of all, so that the pairs of n sites fit into n - 1 slots."""
+    given = list(pairs)
+    place = {site: k for k, site in enumerate(sorted({site for pair in given for site in pair}))}
+
+    def apart(pair: Pair) -> tuple[int, Pair]:
+        return (place[pair[1]] - place[pair[0]]) % len(place), pair
+
     made: list[list[Pair]] = []
-    for sender, receiver in sorted(pairs):
+    for sender, receiver in sorted(given, key=apart):
         for slot in made:
             if all(sender != a and receiver != b for a, b in slot):
                 slot.append((sender, receiver))

@@ -248,6 +248,8 @@ def test_pairs_whose_packets_pass_a_third_site_are_no_links_of_their_own():
     assert direct_pairs(trips) == [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")]
     # Within one building the round trips are too short to tell anything.
     assert len(direct_pairs(dict.fromkeys(trips, 0.0002))) == 6
+    everybody = [(a, b) for a in range(10) for b in range(10) if a != b]
+    assert len(slots((str(a), str(b)) for a, b in everybody)) == 9
     for slot in slots(trips):
         assert len({a for a, _ in slot}) == len({b for _, b in slot}) == len(slot)
 
