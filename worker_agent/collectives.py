@@ -1,16 +1,16 @@
 """The operations that an agent takes; all work in place on one array.
 
-SUM, MEAN: all-reduce.
+SUM, MEAN: all-reduce. Of a few values also their largest, smallest, product, and, or, xor (`Collective.merge`).
 SCATTER_SUM, SCATTER_MEAN: reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
     workers at worker i, and is left as it was at the others.
 GATHER: all-gather. The array is W parts of the same size; part i of worker i goes to all.
 broadcast(N): the array of worker N goes to all.
 
-Each has a name ("sum", "mean", "scatter sum", "scatter mean", "gather", "broadcast N"), which users may give in its
-place and which travels over sockets: `str()` of a collective is its name, `collective()` reads one. A sum or mean may
-also say in how many bits each value travels and what chance is drawn from ("mean bits=8 seed=3", fields.py); without,
-as the array's type has it. With " feedback" behind it the array is float32 and twice as long: its first half is
-reduced, and its second half gets what of this worker's values did not travel.
+Each has a name ("sum", "mean", "scatter sum", "scatter mean", "gather", "broadcast N", "max"), which users may give in
+its place and which travels over sockets: `str()` of a collective is its name, `collective()` reads one. A sum or mean
+may also say in how many bits each value travels and what chance is drawn from ("mean bits=8 seed=3", fields.py);
+without, as the array's type has it. With " feedback" behind it the array is float32 and twice as long: its first half
+is reduced, and its second half gets what of this worker's values did not travel.
 
 docs/protocol.md, "Beyond all-reduce".
 """
@@ -33,7 +33,8 @@ class Kind(IntEnum):
 @dataclass(frozen=True)
 class Collective:
     """source: of a broadcast; -1: none. bits: that each value travels in; None: as its type has it. seed: of the
-    numbers by which values are rounded. feedback: the array's second half gets what did not travel."""
+    numbers by which values are rounded. feedback: the array's second half gets what did not travel. merge: one of
+    MERGES instead of a sum or mean, which only small operations can do (gathered.py)."""
 
     kind: Kind
     mean: bool = False
@@ -41,6 +42,7 @@ class Collective:
     bits: int | None = None
     seed: int = 0
     feedback: bool = False
+    merge: str = ""
 
     @property
     def raw(self) -> bool:
@@ -55,7 +57,14 @@ class Collective:
     @property
     def plain(self) -> Collective:
         """The same operation, whatever its values travel in."""
-        return Collective(self.kind, self.mean, self.source)
+        return Collective(self.kind, self.mean, self.source, merge=self.merge)
+
+    @property
+    def reduction(self) -> int:
+        """Its number in native/gathered.h."""
+        if self.raw:
+            return 2 + len(MERGES)
+        return 2 + MERGES.index(self.merge) if self.merge else int(self.mean)
 
     @property
     def scattered(self) -> Collective:
@@ -80,7 +89,11 @@ MEAN = Collective(Kind.ALL_REDUCE, mean=True)
 SCATTER_SUM = SUM.scattered
 SCATTER_MEAN = MEAN.scattered
 GATHER = Collective(Kind.GATHER)
+MERGES = ("max", "min", "product", "and", "or", "xor")
+"""As native/gathered.h numbers them."""
 NAMES = {SUM: "sum", MEAN: "mean", SCATTER_SUM: "scatter sum", SCATTER_MEAN: "scatter mean", GATHER: "gather"}
+NAMES |= {Collective(Kind.ALL_REDUCE, merge=merge): merge for merge in MERGES}
+NAMES |= {Collective(Kind.REDUCE_SCATTER, merge=merge): f"scatter {merge}" for merge in MERGES}
 
 Operation = Collective | str
 """What users may give: a collective or its name."""

@@ -14,12 +14,14 @@ import atexit
 import ctypes
 import math
 import threading
+import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
-from p4src.protocol import frame_bytes
+from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import SUM, Collective, Operation, collective
 from worker_agent.engine_stats import EngineStats, TreeStats
 from worker_agent.errors import (
@@ -31,6 +33,7 @@ from worker_agent.errors import (
 )
 from worker_agent.fields import is_stochastic
 from worker_agent.forked import abandon_when_forked, why
+from worker_agent.gathered import columns, gathered_words
 from worker_agent.io_options import IoOptions, IoStats, NativeIoStats
 from worker_agent.native_worker import (
     COUNTERS,
@@ -38,23 +41,26 @@ from worker_agent.native_worker import (
     NativeCompletion,
     NativeConfig,
     NativeEncoding,
+    NativeGathered,
     NativeRange,
     NativeStats,
     NativeTreeStats,
     library,
     native_config,
 )
-from worker_agent.operands import DTYPES, ITEM_BYTES, operand
+from worker_agent.operands import DTYPES, ITEM_BYTES, NATIVE_DTYPES, item_bytes, operand
 from worker_agent.split import fields_of, part_sizes, ranges
 from worker_agent.work import Work
 
-NUMBERING = 5
+NUMBERING = 6
 """Of native/numbering.h: workers that number chunks differently must not add them up."""
-_NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
 NO_CHUNK = 2**64 - 1
+UNINTERRUPTED_SECONDS = 0.5
+MOST_SHAPES = 256
 _OK = 0
+_FETCHED, _NOT_ENDED = 1, -1
 _ERRORS: dict[int, type[AllReduceError]] = {
     1: MismatchError,
     2: ProgressTimeoutError,
@@ -68,9 +74,38 @@ def operation_tag(dtype: str, op: Collective, fields: int = 1) -> int:
     return zlib.crc32(f"{dtype}:{op.plain}:{fields}:{NUMBERING}".encode()) & 0x7FFFFFFF
 
 
+def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig) -> NativeEncoding:
+    """How the values of an operation travel that part_sizes has not refused."""
+    workers = len(config.workers)
+    if words := gathered_words(how, dtype, elements, workers, data_values(config.values_per_packet)):
+        return NativeEncoding(1, 0, 0, None, NativeGathered(columns(how, workers), words, how.reduction))
+    fields = fields_of(how, dtype, workers) if dtype in DTYPES else 1
+    return NativeEncoding(fields, fields > 1 and is_stochastic(dtype, 32 // fields), how.seed)
+
+
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
     """The trees' numbers, in their order."""
     return (ctypes.c_uint32 * len(config.worker_trees))(*(tree.tree for tree in config.worker_trees))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of operations of one kind, dtype and size, in one configuration: which elements each tree carries, and how."""
+
+    parts: ctypes.Array[NativeRange]
+    numbers: ctypes.Array[ctypes.c_uint32]
+    encoding: NativeEncoding
+    tag: int
+
+    @classmethod
+    def of(cls, how: Collective, dtype: str, elements: int, config: AgentConfig) -> Shape:
+        """Raises ValueError."""
+        shares = [tree.share for tree in config.worker_trees]
+        part, values, at_once = part_sizes(how, config, elements, dtype)
+        cut = ranges(part, values, shares, at_once)
+        parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
+        encoding = encoding_of(how, dtype, elements, config)
+        return cls(parts, _numbers(config), encoding, operation_tag(dtype, how, encoding.fields))
 
 
 class Engine:
@@ -86,6 +121,9 @@ class Engine:
         self._lock = threading.Lock()  # order of submissions, and the handle's life
         self._registered = threading.Lock()  # an operation is in _works before its completion is delivered
         self._works: dict[int, tuple[Work, Any]] = {}
+        self._shapes: dict[tuple[Any, ...], Shape] = {}
+        self._fetching = threading.Condition()
+        self._fetchers = 0  # threads that are in the library, waiting
         self._library = library()
         self._handle: int | None = None
         self._gone = "the engine is closed"  # why, when there is no handle
@@ -142,47 +180,54 @@ class Engine:
         travel (fields.py), or None. `keep_alive` is held until the work is done."""
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
-        work = Work(elements, elements * ITEM_BYTES.get(dtype, 1), len(self.config.workers))
+        work = Work(elements, elements * item_bytes(dtype), len(self.config.workers))
         error = ctypes.create_string_buffer(MESSAGE_BYTES)
         status = ctypes.c_int32()
         with self._lock:
             if self._handle is None:
                 raise AbortedError(self._gone)
-            shares = [tree.share for tree in self.config.worker_trees]
-            part, values, at_once = part_sizes(how, self.config, elements, dtype)
+            shape = self._shape(how, dtype, elements)
+            encoding = shape.encoding
             if how.feedback:
                 elements //= 2
                 residual = address + elements * ITEM_BYTES[dtype]
-            cut = ranges(part, values, shares, at_once)
-            parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
-            numbers = _numbers(self.config)
-            fields = fields_of(how, dtype, len(self.config.workers))
-            chance = fields > 1 and is_stochastic(dtype, 32 // fields)
-            encoding = NativeEncoding(fields, chance, how.seed, residual)
+            encoding.residual, encoding.seed = residual, how.seed
             with self._registered:
                 number = self._library.inart_worker_submit(
                     self._handle,
                     address,
                     address if output is None else output,
                     elements,
-                    DTYPES.get(dtype, _NATIVE_BYTES),
+                    NATIVE_DTYPES[dtype],
                     ctypes.byref(encoding),
                     int(how.mean),
                     how.kind,
                     how.source,
-                    operation_tag(dtype, how, fields),
-                    len(parts),
-                    numbers,
-                    parts,
+                    shape.tag,
+                    len(shape.parts),
+                    shape.numbers,
+                    shape.parts,
                     ctypes.byref(status),
                     error,
                     len(error),
                 )
                 if number >= 0:
                     self._works[number] = (work, keep_alive)
+                    work.fetched_by(lambda timeout: self._fetch(number, timeout))
         if number < 0:
             raise _ERRORS[status.value](error.value.decode(errors="replace"))
         return work
+
+    def _shape(self, how: Collective, dtype: str, elements: int) -> Shape:
+        """With the lock held: how an operation is cut and travels. Scripts come with the same few sizes again and
+        again. Raises ValueError."""
+        key = (how.kind, how.mean, how.source, how.bits, how.feedback, how.merge, dtype, elements)
+        shape = self._shapes.get(key)
+        if shape is None:
+            if len(self._shapes) >= MOST_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[key] = Shape.of(how, dtype, elements, self.config)
+        return shape
 
     def allreduce(
         self,
@@ -226,6 +271,7 @@ class Engine:
             ):
                 raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
             self.config, self._keep = config, keep
+            self._shapes.clear()
 
     def open_chunks(self) -> dict[int, int]:
         """By tree, its oldest chunk without an answer; not those that have none. Costs far less than `stats`. Raises
@@ -281,7 +327,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends pending operations (AbortedError) and the threads. Again: nothing happens."""
-        with self._lock:
+        with self._lock, self._fetching:
             handle, self._handle = self._handle, None
         if handle is None:
             return
@@ -294,28 +340,52 @@ class Engine:
 
     def _destroy(self, handle: int) -> None:
         self._thread.join()
+        with self._fetching:
+            self._fetching.wait_for(lambda: not self._fetchers)
         self._library.inart_worker_destroy(handle)
 
     def _complete(self, handle: int) -> None:
         """Delivers completions until the engine is stopped and all are delivered."""
         completion = NativeCompletion()
         while self._library.inart_worker_next_completion(handle, -1.0, ctypes.byref(completion)) > 0:
-            with self._registered:
-                work, _ = self._works.pop(completion.operation)
-            work.seconds, work.first_send, work.last_answer = (
-                completion.seconds,
-                completion.first_send,
-                completion.last_answer,
-            )
-            error = None
-            if completion.status != _OK:
-                error = _ERRORS[completion.status](cast(bytes, completion.message).decode(errors="replace"))
-            work.finish(error)
+            self._deliver(completion)
+
+    def _fetch(self, operation: int, timeout: float | None) -> None:
+        """In the thread that waits for an operation: its end, when the other thread does not have it already."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        completion = NativeCompletion()
+        found = _NOT_ENDED
+        while found == _NOT_ENDED and (left := end - time.monotonic()) > 0:
+            with self._fetching:
+                if self._handle is None:
+                    return
+                handle = self._handle
+                self._fetchers += 1
+            try:
+                # For so long nobody can interrupt it (Ctrl-C).
+                seconds = min(left, UNINTERRUPTED_SECONDS)
+                found = self._library.inart_worker_wait(handle, operation, seconds, ctypes.byref(completion))
+            finally:
+                with self._fetching:
+                    self._fetchers -= 1
+                    self._fetching.notify_all()
+        if found == _FETCHED:
+            self._deliver(completion)
+
+    def _deliver(self, completion: NativeCompletion) -> None:
+        with self._registered:
+            work, _ = self._works.pop(completion.operation)
+        work.seconds = completion.seconds
+        work.first_send, work.last_answer = completion.first_send, completion.last_answer
+        error = None
+        if completion.status != _OK:
+            error = _ERRORS[completion.status](cast(bytes, completion.message).decode(errors="replace"))
+        work.finish(error)
 
     def abandon(self) -> None:
         """In a forked process: the engine is its parent's."""
         self._handle, self._gone = None, why()
-        self._lock, self._registered = threading.Lock(), threading.Lock()
+        self._lock, self._registered, self._fetching = threading.Lock(), threading.Lock(), threading.Condition()
         _engines.discard(self)
 
     def __enter__(self) -> Engine:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig
 from worker_agent.collectives import Collective, Kind
-from worker_agent.operands import BYTES, HostArray
+from worker_agent.operands import BYTES, SMALL_DTYPES, HostArray
 from worker_agent.split import counts_of, part_sizes
 from worker_agent.work import Work
 
@@ -75,7 +75,8 @@ class Kept:
         return self.copy.copy().view(_VIEWS[self.memory.dtype])
 
 
-_VIEWS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
+_VIEWS: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
+_VIEWS |= {name: np.dtype(name) for name in SMALL_DTYPES}
 
 
 class Ledger:

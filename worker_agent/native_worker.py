@@ -47,12 +47,17 @@ class NativeRange(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
 
 
+class NativeGathered(ctypes.Structure):
+    _fields_ = [("columns", ctypes.c_uint32), ("words", ctypes.c_uint32), ("reduction", ctypes.c_int32)]
+
+
 class NativeEncoding(ctypes.Structure):
     _fields_ = [
         ("fields", ctypes.c_uint32),
         ("stochastic", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
         ("residual", ctypes.c_void_p),
+        ("gathered", NativeGathered),
     ]
 
 
@@ -141,6 +146,12 @@ def library(source: Path = NATIVE / "worker.c", options: Sequence[str] = ENGINE)
         *text,
     ]
     lib.inart_worker_next_completion.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(NativeCompletion)]
+    lib.inart_worker_wait.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_double,
+        ctypes.POINTER(NativeCompletion),
+    ]
     lib.inart_worker_open.restype = None
     lib.inart_worker_open.argtypes = [
         ctypes.c_void_p,

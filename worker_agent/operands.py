@@ -13,6 +13,14 @@ DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BYTES = "bytes"
 """The dtype of what travels as it is: elements are bytes."""
+SMALL_DTYPES = {"float64": (4, 8), "int64": (5, 8), "int32": (6, 4), "int8": (7, 1), "uint8": (8, 1), "bool": (8, 1)}
+"""Those of small operations only (gathered.py): their number in native/numbers.h, and bytes of an element."""
+NATIVE_DTYPES = {**DTYPES, BYTES: 3, **{name: number for name, (number, _) in SMALL_DTYPES.items()}}
+
+
+def item_bytes(dtype: str) -> int:
+    """Of an element."""
+    return SMALL_DTYPES[dtype][1] if dtype in SMALL_DTYPES else ITEM_BYTES.get(dtype, 1)
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class HostArray:
     @property
     def nbytes(self) -> int:
         """Its size."""
-        return self.elements * ITEM_BYTES.get(self.dtype, 1)
+        return self.elements * item_bytes(self.dtype)
 
 
 def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> HostArray:
@@ -52,9 +60,12 @@ def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> Ho
     if raw:
         return HostArray(address, elements * item, BYTES, array)
     name = dtype or name
-    if name not in DTYPES:
-        raise TypeError(f"cannot all-reduce {name}: float32, float16 and bfloat16 are supported")
-    if item != ITEM_BYTES[name]:
+    if name not in NATIVE_DTYPES or name == BYTES:
+        raise TypeError(
+            f"cannot all-reduce {name}: float32, float16 and bfloat16 are supported, and of a few values "
+            f"{', '.join(SMALL_DTYPES)}"
+        )
+    if item != item_bytes(name):
         raise TypeError(f"elements of {item} bytes cannot be {name}")
     return HostArray(address, elements, name, array)
 

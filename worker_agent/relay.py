@@ -292,6 +292,7 @@ class Relay:
             if not one.work.done():
                 one.work.follow(work)
 
+        one.work.stands_for(inner)
         inner.add_done_callback(ended)
 
     def _release(self) -> None:

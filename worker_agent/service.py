@@ -30,7 +30,7 @@ from worker_agent.collectives import collective
 from worker_agent.engine import DEFAULT_TIMEOUT
 from worker_agent.errors import AbortedError, AgentError, NotReadyError
 from worker_agent.forked import abandon_when_forked
-from worker_agent.operands import BYTES, ITEM_BYTES
+from worker_agent.operands import BYTES, SMALL_DTYPES, item_bytes
 from worker_agent.socket_protocol import (
     VERSION,
     Connection,
@@ -47,7 +47,8 @@ MOST_REGIONS = 1024
 TURN_SECONDS = 3.0
 """How long a trainer waits for the one before it, which may be on its way out, before it is told that the agent is
 busy."""
-_NUMPY_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
+_NUMPY_TYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
+_NUMPY_TYPES |= {name: np.dtype(name) for name in SMALL_DTYPES}
 
 
 @dataclass
@@ -402,7 +403,7 @@ class _Trainer:
         if not isinstance(elements, int) or elements < 0 or region not in self._regions:
             raise ProtocolViolation(f"an operation needs a region and a number of elements, got {message}")
         memory = self._regions[region]
-        if elements * ITEM_BYTES.get(dtype, 1) > len(memory):
+        if elements * item_bytes(dtype) > len(memory):
             raise ProtocolViolation(f"{elements} elements of {dtype} are more than region {region} holds")
         place.used = True
         array = np.frombuffer(memory, _NUMPY_TYPES[dtype], elements)

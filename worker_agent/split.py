@@ -12,7 +12,8 @@ from controlplane.common.agentconfig import AgentConfig
 from p4src.protocol import data_values
 from worker_agent.collectives import Collective
 from worker_agent.fields import FIELDS, bits_of
-from worker_agent.operands import BYTES
+from worker_agent.gathered import WORD_BYTES, gathered_words
+from worker_agent.operands import BYTES, DTYPES, item_bytes
 
 ROUNDED = 1e-3
 
@@ -97,6 +98,16 @@ def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype
         elements //= 2
     if elements % parts:
         raise ValueError(f"the array has {elements} elements, which are not {workers} parts of the same size")
+    if words := gathered_words(collective, dtype, elements, workers, values):
+        own = elements // parts if collective.raw else elements
+        return own, WORD_BYTES * words // item_bytes(dtype), 1
+    if collective.merge or (dtype not in DTYPES and dtype != BYTES and elements):
+        raise ValueError(
+            f"{collective.plain} of {elements} elements of {dtype} is too large: a few values may be of any type and "
+            "be merged in any way, more only float32, float16 or bfloat16 that are added up"
+        )
+    if dtype not in DTYPES and dtype != BYTES:
+        return 0, 1, 1
     return elements // parts, values * (4 if dtype == BYTES else fields_of(collective, dtype, workers)), parts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 
 from worker_agent.errors import AllReduceError
@@ -23,6 +24,7 @@ class Work:
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._error: AllReduceError | None = None
+        self._fetch: Callable[[float | None], None] | None = None
         self._callbacks: list[Callable[[Work], None]] = []
 
     def done(self) -> bool:
@@ -32,10 +34,29 @@ class Work:
     def wait(self, timeout: float | None = None) -> None:
         """Returns when the result is in place. Raises AllReduceError (see errors.py) when the operation failed, and
         TimeoutError when it is not done within `timeout` seconds (it goes on)."""
+        fetch = self._fetch
+        if fetch is not None and not self._done.is_set():
+            start = time.monotonic()
+            fetch(timeout)
+            timeout = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
         if not self._done.wait(timeout):
             raise TimeoutError(f"the all-reduce of {self.elements} elements is not done after {timeout} s")
         if self._error is not None:
             raise self._error
+
+    def fetched_by(self, fetch: Callable[[float | None], None]) -> None:
+        """Who waits for it calls `fetch(seconds)` first, which waits for its end and calls `finish`, or does nothing
+        where another thread does: one thread fewer on the way. For whoever runs the operation."""
+        self._fetch = fetch
+
+    def stands_for(self, other: Work) -> None:
+        """Who waits for this one waits for the other first, which it follows."""
+        self._fetch = other.fetch
+
+    def fetch(self, timeout: float | None) -> None:
+        """Waits for the end where that is quicker than to wait to be told; it need not have ended then."""
+        if self._fetch is not None and not self._done.is_set():
+            self._fetch(timeout)
 
     def exception(self) -> AllReduceError | None:
         """Why it failed; None when it went well or is not done."""
@@ -57,12 +78,14 @@ class Work:
             self.workers = work.workers
             self.finish(work.exception())
 
+        self.stands_for(other)
         other.add_done_callback(ended)
 
     def finish(self, error: AllReduceError | None) -> None:
         """Done, well (None) or not. For whoever runs the operation."""
         with self._lock:
             self._error = error
+            self._fetch = None
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:

@@ -6,10 +6,11 @@
 
 For each: one parameter server, links shaped (tbf, burst 256 KB), and in the middle softswitch for ours, a bridge in the
 kernel for gloo, on a network of its own like the other. Columns as nccl-tests has them: size (of all parts together),
-elements, type, bits that a value travels in, time (from the first worker's call to the last one's result), algbw (size
-over time), busbw (what a ring's links would carry), then time over the bound (the bytes as they travel, with the
-packets' headers, over a link's bandwidth), gloo's time, and how many times as long that is. Times are medians; at and
-below 64 KB of four times as many runs. A burst of 256 KB leaves at once, so small tensors may be below the bound.
+elements, type, bits that a value travels in, time (each worker and each rank of gloo is a process, all of them call at
+one moment, and the last one's result ends it), algbw (size over time), busbw (what a ring's links would carry), then
+time over the bound (the bytes as they travel, with the packets' headers, over a link's bandwidth), gloo's time, and how
+many times as long that is. Times are medians; at and below 64 KB each is that of 25 operations in a row over 25, as
+nccl-tests measures. A burst of 256 KB leaves at once, so small tensors may be below the bound.
 
 Needs root (network namespaces, which it makes and removes).
 """

@@ -37,7 +37,9 @@ class Case:
     def operation(self, seed: int) -> Collective:
         """As an agent takes it."""
         op = OPS[self.op]
-        return op if op.raw else op.encoded(self.bits, seed)
+        if op.raw or self.bits == bits_of(self.dtype, None, self.workers):
+            return op  # small tensors go another way than with so many bits asked for (gathered.py)
+        return op.encoded(self.bits, seed)
 
     def packets(self, values: int) -> int:
         """Of values alone, each worker's or to each worker, whichever is more."""

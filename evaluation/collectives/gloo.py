@@ -2,18 +2,18 @@
 
     python -m evaluation.collectives.gloo RANK WORLD ADDRESS_OF_RANK_0
 
-A line of input is a JSON object with op, dtype, elements; for each, rank 0 prints the seconds that it took.
+A line of input is a JSON object with op, dtype, elements, in_a_row (ranks.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+from evaluation.collectives.ranks import serve
 
 PORT = 29512
 
@@ -39,17 +39,19 @@ def main(rank: int, world: int, address: str) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "data0"
     dist.init_process_group("gloo", f"tcp://{address}:{PORT}", timedelta(seconds=300), world, rank)
-    for line in sys.stdin:
-        case = json.loads(line)
-        tensor = torch.randn(case["elements"]).to(getattr(torch, case["dtype"]))
-        run = operation(case["op"], tensor, rank, world)
-        dist.barrier()
-        start = time.monotonic()
-        run()
-        seconds = time.monotonic() - start
-        dist.barrier()  # so that nobody's next begins while this one's packets are under way
-        if rank == 0:
-            print(json.dumps(seconds), flush=True)
+
+    def prepare(task: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], int]]:
+        dtype = getattr(torch, task["dtype"])
+        tensors = [torch.randn(task["elements"]).to(dtype) for _ in range(task["in_a_row"])]
+        calls = [operation(task["op"], tensor, rank, world) for tensor in tensors]
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        return run, lambda: 0
+
+    serve(prepare)
     dist.destroy_process_group()
 
 

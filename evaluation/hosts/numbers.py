@@ -100,6 +100,32 @@ def quantise_fields(
     return wire.astype(np.int32), residual
 
 
+def pairs(
+    fields: Fields, chunk: Array, biased: int, sums: NDArray[np.int32], *, mean: bool = False
+) -> tuple[int, NDArray[np.int32], Array] | None:
+    """A whole chunk of bfloat16 (as bits) by the C engine's short way: its exponent, its words, and the values of
+    `sums`. None: it does not take it. Raises AssertionError: the check word is wrong, or more was written."""
+    values = fields.words + 1
+    exponent, wire, there = ctypes.c_int32(), np.zeros(values, ">i4"), np.zeros(values, ">i4")
+    there[:-1] = sums
+    back: Array = np.full(2 * fields.words + 1, 77, np.uint16)
+    right = _library().numbers_pairs(
+        ctypes.byref(_fields(fields)),
+        _pointer(chunk),
+        ctypes.c_size_t(values),
+        biased,
+        int(mean),
+        ctypes.byref(exponent),
+        _pointer(wire),
+        _pointer(there),
+        _pointer(back),
+    )
+    if right < 0:
+        return None
+    assert right == 1 and back[-1] == 77
+    return exponent.value, wire[:-1].astype(np.int32), back[:-1]
+
+
 def dequantise_fields(
     fields: Fields, sums: NDArray[np.int32], count: int, biased: int, *, mean: bool = False, dtype: str = "float32"
 ) -> Array:

@@ -7,6 +7,7 @@
    bfloat16 first and each of its W - 1 sums; ours in bfloat16 rounds them too; both are measured against the exact
    mean of the gradients as they were rounded, which is what the user gave them.
 2. The same training with each way to the mean, same seeds and batches: the loss over the last tenth of the steps.
+   PowerSGD (rank 4) and float16 are what torch's own hooks do, powerSGD_hook from the eleventh step on.
 
 In one process, without a network: the engine's own conversions (worker_agent/native/fields.h) do what each worker does.
 """
@@ -30,7 +31,9 @@ LAST = 0.1
 
 def errors(task: str, workers: int, steps: int, every: int, seed: int) -> dict[str, tuple[float, float]]:
     """Of each way: relative root mean square error and worst error over the largest value, means over the steps."""
-    ways = {name: way for name, way in schemes(workers).items() if "feedback" not in name and name != "float32"}
+    trained = TASKS[task](workers, seed)
+    every_way = schemes(workers, trained.shapes)
+    ways = {name: way for name, way in every_way.items() if "feedback" not in name and name != "float32"}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
 
     def see(step: int, gradients: list[Floats]) -> None:
@@ -43,7 +46,7 @@ def errors(task: str, workers: int, steps: int, every: int, seed: int) -> dict[s
             size = np.sqrt(np.mean(right**2))
             found[name].append((float(np.sqrt(np.mean(off**2)) / size), float(off.max() / np.abs(right).max())))
 
-    train(TASKS[task](workers, seed), exact, workers, steps, see)
+    train(trained, exact, workers, steps, see)
     return {name: tuple(np.mean(each, axis=0)) for name, each in found.items()}  # type: ignore[misc]
 
 
@@ -51,7 +54,7 @@ def measure(task: str, workers: int, steps: int, every: int, seed: int) -> list[
     """A row a way."""
     off = errors(task, workers, steps, every, seed)
     rows = []
-    for name, way in schemes(workers).items():
+    for name, way in schemes(workers, TASKS[task](workers, seed).shapes).items():
         losses = train(TASKS[task](workers, seed), way, workers, steps)
         last = float(np.mean(losses[-max(1, int(LAST * steps)) :]))
         rms, worst = off.get(name, (None, None))

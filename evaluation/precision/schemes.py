@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -31,14 +32,68 @@ def exact(gradients: Sequence[Floats]) -> Floats:
 def ring_in_bfloat16(gradients: Sequence[Floats]) -> Floats:
     """What gloo and NCCL do to bfloat16 tensors: each of W - 1 additions of a ring is rounded, each part of the tensor
     beginning at another worker; then the division."""
+    return as_bfloat16(_ring(gradients, as_bfloat16) / np.float32(len(gradients)))
+
+
+def compressed_to_float16(gradients: Sequence[Floats]) -> Floats:
+    """torch's fp16_compress_hook: float16, divided by W first, then a ring that adds in float16."""
+    with np.errstate(over="ignore"):
+        return _ring([as_float16(as_float16(one) / np.float32(len(gradients))) for one in gradients], as_float16)
+
+
+def as_float16(values: Floats) -> Floats:
+    """Rounded to float16."""
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _ring(gradients: Sequence[Floats], rounded: Callable[[Floats], Floats]) -> Floats:
+    """Their sum, as a ring finds it that rounds what it sends: each part begins at another worker."""
     total = np.empty_like(gradients[0])
     for part, piece in enumerate(np.array_split(np.arange(len(total)), len(gradients))):
         order = [gradients[(part + hop) % len(gradients)][piece] for hop in range(len(gradients))]
-        sum_ = as_bfloat16(order[0])
+        sum_ = rounded(order[0])
         for one in order[1:]:
-            sum_ = as_bfloat16(sum_ + as_bfloat16(one))
+            sum_ = rounded(sum_ + rounded(one))
         total[piece] = sum_
-    return as_bfloat16(total / np.float32(len(gradients)))
+    return total
+
+
+class PowerSGD:
+    """torch's powerSGD_hook (Vogels et al., NeurIPS 2019): of each matrix the product of two thin ones, which all add
+    up; what it misses is added to the next gradient (`feedback`); the second of the two is kept for the next step.
+    Parameters with one dimension, and all in the first `after` steps, go as they are. shapes: of the parameters."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], rank: int, *, feedback: bool = True, after: int = 10) -> None:
+        self._shapes, self._rank, self._feedback, self._after = shapes, rank, feedback, after
+        self._thin: dict[int, Floats] = {}
+        self._left: dict[tuple[int, int], Floats] = {}
+        self._step = 0
+
+    def __call__(self, gradients: Sequence[Floats]) -> Floats:
+        self._step += 1
+        result = exact(gradients)
+        first = 0
+        for number, shape in enumerate(self._shapes):
+            here = slice(first, first + math.prod(shape))
+            first = here.stop
+            if len(shape) > 1 and self._step > self._after:
+                rows = [one[here].reshape(shape[0], -1) for one in gradients]
+                result[here] = self._matrix(number, rows).reshape(-1)
+        return result
+
+    def _matrix(self, number: int, gradients: Sequence[Floats]) -> Floats:
+        nothing = np.zeros_like(gradients[0])
+        wanted = [one + self._left.get((number, worker), nothing) for worker, one in enumerate(gradients)]
+        if number not in self._thin:
+            drawn = np.random.default_rng(number).standard_normal((nothing.shape[1], min(self._rank, *nothing.shape)))
+            self._thin[number] = drawn.astype(np.float32)
+        left = np.linalg.qr(np.mean([one @ self._thin[number] for one in wanted], axis=0))[0]
+        self._thin[number] = np.mean([one.T @ left for one in wanted], axis=0)
+        found: Floats = (left @ self._thin[number].T).astype(np.float32)
+        if self._feedback:
+            for worker, one in enumerate(wanted):
+                self._left[number, worker] = one - found
+        return found
 
 
 class InWords:
@@ -75,8 +130,8 @@ class InWords:
         return as_bfloat16(result) if self._dtype == "bfloat16" else result
 
 
-def schemes(workers: int) -> dict[str, Mean]:
-    """By name. Those that keep what did not travel are for one training."""
+def schemes(workers: int, shapes: Sequence[tuple[int, ...]] = ()) -> dict[str, Mean]:
+    """By name. Those that keep what did not travel are for one training. shapes: of the model's parameters."""
     made: dict[str, Mean] = {
         "float32": exact,
         "bfloat16, a ring that rounds W - 1 times": ring_in_bfloat16,
@@ -85,4 +140,7 @@ def schemes(workers: int) -> dict[str, Mean]:
     for bits in (16, 10, 8):
         made[f"float32 in {bits} bits"] = InWords("float32", bits, workers)
         made[f"float32 in {bits} bits, error feedback"] = InWords("float32", bits, workers, feedback=True)
+    made["float16, torch's fp16_compress_hook"] = compressed_to_float16
+    made["PowerSGD, rank 4"] = PowerSGD(shapes, 4, feedback=False, after=0)
+    made["PowerSGD, rank 4, error feedback"] = PowerSGD(shapes, 4)
     return made

@@ -21,6 +21,11 @@ class Task:
     optimizer: torch.optim.Optimizer
     loss: Callable[[int, int], torch.Tensor]
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the model's parameters."""
+        return [tuple(parameter.shape) for parameter in self.model.parameters()]
+
 
 def gpt(workers: int, seed: int) -> Task:
     """examples/train_gpt.py: next bytes of Python's documentation."""

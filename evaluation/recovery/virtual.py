@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig
@@ -31,12 +30,11 @@ from controlplane.planner.rules import Aggregate, Forward, RuleSet, build
 from controlplane.planner.topology import Topology
 from ps_server import server
 from worker_agent import native_worker
-from worker_agent.collectives import SUM
-from worker_agent.engine import operation_tag
+from worker_agent.collectives import SUM, Collective
+from worker_agent.engine import Shape
 from worker_agent.io_options import IoConfig, NativeIoStats
 from worker_agent.native_engine import NATIVE
 from worker_agent.operands import DTYPES
-from worker_agent.split import part_sizes, ranges
 
 HERE = Path(__file__).resolve().parent / "native"
 NS = 1_000_000_000
@@ -238,20 +236,23 @@ class VirtualNetwork:
         for name in nodes:
             self._lib.network_stop(self._handle, self._nodes[name], until)
 
-    def submit(self, worker: str, values: npt.NDArray[np.float32], sums: npt.NDArray[np.float32]) -> None:
-        """One worker's part of an all-reduce of `values`; what comes of it is written to `sums`. Both stay the
-        caller's, and may be shared by several workers. Raises ValueError."""
-        config = self.configs[worker]
-        shares = [tree.share for tree in config.worker_trees]
-        part, each, at_once = part_sizes(SUM, config, len(values), "float32")
-        cut = ranges(part, each, shares, at_once)
-        parts = (native_worker.NativeRange * len(cut))(*(native_worker.NativeRange(*one) for one in cut))
-        numbers = (ctypes.c_uint32 * len(cut))(*(tree.tree for tree in config.worker_trees))
+    def submit(
+        self,
+        worker: str,
+        values: npt.NDArray[Any],
+        sums: npt.NDArray[Any],
+        op: Collective = SUM,
+        dtype: str = "float32",
+    ) -> None:
+        """One worker's part of an all-reduce of `values` (bfloat16: as its bits); what comes of it is written to
+        `sums`. Both stay the caller's, and may be shared by several workers. Raises ValueError."""
+        shape = Shape.of(op, dtype, values.size, self.configs[worker])
+        shape.encoding.seed = op.seed
         status, error = ctypes.c_int32(), ctypes.create_string_buffer(_MESSAGE)
         number = _worker_library().inart_worker_submit(
-            self._engines[worker], values.ctypes.data, sums.ctypes.data, len(values), DTYPES["float32"],
-            ctypes.byref(native_worker.NativeEncoding(1, False, 0, None)), 0, 0, -1,
-            operation_tag("float32", SUM, 1), len(cut), numbers, parts, ctypes.byref(status), error, len(error),
+            self._engines[worker], values.ctypes.data, sums.ctypes.data, values.size, DTYPES[dtype],
+            ctypes.byref(shape.encoding), int(op.mean), op.kind, op.source, shape.tag, len(shape.parts),
+            shape.numbers, shape.parts, ctypes.byref(status), error, len(error),
         )  # fmt: skip
         if number < 0:
             raise ValueError(error.value.decode(errors="replace"))

@@ -422,7 +422,7 @@ static struct engine_sleep work(struct engine_thread *engine)
 {
     struct io_thread *x = (struct io_thread *)engine;
     struct io *io = engine->io;
-    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .spacing = WAKE_SPACING};
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
     if (!io)
         return sleep;
     uint64_t now = inart_now();
@@ -453,7 +453,7 @@ static struct engine_sleep work(struct engine_thread *engine)
             sleep.until = until;
     }
     io_flush(io, now);
-    sleep.spacing = received < SPARSE ? WAKE_SPACING : 0;
+    sleep.sparse = received < SPARSE;
     if (io->ready)
         sleep.until = now;
     else if (io_unsent(io) && (!io->retry || io->retry < sleep.until))

@@ -10,7 +10,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from evaluation.precision.__main__ import main  # noqa: E402  # it imports torch
-from evaluation.precision.schemes import InWords, as_bfloat16, exact, ring_in_bfloat16, schemes  # noqa: E402
+from evaluation.precision.schemes import (  # noqa: E402
+    InWords,
+    PowerSGD,
+    as_bfloat16,
+    compressed_to_float16,
+    exact,
+    ring_in_bfloat16,
+    schemes,
+)
 
 
 def gradients(workers: int) -> list[np.ndarray]:
@@ -43,6 +51,27 @@ def test_with_feedback_the_means_of_many_steps_add_up() -> None:
         for feedback, way in means.items()
     }
     assert 2 * off[True] < off[False]
+
+
+def test_power_sgd_is_exact_where_the_rank_suffices_and_catches_up_where_not() -> None:
+    shapes = [(20, 30), (7,)]
+    low = [
+        np.concatenate([np.outer(np.arange(20) + w, np.arange(30)).reshape(-1), np.ones(7)]).astype(np.float32)
+        for w in range(3)
+    ]
+    assert PowerSGD(shapes, 4, after=0)(low) == pytest.approx(exact(low), rel=1e-4, abs=1e-3)
+    given = [np.random.default_rng(w).standard_normal(607).astype(np.float32) for w in range(3)]
+    off = {
+        feedback: np.abs(sum(way(given) for _ in range(40)) / 40 - exact(given)).mean()
+        for feedback in (True, False)
+        for way in [PowerSGD(shapes, 4, feedback=feedback, after=0)]
+    }
+    assert off[True] < off[False] / 3
+
+
+def test_compression_to_float16_is_what_torch_does() -> None:
+    given = [np.array([1.0, 70000.0, 1e-9], np.float32)] * 2
+    assert compressed_to_float16(given).tolist() == [1.0, np.inf, 0.0]
 
 
 def test_a_row_for_each_way(capsys: pytest.CaptureFixture[str]) -> None:

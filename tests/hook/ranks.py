@@ -25,6 +25,7 @@ from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
 from worker_agent.torch import recovery
 from worker_agent.torch.backend import BackendOptions
+from worker_agent.torch.groups import reduce_numbers
 
 HANG_SECONDS = 220.0
 
@@ -235,6 +236,35 @@ def flaky(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
     }
 
 
+def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Small operations, one after the other, each with the result of the one before in it; some fail on this rank."""
+    agent = Flaky(set(arguments["failing"]))
+    agreements = []
+
+    def counted(*given: Any) -> list[int]:
+        agreements.append(given)
+        return reduce_numbers(*given)
+
+    recovery.reduce_numbers = counted
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = InArtState(agent=agent)
+        values, found = torch.zeros(5), []
+        for number in range(arguments["operations"]):
+            tensor = values * 0.75 + (rank + 1) * number
+            state.allreduce(tensor, "mean").wait()
+            values = tensor.clone()
+            tensor.fill_(-1.0)  # the caller may do what it likes with it
+            found.append(values.tolist())
+            if arguments.get("idle") == number:
+                connection.send("idle")
+                connection.recv()
+        state.close()
+    agent.close()
+    said = [str(w.message) for w in caught if "in-network" in str(w.message)]
+    return {"found": found, "agreements": len(agreements), "warnings": said}
+
+
 def example(arguments: dict[str, Any]) -> dict[str, Any]:
     """Run an example with a command line, as torchrun would start it."""
     os.environ.update(arguments["environment"])
@@ -249,6 +279,7 @@ SCENARIOS = {
     "models": models,
     "late": late,
     "flaky": flaky,
+    "few": few,
     **masked.SCENARIOS,
     **sharded.SCENARIOS,
 }

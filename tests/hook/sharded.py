@@ -59,6 +59,9 @@ def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
         "integers": (torch.randint(0, 100, (5000,)), dist.ReduceOp.SUM, 0.0),
         "bfloat16": (torch.randn(5001).bfloat16(), dist.ReduceOp.SUM, 2e-2),
         "transposed": (torch.randn(60, 70).t(), dist.ReduceOp.SUM, 1e-6),
+        "few integers": (torch.randint(-(2**40), 2**40, (3,)), dist.ReduceOp.SUM, 0.0),
+        "largest": (torch.randn(4), dist.ReduceOp.MAX, 0.0),
+        "bits": (torch.randint(0, 100, (4,), dtype=torch.int32), dist.ReduceOp.BOR, 0.0),
     }
     before = group.network.counts.steps_in_network
     for name, (tensor, op, tolerance) in cases.items():

@@ -222,7 +222,7 @@ def test_hostile_trainers_are_refused_and_the_next_one_is_served(network):
         yield lambda c: (hello(c), c.send({**operation, "elements": 10})), "needs a region"
         yield lambda c: (hello(c), region(c, 4096, sealed), c.send({**operation, "elements": 1 << 40})), "more than"
         yield lambda c: (hello(c), region(c, 4096, sealed), c.send({**operation, "elements": -1})), "needs a region"
-        yield lambda c: (hello(c), c.send({**operation, "elements": 1, "dtype": "int8"})), "needs an id, a dtype"
+        yield lambda c: (hello(c), c.send({**operation, "elements": 1, "dtype": "complex64"})), "needs an id, a dtype"
 
     for attempt, message in attempts():
         raw = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.hook.conftest import Network, wait_until
@@ -121,6 +122,53 @@ def test_training_outlives_the_parameter_server_and_returns_to_the_network(netwo
     assert results[0]["steps"] == results[1]["steps"], "all ranks leave and return at the same steps"
     assert results[0]["steps"][2] >= 1
     assert any("s0 is gone" in text for text in results[0]["warnings"])
+
+
+def chained_means(operations: int) -> list[list[float]]:
+    """What the scenario "few" must find."""
+    found, value = [], np.float32(0)
+    for number in range(operations):
+        parts = [(value * np.float32(0.75) + np.float32((rank + 1) * number)) / np.float32(2) for rank in range(2)]
+        value = parts[0] + parts[1]
+        found.append([float(value)] * 5)
+    return found
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        pytest.param([[], []], id="none"),
+        pytest.param([[0], []], id="the first, one rank"),
+        pytest.param([[], [3]], id="the other has its result and goes on"),
+        pytest.param([[2], [2]], id="both"),
+        pytest.param([[5], [4]], id="one after the other"),
+        pytest.param([[], [70]], id="after an agreement"),
+        pytest.param([[], [79]], id="the last"),
+    ],
+)
+def test_a_small_operation_that_fails_anywhere_is_right_everywhere(tmp_path, failing):
+    """Results are handed out before the ranks agree, on many at once: and nobody sees another's failure."""
+    results = run_ranks("few", tmp_path, [{"failing": own} for own in failing], operations=80)
+    for result in results:
+        assert result["found"] == chained_means(80)
+        assert len(result["warnings"]) == (failing != [[], []])
+    if failing == [[], []]:
+        assert all(result["agreements"] == 1 for result in results), (
+            "of 64; and of those that are left, at the end, none"
+        )
+
+
+def test_who_has_its_result_and_does_nothing_helps_who_has_none(tmp_path):
+    """Rank 0 has the result of operation 3, on which rank 1 has failed, and asks for nothing more meanwhile."""
+    store = str(tmp_path / "store")
+    failing = [{"failing": []}, {"failing": [3]}]
+    started = [Rank("few", rank=rank, store=store, operations=6, idle=3, **own) for rank, own in enumerate(failing)]
+    for rank in started:
+        assert rank.receive() == "idle", "it has the result of operation 3"
+    for rank in started:
+        rank.connection.send("go on")
+    results = [rank.result() for rank in started]
+    assert all(result["found"] == chained_means(6) for result in results)
 
 
 @pytest.mark.parametrize(

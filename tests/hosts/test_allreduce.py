@@ -89,7 +89,7 @@ def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
     # Each has an exponent chunk, on which its data waits.
     before = [tensors(seed, WORKERS, 1) for seed in range(lost)]
     after = [[tensor.copy() for tensor in operation] for operation in before]
-    works = [work for operation in after for work in rig.submit(operation)]
+    works = [work for operation in after for work in rig.submit(operation, "sum bits=32")]
     wait_until(
         lambda: all(
             engine.stats().trees[0].chunks_sent - first == lost and engine.stats().trees[0].resent_timeout

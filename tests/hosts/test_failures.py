@@ -286,7 +286,7 @@ def test_an_engine_may_be_closed_by_a_callback(make_rig: MakeRig) -> None:
 @pytest.mark.parametrize(
     ("array", "error", "says"),
     [
-        (np.ones(10, np.float64), TypeError, "float32, float16 and bfloat16"),
+        (np.ones(10, np.complex64), TypeError, "float32, float16 and bfloat16"),
         (np.ones((4, 4), np.float32).T[1:], ValueError, "contiguous"),
         (np.ones(4, ">f4"), TypeError, "byte order"),
         ([1.0, 2.0], TypeError, "numpy array or a torch"),

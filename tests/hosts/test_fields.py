@@ -70,6 +70,41 @@ def test_values_are_the_references(fields: Fields, data: st.DataObject, biased: 
         assert (expected == np.array(values) * step).all(), "each field's sum is read from the word"
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from([4, 63, 127, 255]),
+    st.integers(1, 100),
+    st.integers(BIAS - 130, BIAS + 128),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_the_short_way_of_bfloat16_gives_the_same_bits(
+    words: int, workers: int, biased: int, seed: int, mean: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    fields = Fields(16, workers, words)
+    magnitudes = random.integers(0, (min(max(biased - BIAS + 127, 1), 255)) << 7, 2 * words)
+    chunk = (magnitudes | random.integers(0, 2, 2 * words) << 15).astype(np.uint16)
+    sums = random.integers(-(2**31), 2**31, words).astype(np.int32)
+    found = numbers.pairs(fields, chunk, biased, sums, mean=mean)
+    if found is None:
+        assert not -126 <= field_bits(16, workers) - (biased - BIAS) <= 126, "all but the extremes go this way"
+        return
+    exponent, sent, back = found
+    assert exponent == numbers.exponent(chunk, "bfloat16")
+    assert (sent == numbers.quantise_fields(fields, chunk, biased, dtype="bfloat16")[0]).all()
+    expected = numbers.dequantise_fields(fields, sums, 2 * words, biased, mean=mean, dtype="bfloat16")
+    assert back.tobytes() == expected.tobytes()
+
+
+def test_the_short_way_of_bfloat16_finds_nan_and_infinities() -> None:
+    for bits_of_one in (0x7F80, 0xFF80, 0x7FC1):
+        chunk = np.full(2 * 63, 0x3F80, np.uint16)
+        chunk[77] = bits_of_one
+        found = numbers.pairs(Fields(16, 4, 63), chunk, BIAS + 1, np.zeros(63, np.int32))
+        assert found is not None and found[0] == NONFINITE + BIAS + 1
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.sampled_from(SMALL), st.integers(1, 16), st.data(), st.booleans(), st.booleans())
 def test_sums_never_wrap_are_checked_and_are_within_the_bound(

@@ -76,7 +76,7 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
     config, server = rig.job.workers[0], rig.raw("s0")
     tree = config.worker_trees[0]
     tensor, checked = np.linspace(-3, 5, 100, dtype=np.float32), Checked(1, VALUES)
-    work = rig.engines[0].allreduce_async(tensor)
+    work = rig.engines[0].allreduce_async(tensor, bits=32)
 
     def result(of: Any, values: list[int]) -> bytes:
         return bytes(

@@ -21,8 +21,9 @@
 #include "io_backends.h"
 #include "labels.h"
 
-#define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
-#define SPARSE 8                       /* ... when fewer than this came at a time */
+#define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart in the long run */
+#define SPARSE 8                       /* ... when fewer than this came at a time, */
+#define QUICK 16                       /* ... but so many may come at once: what comes now and then is taken at once */
 #define MOST_THREADS INART_MOST_LANES
 #define ROUNDS 8                       /* of receiving, before it is time to send */
 
@@ -48,7 +49,8 @@ struct inart_packet_stats {
 struct engine_sleep {
     uint64_t until;
     bool listen; /* wake for packets */
-    uint64_t spacing; /* ... not sooner after the last wake-up: they come few at a time, or few are of no use */
+    uint64_t spacing; /* ... not sooner after the last wake-up: few are of no use */
+    bool sparse;      /* they come few at a time: such wake-ups are rationed (WAKE_SPACING) */
 };
 
 struct engine_thread {
@@ -66,6 +68,9 @@ struct engine_thread {
     struct io *io, *retired;                             /* retired: to be closed, once the thread no longer looks */
     struct io *opened;                                   /* to be used next, see engine_open; NULL: the present ones */
     uint64_t wakeups;
+    uint64_t rationed; /* when its wake-ups so far would have ended, each given WAKE_SPACING */
+    /* What it sleeps for, while it sleeps (holding the lock to read it): who does its work meanwhile knows if it must be woken. */
+    struct engine_sleep asleep;
     /* A request: the thread opens lanes, because it is in the right network namespace and on the right core. */
     const struct io_spec *wanted;
     bool good; /* the answer */
@@ -118,11 +123,13 @@ static inline struct engine_woken engine_rest(struct engine_thread *t, const str
 {
     struct pollfd descriptors[3] = {
         {.fd = t->event, .events = POLLIN}, {.fd = t->link, .events = POLLIN}, {.fd = io ? io->any : -1, .events = POLLIN}};
-    uint64_t now = inart_now();
+    uint64_t now = inart_now(), spacing = sleep->spacing;
     bool looked = false;
+    if (sleep->sparse && spacing < WAKE_SPACING && t->rationed > now + QUICK * WAKE_SPACING)
+        spacing = WAKE_SPACING;
     if (sleep->until > now) {
-        if (sleep->listen && woken + sleep->spacing > now) {
-            uint64_t until = woken + sleep->spacing;
+        if (sleep->listen && woken + spacing > now) {
+            uint64_t until = woken + spacing;
             pause_until(descriptors, 2, until < sleep->until ? until : sleep->until);
         }
         if (!descriptors[0].revents && !descriptors[1].revents) {
@@ -220,6 +227,7 @@ static inline void *engine_run(void *argument)
             io_close(old);
         }
         struct engine_sleep sleep = t->work(t);
+        t->asleep = sleep;
         t->wakeups++;
         const struct io *io = t->io;
         engine_leave(t);
@@ -233,6 +241,7 @@ static inline void *engine_run(void *argument)
         if (by.link)
             engine_forget_news(t);
         woken = inart_now();
+        t->rationed = (t->rationed > woken ? t->rationed : woken) + WAKE_SPACING;
         while (atomic_load(&t->waiters))
             sched_yield();
         pthread_mutex_lock(&t->mutex);

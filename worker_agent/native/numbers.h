@@ -16,9 +16,16 @@
 #define INART_EXPONENT_LOWEST (INART_EXPONENT_BIAS - 148) /* of the smallest subnormal float32, 2^-149 */
 #define INART_EXPONENT_HIGHEST (INART_EXPONENT_BIAS + 128)
 
-enum inart_dtype { INART_FLOAT32 = 0, INART_FLOAT16 = 1, INART_BFLOAT16 = 2, INART_BYTES = 3 /* travel as they are */ };
+/* INART_BYTES travel as they are. Those from INART_FLOAT64 on are for small operations only (gathered.h). */
+enum inart_dtype {
+    INART_FLOAT32, INART_FLOAT16, INART_BFLOAT16, INART_BYTES, INART_FLOAT64, INART_INT64, INART_INT32, INART_INT8, INART_UINT8, INART_DTYPES
+};
 
-static inline size_t inart_dtype_bytes(int dtype) { return dtype == INART_FLOAT32 ? 4 : dtype == INART_BYTES ? 1 : 2; }
+static inline size_t inart_dtype_bytes(int dtype)
+{
+    static const uint8_t bytes[INART_DTYPES] = {4, 2, 2, 1, 8, 8, 4, 1, 1};
+    return bytes[dtype];
+}
 
 static inline float inart_float(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
 static inline uint32_t inart_bits(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }

@@ -344,7 +344,7 @@ void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rat
 static struct part *part_make(struct inart_worker *w, struct tree *t, struct operation *o, const struct inart_part_range *range, char *error,
                               size_t size)
 {
-    uint64_t values = w->data, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : o->fields.count * values;
+    uint64_t values = w->data, n = chunk_values(&w->threads[0], o);
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
     if (t->end + data + numbering_words(data) / values + 2 > UINT32_MAX) {
         snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
@@ -366,11 +366,23 @@ static struct part *part_make(struct inart_worker *w, struct tree *t, struct ope
     p->offset = range->offset;
     p->count = range->count;
     p->order = numbering_of((uint32_t)data, (uint32_t)values, t->config.slots);
-    if (o->layout.kind == INART_GATHER)
+    if (!has_exponents(o)) /* what they would bring is how the workers know that all do the same */
         p->order.exponents = (CHECK_VALUES + (uint32_t)values - 1) / (uint32_t)values;
-    if (o->layout.kind != INART_ALL_REDUCE)
+    if (o->gathered.columns) { /* data goes with it */
+        memset(p->exponents, 0, data * sizeof *p->exponents);
+        memset(p->mixed, 0, groups * sizeof *p->mixed);
+    }
+    if (o->layout.kind != INART_ALL_REDUCE || !has_exponents(o))
         p->order.ahead = p->order.exponents;
     return p;
+}
+
+static bool has_parts(const struct io_thread *x)
+{
+    for (uint32_t i = 0; i < x->tree_count; i++)
+        if (x->trees[i].parts)
+            return true;
+    return false;
 }
 
 /* Under its thread's lock. */
@@ -419,6 +431,10 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
         o->layout = (struct inart_layout){kind, source, w->config.index, w->config.workers, 0};
         if (inart_takes_turns(&o->layout))
             o->layout.stride = elements / w->config.workers * inart_dtype_bytes(dtype);
+        o->places = o->layout;
+        o->gathered = encoding->gathered;
+        if (o->gathered.columns)
+            o->layout = (struct inart_layout){INART_ALL_REDUCE, -1, w->config.index, w->config.workers, 0};
     }
     uint32_t count = 0;
     for (uint32_t i = 0; i < trees && good; i++) {
@@ -451,24 +467,39 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     o->tag = tag;
     o->submitted = now;
     atomic_store(&o->parts_left, count + 1);
-    for (uint32_t i = 0; i < trees; i++) {
-        struct io_thread *x;
-        if (!parts[i])
-            continue;
-        struct tree *t = tree_of(w, number[i], &x);
+    pthread_mutex_lock(&w->mutex);
+    o->next = w->open;
+    if (w->open)
+        w->open->before = o;
+    w->open = o;
+    pthread_mutex_unlock(&w->mutex);
+    bool at_once = elements * inart_dtype_bytes(dtype) <= AT_ONCE;
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        struct io_thread *x = &w->threads[i];
+        uint32_t added = 0;
         engine_enter(&x->engine);
-        part_add(t, parts[i], inart_now()); /* the thread may have been here since `now` */
+        bool busy = has_parts(x);
+        for (uint32_t j = 0; j < trees; j++) {
+            struct io_thread *of;
+            struct tree *t = parts[j] ? tree_of(w, number[j], &of) : NULL;
+            if (!t || of != x)
+                continue;
+            part_add(t, parts[j], inart_now()); /* the thread may have been here since `now` */
+            added++;
+        }
         engine_leave(&x->engine);
+        if (added && at_once && !busy)
+            send_at_once(x);
+        else if (added)
+            engine_wake(&x->engine);
     }
-    for (uint32_t i = 0; i < w->io.threads; i++)
-        engine_wake(&w->threads[i].engine);
     free(parts);
     operation_part_ended(w, o, true);
     return id;
 }
 
-/* 1: `completion` is filled; 0: nothing within `seconds` (< 0: no limit); -1: the engine is closing and nothing is left. */
-int inart_worker_next_completion(struct inart_worker *w, double seconds, struct inart_completion *completion)
+/* CLOCK_MONOTONIC, in so many seconds. */
+static struct timespec time_in(double seconds)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -481,6 +512,66 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
             until.tv_nsec -= (long)INART_NS;
         }
     }
+    return until;
+}
+
+/* What came of an operation, which is forgotten. */
+static void complete(struct operation *o, struct inart_completion *completion)
+{
+    uint64_t last = atomic_load(&o->last_answer);
+    completion->operation = o->id;
+    completion->status = o->status;
+    completion->first_send = (double)atomic_load(&o->first_send) / 1e9;
+    completion->last_answer = (double)last / 1e9;
+    completion->seconds = (double)((last ? last : inart_now()) - o->submitted) / 1e9;
+    memcpy(completion->message, o->message, sizeof completion->message);
+    free(o);
+}
+
+/* Waits for one operation: 1: `completion` is filled, and nobody else gets it; 0: somebody else gets it; -1: it has not ended within
+ * `seconds` (< 0: no limit). */
+int inart_worker_wait(struct inart_worker *w, int64_t operation, double seconds, struct inart_completion *completion)
+{
+    struct waiter self = {.operation = operation};
+    struct timespec until = time_in(seconds);
+    pthread_mutex_lock(&w->mutex);
+    for (struct operation *o = w->done, *last = NULL; o; last = o, o = o->next)
+        if (o->id == operation) {
+            *(last ? &last->next : &w->done) = o->next;
+            w->done_last = w->done_last == o ? last : w->done_last;
+            self.ended = o;
+            break;
+        }
+    struct operation *open = w->open;
+    while (open && open->id != operation)
+        open = open->next;
+    if (open) {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&self.woken, &attributes);
+        pthread_condattr_destroy(&attributes);
+        self.next = w->waiters;
+        w->waiters = &self;
+        int wait = 0;
+        while (!self.told && !wait)
+            wait = seconds < 0 ? pthread_cond_wait(&self.woken, &w->mutex) : pthread_cond_timedwait(&self.woken, &w->mutex, &until);
+        struct waiter **link = &w->waiters;
+        while (*link != &self)
+            link = &(*link)->next;
+        *link = self.next;
+        pthread_cond_destroy(&self.woken);
+    }
+    pthread_mutex_unlock(&w->mutex);
+    if (self.ended)
+        complete(self.ended, completion);
+    return self.ended ? 1 : open && !self.told ? -1 : 0;
+}
+
+/* 1: `completion` is filled; 0: nothing within `seconds` (< 0: no limit); -1: the engine is closing and nothing is left. */
+int inart_worker_next_completion(struct inart_worker *w, double seconds, struct inart_completion *completion)
+{
+    struct timespec until = time_in(seconds);
     pthread_mutex_lock(&w->mutex);
     int wait = 0;
     while (!w->done && !w->closing && !wait)
@@ -490,16 +581,8 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
     if (o)
         w->done = o->next;
     pthread_mutex_unlock(&w->mutex);
-    if (o) {
-        uint64_t last = atomic_load(&o->last_answer);
-        completion->operation = o->id;
-        completion->status = o->status;
-        completion->first_send = (double)atomic_load(&o->first_send) / 1e9;
-        completion->last_answer = (double)last / 1e9;
-        completion->seconds = (double)((last ? last : inart_now()) - o->submitted) / 1e9;
-        memcpy(completion->message, o->message, sizeof completion->message);
-        free(o);
-    }
+    if (o)
+        complete(o, completion);
     return result;
 }
 

@@ -4,6 +4,33 @@
 
 #include "worker_state.h"
 
+/* Under the engine's lock, of an operation that has ended: to whoever waits for it, or to the list of those that are done. */
+static void operation_ended(struct inart_worker *w, struct operation *o)
+{
+    if (o->before)
+        o->before->next = o->next;
+    else
+        w->open = o->next;
+    if (o->next)
+        o->next->before = o->before;
+    o->next = NULL;
+    bool taken = false;
+    for (struct waiter *waiter = w->waiters; waiter; waiter = waiter->next)
+        if (waiter->operation == o->id) {
+            waiter->ended = taken ? NULL : o;
+            waiter->told = taken = true;
+            pthread_cond_signal(&waiter->woken);
+        }
+    if (taken)
+        return;
+    if (w->done)
+        w->done_last->next = o;
+    else
+        w->done = o;
+    w->done_last = o;
+    pthread_cond_broadcast(&w->finished);
+}
+
 /* One of its parts has ended, or its submission. */
 static void operation_part_ended(struct inart_worker *w, struct operation *o, bool well)
 {
@@ -13,17 +40,12 @@ static void operation_part_ended(struct inart_worker *w, struct operation *o, bo
         memcpy(o->message, w->failure, sizeof o->message);
     }
     if (atomic_fetch_sub(&o->parts_left, 1) == 1) {
-        if (w->done)
-            w->done_last->next = o;
-        else
-            w->done = o;
-        w->done_last = o;
         if (o->status == STATUS_OK) {
             w->operations_done++;
             w->bytes_reduced += o->elements * inart_dtype_bytes(o->dtype);
         } else
             w->operations_failed++;
-        pthread_cond_broadcast(&w->finished);
+        operation_ended(w, o);
     }
     pthread_mutex_unlock(&w->mutex);
 }

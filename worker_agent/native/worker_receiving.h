@@ -65,7 +65,7 @@ static enum taken take_exponent(struct io_thread *x, struct tree *t, struct part
         return FAILED;
     }
     bool one = numbering_word(place, &index);
-    if (index >= p->order.data || p->operation->layout.kind == INART_GATHER)
+    if (index >= p->order.data || !has_exponents(p->operation))
         return TAKEN;
     int8_t *mixed = &p->mixed[index / EXPONENT_GROUP];
     int16_t *agreed = &p->exponents[index];
@@ -103,7 +103,7 @@ static enum taken take_exponents(struct io_thread *x, struct tree *t, struct par
                 return taken;
         }
     }
-    if (p->operation->layout.kind == INART_GATHER) { /* has none: all are there, and data may go */
+    if (!has_exponents(p->operation)) { /* all are there, and data may go */
         memset(p->exponents, 0, p->order.data * sizeof *p->exponents);
         memset(p->mixed, 0, (p->order.data + EXPONENT_GROUP - 1) / EXPONENT_GROUP * sizeof *p->mixed);
     }
@@ -121,6 +121,30 @@ static bool values_right(struct io_thread *x, struct tree *t, const struct part 
     return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
 }
 
+/* What all workers have contributed to a chunk of a gathered operation: merged, or side by side, into the array. */
+static void take_gathered(struct io_thread *x, const struct part *p, uint32_t index, const uint32_t *wire)
+{
+    struct operation *o = p->operation;
+    const struct inart_layout *l = &o->places;
+    size_t count, stride = INART_VALUE_BYTES * (size_t)o->gathered.words;
+    uint64_t at = data_at(x, p, index, &count), bytes = count * inart_dtype_bytes(o->dtype);
+    if (l->kind == INART_GATHER) {
+        for (uint32_t w = 0; w < o->gathered.columns; w++)
+            memcpy(o->out + w * l->stride + at, (const uint8_t *)wire + w * stride, bytes);
+        return;
+    }
+    uint8_t *merged = (uint8_t *)x->scratch;
+    inart_gathered_merge(&o->gathered, wire, bytes, o->dtype, merged);
+    uint64_t from = 0, until = bytes, own = l->index * l->stride;
+    if (l->kind == INART_REDUCE_SCATTER) {
+        from = at < own ? own - at : 0;
+        until = own + l->stride > at ? own + l->stride - at : 0;
+        until = until < bytes ? until : bytes;
+    }
+    if (from < until)
+        memcpy(o->out + at + from, merged + from, until - from);
+}
+
 /* The result of a data chunk: into the array, where it is right. */
 static enum taken take_values(struct io_thread *x, struct tree *t, struct part *p, const struct inart_header *h, uint32_t index, const uint32_t *wire)
 {
@@ -128,6 +152,12 @@ static enum taken take_values(struct io_thread *x, struct tree *t, struct part *
     const struct check *check = x->worker->check;
     bool raw = o->layout.kind == INART_GATHER, others = o->layout.kind == INART_REDUCE_SCATTER && !own(p, index);
     size_t count;
+    if (o->gathered.columns) {
+        if (!values_right(x, t, p, h, index, wire, check_sum(check, wire)))
+            return NOT_RIGHT;
+        take_gathered(x, p, index, wire);
+        return TAKEN;
+    }
     uint8_t *data = o->out + data_at(x, p, index, &count);
     bool fields = o->fields.count > 1;
     uint64_t sum = raw || others || fields ? check_sum(check, wire)
@@ -136,8 +166,17 @@ static enum taken take_values(struct io_thread *x, struct tree *t, struct part *
         return NOT_RIGHT;
     if (others)
         return TAKEN;
-    if (fields)
-        inart_fields_dequantise(&o->fields, wire, count, x->worker->data, exponent_of(p, index), o->divisor, x->scratch);
+    int32_t exponent = fields ? exponent_of(p, index) : 0;
+    bool pairs = fields && inart_pairs_fit(&o->fields, o->dtype, count, x->worker->data, exponent);
+    if (pairs) {
+        bool large = o->elements * sizeof(uint16_t) >= INART_STREAM_LEAST;
+        inart_pairs_dequantise(&o->fields, check, wire, exponent, o->divisor, large ? (uint16_t *)(void *)x->scratch : (uint16_t *)(void *)data);
+        if (large)
+            inart_stream(data, x->scratch, count * sizeof(uint16_t));
+    } else if (fields)
+        inart_fields_dequantise(&o->fields, wire, count, x->worker->data, exponent, o->divisor, x->scratch);
+    if (pairs)
+        return TAKEN;
     if (raw)
         memcpy(data, wire, count);
     else if (o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST)
@@ -166,6 +205,7 @@ static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uin
     }
     struct operation *o = p->operation;
     part_free(p);
+    x->lingers_until = now + LINGERS;
     inart_stream_end();
     atomic_store(&o->last_answer, now);
     operation_part_ended(x->worker, o, true);

@@ -24,6 +24,8 @@ static size_t chunk_elements(const struct part *p, uint32_t index, size_t n)
 /* Values in a chunk. */
 static size_t chunk_values(const struct io_thread *x, const struct operation *o)
 {
+    if (o->gathered.columns)
+        return INART_VALUE_BYTES * (size_t)o->gathered.words / inart_dtype_bytes(o->dtype);
     return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->data : o->fields.count * (size_t)x->worker->data;
 }
 
@@ -42,13 +44,20 @@ static uint64_t data_at(const struct io_thread *x, const struct part *p, uint32_
     return at;
 }
 
-static const float *load_chunk(struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
+/* The values of data chunk `index` as they are in the array, `count` of them; those that follow are fetched meanwhile. */
+static const void *find_chunk(struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
 {
     const struct operation *o = p->operation;
     const uint8_t *data = o->in + data_at(x, p, index, count);
     for (size_t i = 0; i < *count * inart_dtype_bytes(o->dtype); i += 64)
         __builtin_prefetch(data + ARRAY_FETCH + i);
-    return inart_load(data, *count, o->dtype, x->scratch);
+    return data;
+}
+
+static const float *load_chunk(struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
+{
+    const void *data = find_chunk(x, p, index, count);
+    return inart_load(data, *count, p->operation->dtype, x->scratch);
 }
 
 static bool everybodys(const struct tree *t, const struct part *p, uint32_t index)
@@ -123,6 +132,20 @@ static void write_bytes(struct io_thread *x, const struct part *p, uint32_t inde
     memset(wire + count, 0, size - count);
 }
 
+/* A chunk of a gathered operation: what this worker contributes, in its own words. */
+static void write_gathered(struct io_thread *x, const struct part *p, uint32_t index, uint32_t *wire)
+{
+    const struct operation *o = p->operation;
+    const struct inart_layout *l = &o->places;
+    size_t count;
+    uint64_t at = data_at(x, p, index, &count), place = inart_takes_turns(l) && l->kind == INART_GATHER ? l->index * l->stride : 0;
+    uint32_t column = l->source < 0 ? l->index : (uint32_t)l->source == l->index ? 0 : o->gathered.columns;
+    inart_gathered_write(&o->gathered, o->in + place + at, count * inart_dtype_bytes(o->dtype), column, x->worker->data, wire);
+}
+
+/* Are exponents agreed before its data goes? */
+static bool has_exponents(const struct operation *o) { return o->layout.kind != INART_GATHER && !o->gathered.columns; }
+
 /* This worker's own exponents of a group of data chunks, kept until all have agreed: resends are what was sent first. */
 static void own_exponents(struct io_thread *x, struct part *p, uint32_t first)
 {
@@ -131,8 +154,9 @@ static void own_exponents(struct io_thread *x, struct part *p, uint32_t first)
         size_t count;
         if (p->exponents[i] != NOT_AGREED)
             continue;
-        const float *values = load_chunk(x, p, i, &count);
-        int32_t own = inart_exponent(values, count);
+        const void *values = find_chunk(x, p, i, &count);
+        int32_t own = p->operation->dtype == INART_BFLOAT16 ? inart_pairs_exponent(values, count, x->scratch)
+                                                            : inart_exponent(inart_load(values, count, p->operation->dtype, x->scratch), count);
         if (own >= INART_NONFINITE && p->mixed[group] == NOT_AGREED)
             p->mixed[group] = OWN_MIXED;
         p->exponents[i] = (int16_t)(NOT_AGREED - 1 - own % INART_NONFINITE);
@@ -164,7 +188,7 @@ static void write_exponents(struct io_thread *x, struct part *p, uint32_t chunk,
         }
         if (place < CHECK_VALUES)
             exponent = operation_mark(o, (uint32_t)place - 2);
-        else if (o->layout.kind != INART_GATHER) {
+        else if (has_exponents(o)) {
             bool one = numbering_word(place, &index);
             if (index < p->order.data) {
                 if (p->exponents[index] == NOT_AGREED) /* of the group, then: it is found as a whole */
@@ -182,14 +206,19 @@ static void write_exponents(struct io_thread *x, struct part *p, uint32_t chunk,
 }
 
 /* The words of a data chunk with several values in each; check_sum of them. */
-static uint64_t write_fields(struct io_thread *x, const struct part *p, uint32_t index, const float *values, size_t count, uint32_t *wire)
+static uint64_t write_fields(struct io_thread *x, const struct part *p, uint32_t index, uint32_t *wire)
 {
     const struct operation *o = p->operation;
-    uint64_t ignored, position = data_at(x, p, index, &ignored) / inart_dtype_bytes(o->dtype);
+    size_t count, words = x->worker->data;
+    const void *data = find_chunk(x, p, index, &count);
     int32_t exponent = exponent_of(p, index);
+    if (inart_pairs_fit(&o->fields, o->dtype, count, words, exponent) && !o->residual)
+        return inart_pairs_quantise(&o->fields, x->worker->check, data, exponent, wire);
+    const float *values = inart_load(data, count, o->dtype, x->scratch);
+    uint64_t position = (uint64_t)((const uint8_t *)data - o->in) / inart_dtype_bytes(o->dtype);
     if (o->residual)
         inart_fields_residual(&o->fields, values, count, exponent, (uint32_t)position, o->residual + position);
-    inart_fields_quantise(&o->fields, values, count, x->worker->data, exponent, (uint32_t)position, wire);
+    inart_fields_quantise(&o->fields, values, count, words, exponent, (uint32_t)position, wire);
     return check_sum(x->worker->check, wire);
 }
 
@@ -207,13 +236,15 @@ static void write_words(struct io_thread *x, struct tree *t, struct part *p, uin
     if (p->operation->layout.kind == INART_GATHER) {
         write_bytes(x, p, index, (uint8_t *)wire);
         sum = check_sum(w->check, wire);
+    } else if (p->operation->gathered.columns) {
+        write_gathered(x, p, index, wire);
+        sum = check_sum(w->check, wire);
+    } else if (p->operation->fields.count > 1) {
+        sum = write_fields(x, p, index, wire);
     } else {
         size_t count;
         const float *values = load_chunk(x, p, index, &count);
-        if (p->operation->fields.count > 1)
-            sum = write_fields(x, p, index, values, count, wire);
-        else
-            sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
+        sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
     }
     wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
 }

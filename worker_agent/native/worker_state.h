@@ -9,9 +9,11 @@
 #include "collectives.h"
 #include "engine.h"
 #include "fields.h"
+#include "gathered.h"
 #include "labels.h"
 #include "numbering.h"
 #include "numbers.h"
+#include "pairs.h"
 #include "stream.h"
 
 #define NAME_BYTES 64
@@ -44,6 +46,9 @@
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
 #define ARRAY_FETCH 4096               /* bytes: how far ahead of what is read of an array; more than the processor does by itself */
+#define AT_ONCE (64u << 10)            /* bytes: what is no larger, and has nothing before it, the submitting thread sends itself */
+#define LINGER (10 * MS)               /* a thread that has just had something to do looks so often again, so that nobody must wake it, */
+#define LINGERS (50 * MS)              /* ... for so long */
 #define NOT_AGREED (-1)
 #define OWN_MIXED (-2)
 
@@ -74,12 +79,13 @@ struct inart_worker_config {
 struct inart_part_range {
     uint64_t offset, count; /* elements */
 };
-/* How an operation's values travel: `fields` in a word (fields.h). residual: of a float32 array of the same size, what of each value
- * did not travel; NULL: nobody wants to know. */
+/* How an operation's values travel: `fields` in a word (fields.h), or as `gathered` says (gathered.h). residual: of a float32 array of the
+ * same size, what of each value did not travel; NULL: nobody wants to know. */
 struct inart_encoding {
     uint32_t fields, stochastic;
     uint64_t seed;
     float *residual;
+    struct inart_gathered gathered;
 };
 struct inart_completion {
     int64_t operation;
@@ -104,8 +110,10 @@ struct operation {
     uint8_t *out;
     uint64_t elements;
     uint32_t tag;
-    struct inart_layout layout;
+    struct inart_layout layout; /* of its chunks */
+    struct inart_layout places; /* of its array: other than `layout` where it is gathered, for then its chunks are an all-reduce's */
     struct inart_fields fields;
+    struct inart_gathered gathered;
     float *residual;
     int dtype;
     float divisor;
@@ -114,7 +122,16 @@ struct operation {
     uint64_t submitted;
     atomic_ullong first_send, last_answer;
     char message[MESSAGE_BYTES];
-    struct operation *next; /* in the list of finished operations */
+    struct operation *next, *before; /* in the list of those that are under way, or of finished ones, which needs no `before` */
+};
+
+/* A thread that waits for one operation: it gets the completion itself, where else a thread of its own would hand it on. */
+struct waiter {
+    int64_t operation;
+    struct operation *ended; /* NULL: somebody else has it */
+    bool told;
+    pthread_cond_t woken;
+    struct waiter *next;
 };
 
 struct part {
@@ -179,6 +196,7 @@ struct io_thread {
     struct label_map labels; /* answer and return labels -> tree */
     struct inart_packet_stats stats;
     uint32_t random, rotation;
+    uint64_t lingers_until;
     float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
 };
 
@@ -193,7 +211,8 @@ struct inart_worker {
     atomic_bool failed; /* nothing works until the next configuration */
     pthread_mutex_t mutex; /* covers the rest */
     pthread_cond_t finished;
-    struct operation *done, *done_last;
+    struct operation *done, *done_last, *open; /* finished and not yet fetched; under way */
+    struct waiter *waiters;
     int64_t next_operation;
     char failure[MESSAGE_BYTES];
     int32_t failure_status;

@@ -118,7 +118,7 @@ static struct engine_sleep work(struct engine_thread *engine)
     struct io_thread *x = (struct io_thread *)engine;
     struct inart_worker *w = x->worker;
     struct io *io = engine->io;
-    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .spacing = WAKE_SPACING};
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
     if (!io)
         return sleep;
     uint64_t now = inart_now();
@@ -181,15 +181,33 @@ static struct engine_sleep work(struct engine_thread *engine)
         sleep.until = io->retry;
     if (token_until < sleep.until)
         sleep.until = token_until;
-    sleep.spacing = sparse ? WAKE_SPACING : 0;
-    if (listen && spacing > sleep.spacing)
+    sleep.sparse = sparse;
+    if (listen)
         sleep.spacing = spacing;
     if (!listen && token_wait) /* no answer lets anything go: slow trees, whose answers may come together */
         sleep.spacing = (uint64_t)(FEW_SECONDS * INART_NS);
     sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
     if (io->ready)
         sleep.until = now;
+    if (now < x->lingers_until && now + LINGER < sleep.until)
+        sleep.until = now + LINGER;
     return sleep;
+}
+
+/* What was submitted to a thread that had nothing to do is sent by the submitting thread: to wake that one takes longer than to send. It is
+ * woken when it sleeps for longer than it may now. */
+static void send_at_once(struct io_thread *x)
+{
+    fenv_t before;
+    fegetenv(&before); /* the submitting thread may flush subnormals to zero */
+    fesetenv(FE_DFL_ENV);
+    engine_enter(&x->engine);
+    struct engine_sleep sleep = work(&x->engine);
+    bool wake = sleep.until < x->engine.asleep.until || (sleep.listen && !x->engine.asleep.listen);
+    engine_leave(&x->engine);
+    fesetenv(&before);
+    if (wake)
+        engine_wake(&x->engine);
 }
 
 #endif

@@ -9,8 +9,10 @@ or without options and with $INART_CONTROLLER (or $INART_AGENT, "unix:/path"), o
                      backend_override={"replicate": ("inart", BackendOptions(...))})
 
 Sums (also of what is multiplied first) and means of float32, float16 and bfloat16 go through the network, with the
-hook's fallback: all-reduce and reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and what
-is too small to gain, goes to gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
+hook's fallback: all-reduce and reduce-scatter; so do all-gather and broadcast of any dtype. With one rank a node, so do
+barriers, and all-reduces of a few values of other types, or by other operators, on the CPU. Everything else goes to
+gloo (CPU) or NCCL (CUDA), also what is small on CUDA, or where a node has several ranks. So does a group in one node,
+which has nothing to gain.
 """
 
 from __future__ import annotations
@@ -26,17 +28,25 @@ import torch
 import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import MEAN, SUM, Collective
+from p4src.protocol import data_values
+from worker_agent.collectives import MEAN, SUM, Collective, Kind
 from worker_agent.fields import FIELDS
-from worker_agent.operands import DTYPES
+from worker_agent.gathered import gathered_words
+from worker_agent.operands import DTYPES, SMALL_DTYPES
 from worker_agent.shared import Options, local_rank
 from worker_agent.torch.groups import TIMEOUT, make_group
 from worker_agent.torch.hook import OPERATION_TIMEOUT, Network
 from worker_agent.torch.parts import Parts
+from worker_agent.work import Work
 
 NAME = "inart"
 SMALLEST_BYTES = 4096
-"""What is smaller goes to gloo or NCCL: the ranks' agreement would take as long."""
+"""What is smaller goes to gloo or NCCL, on CUDA and where a node has several ranks: the ranks' agreement would take as
+long. With one rank a node and on the CPU, the ranks agree on many small operations at once (early.py)."""
+
+LEAST_VALUES = 64
+"""Of a packet, in any network that it is worth a thought: by it ranks decide alike which operations are small, also
+those that have not joined."""
 
 MOST_BYTES = 2**31 - 1
 """What is larger goes to gloo or NCCL, too: an operation of an agent has at most so many elements, of bytes."""
@@ -49,8 +59,8 @@ logger = logging.getLogger("inart")
 @dataclass(frozen=True)
 class BackendOptions:
     """As the arguments of InArtState. smallest: bytes of a tensor, below which it does not go through the network; the
-    same on all ranks. bits: that values of sums and means travel in, where their type has more; rounded by chance.
-    group_timeout: of what goes over gloo and NCCL."""
+    same on all ranks; None: SMALLEST_BYTES where that is said, else all go. bits: that values of sums and means travel
+    in, where their type has more; rounded by chance. group_timeout: of what goes over gloo and NCCL."""
 
     controller: str | None = None
     agent: str | None = None
@@ -61,7 +71,7 @@ class BackendOptions:
     take_over: bool = False
     interface: str | None = None
     tls: Tls | None = None
-    smallest: int = SMALLEST_BYTES
+    smallest: int | None = None
     bits: int | None = None
     group_timeout: timedelta = TIMEOUT
 
@@ -73,12 +83,16 @@ class BackendOptions:
 class InArtWork(dist.Work):
     """An all-reduce under way. On CUDA, waiting is in stream order, as with NCCL."""
 
-    def __init__(self, future: torch.futures.Future[Any]) -> None:
+    def __init__(self, future: torch.futures.Future[Any], work: Work | None = None) -> None:
+        """work: the agent's part of it, where who waits for that first has the result sooner."""
         super().__init__()
         self._future = future
+        self._part = work
 
     def wait(self, timeout: Any = None) -> bool:
         """Until the result is there. Raises what the all-reduce failed with."""
+        if self._part is not None:
+            self._part.fetch(None)
         self._future.wait()
         return True
 
@@ -166,7 +180,9 @@ class InArtProcessGroup(dist.ProcessGroup):
             given = dist.ReduceOp.SUM
         op = _operation(given)
         if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
-            return self._work(self._through_network(tensors[0], op))
+            return self._through_network(tensors[0], op)
+        if len(tensors) == 1 and (few := self._of_few(tensors[0], given)) is not None:
+            return self._through_network(tensors[0], few)
         if op == MEAN and all(tensor.device.type == "cpu" for tensor in tensors):
             return self._mean(tensors)  # gloo has none
         options = dist.AllreduceOptions()
@@ -214,8 +230,36 @@ class InArtProcessGroup(dist.ProcessGroup):
                 return self._work(parts.broadcast(tensors[0], source))
         return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
 
-    def _work(self, future: torch.futures.Future[Any]) -> InArtWork:
-        work = InArtWork(future)
+    def barrier(self, opts: Any = None) -> Any:  # type: ignore[override]
+        """Through the network where it can be; see torch.distributed.barrier."""
+        nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
+        if not torch.cuda.is_available() and (few := self._of_few(nothing, dist.ReduceOp.MAX)) is not None:
+            return self._through_network(nothing, few)
+        return self._inner.barrier(*(() if opts is None else (opts,)))
+
+    def _of_few(self, tensor: torch.Tensor, given: Any) -> Collective | None:
+        """The operation on a few values of any type that the network can do; None: it is another one."""
+        name = str(tensor.dtype).removeprefix("torch.")
+        op = _operation(given) or next((few for few, ops in _FEW.items() if given == ops), None)
+        if op is None or not self._takes_small(tensor) or name not in {*DTYPES, *SMALL_DTYPES} - {"bool"}:
+            return None
+        if op.merge in ("and", "or", "xor") if tensor.is_floating_point() else op.mean:
+            return None
+        words = gathered_words(op, name, tensor.numel(), self.size(), data_values(LEAST_VALUES))
+        return op if words and self._at_least(tensor.numel() * tensor.element_size(), tensor) else None
+
+    def _takes_small(self, tensor: torch.Tensor) -> bool:
+        network = self.network
+        return network is not None and network.local is None and tensor.device.type == "cpu"
+
+    def _at_least(self, nbytes: int, tensor: torch.Tensor) -> bool:
+        smallest = self._options.smallest
+        if smallest is None:
+            smallest = 1 if self._takes_small(tensor) else SMALLEST_BYTES
+        return smallest <= nbytes
+
+    def _work(self, future: torch.futures.Future[Any], part: Work | None = None) -> InArtWork:
+        work = InArtWork(future, part)
         self._works.append(work)
         return work
 
@@ -230,7 +274,8 @@ class InArtProcessGroup(dist.ProcessGroup):
             and tensor.layout == torch.strided
             and (raw or str(tensor.dtype).removeprefix("torch.") in DTYPES)
             and tensor.device.type in ("cpu", "cuda")
-            and self._options.smallest <= size <= MOST_BYTES
+            and self._at_least(size, tensor)
+            and size <= MOST_BYTES
         )
 
     def _scales(self, tensor: torch.Tensor) -> bool:
@@ -238,18 +283,20 @@ class InArtProcessGroup(dist.ProcessGroup):
         multiplied here: gloo cannot, and the network adds only. What is small on CUDA is NCCL's, which can."""
         return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor))
 
-    def _through_network(self, tensor: torch.Tensor, op: Collective) -> torch.futures.Future[Any]:
+    def _through_network(self, tensor: torch.Tensor, op: Collective) -> InArtWork:
         assert self.network is not None, "it suits"
         tensor = tensor.detach()
         op = self._encoded(op, tensor)
         if tensor.is_contiguous():
-            return self.network.reduce(tensor, op, True).then(lambda future: [future.value()])
+            future, part = self.network.start(tensor, op, True)
+            return self._work(future.then(lambda future: [future.value()]), part)
         whole = tensor.contiguous()
 
         def copy_back(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
             return [tensor.copy_(future.value())]
 
-        return self.network.reduce(whole, op, True).then(copy_back)
+        future, part = self.network.start(whole, op, True)
+        return self._work(future.then(copy_back), part)
 
     def _encoded(self, op: Collective, tensor: torch.Tensor) -> Collective:
         """With the bits that the options ask for, where they are fewer than the tensor's type has."""
@@ -327,6 +374,18 @@ def _scatter_options(op: Any) -> Any:
     return options
 
 
+_FEW = {
+    Collective(Kind.ALL_REDUCE, merge=merge): op
+    for merge, op in {
+        "max": dist.ReduceOp.MAX,
+        "min": dist.ReduceOp.MIN,
+        "product": dist.ReduceOp.PRODUCT,
+        "and": dist.ReduceOp.BAND,
+        "or": dist.ReduceOp.BOR,
+        "xor": dist.ReduceOp.BXOR,
+    }.items()
+}
+
 _OTHERS = (
     "allgather_coalesced",
     "allgather_into_tensor_coalesced",
@@ -335,7 +394,6 @@ _OTHERS = (
     "alltoall",
     "alltoall_base",
     "all_to_all_single",
-    "barrier",
     "gather",
     "monitored_barrier",
     "recv",

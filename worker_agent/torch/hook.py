@@ -33,6 +33,7 @@ from worker_agent.torch.groups import agree, default_store, exchange, make_group
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
 from worker_agent.torch.recovery import Route, Sequence
+from worker_agent.work import Work
 
 OPERATION_TIMEOUT = 1800.0
 """As torch.distributed's: a rank may take its time, for evaluation or a checkpoint."""
@@ -141,11 +142,18 @@ class Network:
         steps. before: its content in other memory, where there is one. Raises TypeError for what cannot be reduced."""
         if not op.raw:
             check(buffer)
+        return self.start(buffer, op, last, before)[0]
+
+    def start(
+        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
+    ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
+        """The same of what is known to be reducible, and the agent's part of it, where who waits for that first has the
+        result sooner."""
         if self.sequence is not None:
-            return self.sequence.add(buffer, op, last or not self.fallback, before)
+            return self.sequence.start(buffer, op, last or not self.fallback, before)
         if self._route is None:
             raise AgentError("the job does not run in the network")
-        return self._route.start(buffer, op)
+        return self._route.begin(buffer, op)
 
     def parts(self) -> Parts | None:
         """Collectives whose arrays are a part a rank; None where they do not go through the network: not all ranks

@@ -6,7 +6,7 @@
 
 An all-reduce may succeed on one rank and fail on another, so a rank cannot decide alone. The agreement is one
 all-reduce of eight bytes per step over a gloo group of its own, from a thread of its own: the caller never waits for
-it.
+it. Of small operations many are agreed on at once, after the caller has their results (early.py).
 
 Steps are numbered. When one fails, or when all could return, each rank says how many it has begun, and the first step
 that none has begun is the first to go the other way: on all ranks the same one, whatever each is doing at the time.
@@ -31,12 +31,16 @@ from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.lane import Lane, lane_of
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
+from worker_agent.torch.early import FIRST_LOOK_SECONDS, Window, is_early, settle
 from worker_agent.torch.groups import agree, make_group, reduce_numbers
 from worker_agent.torch.local_ranks import LocalRanks
 from worker_agent.torch.parts import outside
 from worker_agent.torch.passage import Passage, passage
 from worker_agent.torch.staging import Completion, CudaStaging
+from worker_agent.work import Work
 
+_LOOK = "look"
+"""To the thread: an early operation has failed, or is the first of a window."""
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
@@ -64,12 +68,16 @@ class Route:
 
     def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
         """The mean or sum over the workers, in place. Raises AgentError."""
+        return self.begin(buffer, op)[0]
+
+    def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
+        """The same, and the agent's part of it, where who waits for that has the result sooner."""
         if buffer.is_cuda:
-            return self.staging().start(buffer, op)
+            return self.staging().start(buffer, op), None
         completion = Completion(buffer)
         work = self.lane.submit(buffer, op)
         work.add_done_callback(lambda done: completion.finish(done.exception()))
-        return completion.future
+        return completion.future, work
 
     def late(self) -> list[str]:
         """Who is waited for, where the agent can say."""
@@ -102,6 +110,10 @@ class _Item:
     reduced: torch.futures.Future[torch.Tensor] | None = None
     passage: Passage | None = None
     problem: str = ""
+    early: bool = False
+    kept: torch.Tensor | None = None
+    work: Work | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
     added: float = field(default_factory=time.monotonic)
 
 
@@ -160,7 +172,10 @@ class Sequence:
         self._return: Return | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._since = time.monotonic()
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Item | list[_Item] | str | None] = queue.SimpleQueue()
+        self._window = Window(name, store, size)
+        self._settled_to = 0  # steps before this one are settled one by one: they were begun when one failed
+        self._late_at = 0.0
         self.order: list[int] = list(range(size))  # which worker each rank is, where that matters
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
@@ -186,6 +201,12 @@ class Sequence:
     ) -> torch.futures.Future[torch.Tensor]:
         """The mean or sum of `buffer` over all ranks (or another collective), in place, when the Future is done. Does
         not wait. last: of its step. before: the buffer's content in other memory, which stays until then."""
+        return self.start(buffer, op, last, before)[0]
+
+    def start(
+        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
+    ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
+        """The same, and the agent's part of it, where who waits for that has the result sooner."""
         with self._lock:
             step = self._step
             if step is None:
@@ -194,6 +215,7 @@ class Sequence:
                 self._begun += 1
                 self._latest = step
             item = _Item(step, buffer, op, last, Completion(buffer), before=before)
+            item.early = last and not step.items and self._agreement and self._local is None and is_early(buffer, op)
             step.items.append(item)
             self._step = None if last else step
             if buffer.is_cuda:
@@ -201,10 +223,9 @@ class Sequence:
                 item.written.record()
             if step.network is None:
                 self._held.append(item)
-            elif step.network:
-                self._start(item)
-            self._queue.put(item)
-        return item.completion.future
+            else:
+                self._begin(item)
+        return item.completion.future, item.work
 
     def close(self) -> None:
         """After the last step."""
@@ -217,6 +238,43 @@ class Sequence:
 
     # -- with the lock held -------------------------------------------------------------------------------------------
 
+    def _begin(self, item: _Item) -> None:
+        """Start what goes through the network; and all is for the thread, in the order of the steps, of early ones many
+        at a time."""
+        if item.step.network:
+            self._start(item)
+        if item.early and item.step.network and item.step.number >= self._settled_to:
+            if self._window.add(item):
+                self._flush()
+            elif len(self._window.items) == 1 or item.problem:
+                self._queue.put(_LOOK)
+        else:
+            self._flush()
+            self._queue.put(item)
+
+    def _flush(self) -> None:
+        if self._window.items:
+            self._queue.put(self._window.take())
+
+    def _start_early(self, item: _Item, route: Route) -> None:
+        """The caller has the result at once, and the ranks agree later."""
+        self._counts.step_begins(True)
+        item.work = route.lane.submit(item.buffer, item.op)
+
+        def ended(work: Work) -> None:
+            error = work.exception()
+            if error is not None:
+                item.problem = str(error)
+                item.ended.set()
+                self._queue.put(_LOOK)
+                return
+            item.kept = item.buffer.clone()
+            item.ended.set()
+            self._counts.step_ends(item.step.began, item.added)
+            self._finish(item, None)
+
+        item.work.add_done_callback(ended)
+
     def _mode(self, number: int) -> bool:
         return self._change[1] if self._change is not None and number >= self._change[0] else self._now
 
@@ -228,6 +286,10 @@ class Sequence:
                 if self._local is not None:
                     item.passage = passage(self._local, item.buffer, item.op, route.lane, route.staging)
                     item.reduced = item.passage.reduced
+                elif item.early:
+                    if not item.op.raw:
+                        item.before = item.before if item.before is not None else item.buffer.clone()
+                    self._start_early(item, route)
                 else:
                     # What is broadcast or gathered is not changed where it comes from.
                     if self._agreement and item.before is None and not item.op.raw:
@@ -235,6 +297,7 @@ class Sequence:
                     item.reduced = route.start(item.buffer, item.op)
             except AgentError as error:
                 item.problem = str(error)
+                item.ended.set()
 
     def _copy(self, item: _Item) -> torch.Tensor:
         """The buffer's content; in memory that is used again by the next step, where no other step is under way."""
@@ -249,7 +312,13 @@ class Sequence:
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self._next()) is not None:
+            if isinstance(item, list):
+                self._agree_on(item)
+                continue
+            if item.early and item.step.network:
+                self._agree_on([item])  # begun while others were settled
+                continue
             step = item.step
             try:
                 with self._stream(item.buffer.device):
@@ -269,6 +338,81 @@ class Sequence:
             finally:
                 if item.last:
                     self._pass(step)
+        if self._window.await_close():
+            self._agree_on(self._window.take())
+
+    def _next(self) -> _Item | list[_Item] | None:
+        """What is to be done next; None: nothing any more."""
+        while True:
+            with self._lock:
+                seconds = self._window.wait_seconds
+            try:
+                item = self._queue.get(timeout=seconds)
+            except queue.Empty:
+                item = _LOOK
+            if not isinstance(item, str):
+                return item
+            with self._lock:
+                if any(one.problem for one in self._window.items) or self._window.somebody_failed():
+                    return self._window.take()
+                waiting = next((one for one in self._window.items if not one.ended.is_set()), None)
+            if waiting is not None and time.monotonic() > max(self._late_at, waiting.added + LATE_SECONDS):
+                seconds = time.monotonic() - waiting.added
+                self._late_at = time.monotonic() + seconds
+                self._say_late(waiting, seconds)
+
+    def _agree_on(self, items: list[_Item]) -> None:
+        """Early operations, of which the callers have the results where they went well."""
+        try:
+            one_by_one = items[0].step.number < self._settled_to
+            if not one_by_one and not self._agreed(self._are_well(items)):
+                self._leave(agree(next((item.problem for item in items if item.problem), ""), self._control))
+                one_by_one = True
+            for item in items:
+                if one_by_one:
+                    self._await(item, item.ended)
+                    has = item.kept is not None
+                    settle([item], has, rank=self._rank, control=self._control, again=self._again)
+                    if not has:
+                        self._counts.step_ends(item.step.began, item.added)
+                self._pass(item.step)
+                if item.kept is None:
+                    self._finish(item, None)
+                item.kept = item.before = None
+        except Exception as error:  # a rank is gone: nobody can go on
+            for item in items:
+                item.completion.finish_once(_explained(error))
+                self._pass(item.step)
+
+    def _are_well(self, items: list[_Item]) -> bool:
+        """Whether all of them end well. Where another rank has failed, they may wait for it: the agreement is first."""
+        for item in items:
+            seconds = LATE_SECONDS
+            while not item.ended.wait(FIRST_LOOK_SECONDS):
+                if self._window.is_failed():
+                    return False
+                if time.monotonic() - item.added > seconds:
+                    self._say_late(item, time.monotonic() - item.added)
+                    seconds *= 2
+            if item.problem:
+                return False
+        return True
+
+    def _agreed(self, good: bool) -> bool:
+        """Whether it is good on all ranks."""
+        self._window.begin_agreement(good)
+        return bool(reduce_numbers(self._control, [int(good)], dist.ReduceOp.MIN)[0])
+
+    def _leave(self, reasons: str) -> None:
+        """All ranks leave the network at the first step that none has begun; those before it are settled."""
+        if self._change is None:  # else it was under way when the one before it failed
+            self._boundary(lambda first: (first, False))
+            self._fall(reasons)
+
+    def _again(self, item: _Item) -> None:
+        if item.before is not None:
+            item.buffer.copy_(item.before)
+        self._reduce(item).wait()
 
     def _pass(self, step: _Step) -> None:
         """Nothing of this step is needed any more; before its Futures are done, so that the next finds it so."""
@@ -289,30 +433,30 @@ class Sequence:
     def _wait(self, item: _Item, future: torch.futures.Future[torch.Tensor]) -> None:
         arrived = threading.Event()
         future.add_done_callback(lambda _: arrived.set())
+        self._await(item, arrived)
+
+    def _await(self, item: _Item, arrived: threading.Event) -> None:
+        """Until a bucket has arrived, or failed."""
         seconds = LATE_SECONDS
         while not arrived.wait(seconds):
             seconds = time.monotonic() - item.added
-            route = self._route
-            late = ", ".join(route.late()) if route is not None else ""
-            bucket = item.step.items.index(item)
-            if late:
-                verb = "has" if "," not in late else "have"
-                logger.warning(
-                    "%s %s not submitted bucket %d of step %d for %.0f s", late, verb, bucket, item.step.number, seconds
-                )
-            else:
-                logger.warning(
-                    "no sum of bucket %d of step %d for %.0f s, and no word who is late",
-                    bucket,
-                    item.step.number,
-                    seconds,
-                )
+            self._say_late(item, seconds)
+
+    def _say_late(self, item: _Item, seconds: float) -> None:
+        route = self._route
+        late = ", ".join(route.late()) if route is not None else ""
+        bucket, step = item.step.items.index(item), item.step.number
+        if late:
+            verb = "has" if "," not in late else "have"
+            logger.warning("%s %s not submitted bucket %d of step %d for %.0f s", late, verb, bucket, step, seconds)
+        else:
+            logger.warning("no sum of bucket %d of step %d for %.0f s, and no word who is late", bucket, step, seconds)
 
     def _settle(self, step: _Step) -> None:
         """All buckets of a step have arrived here, or have failed: what of the other ranks?"""
         good = not step.problem
         if self._agreement:
-            good = bool(reduce_numbers(self._control, [int(good)], dist.ReduceOp.MIN)[0])
+            good = self._agreed(good)
         elif self._local is not None:
             group = self._local.groups("cpu")[1]
             good = bool(reduce_numbers(group, [int(good)], dist.ReduceOp.MIN)[0])
@@ -332,14 +476,9 @@ class Sequence:
             for item in step.items:
                 self._finish(item, error)
             return
-        reasons = agree(step.problem, self._control)
-        if self._change is None:  # else it was under way when the one before it failed
-            self._boundary(lambda first: (first, False))
-            self._fall(reasons)
+        self._leave(agree(step.problem, self._control))
         for item in step.items:
-            if item.before is not None:
-                item.buffer.copy_(item.before)
-            self._reduce(item).wait()
+            self._again(item)
         self._counts.step_ends(step.began, step.items[-1].added)
         self._pass(step)
         for item in step.items:
@@ -361,7 +500,9 @@ class Sequence:
             return outside(group, item.buffer, item.op, self.order)
         if item.op.mean:
             item.buffer.div_(self._size)
-        return group.allreduce([item.buffer])
+        options = dist.AllreduceOptions()
+        options.reduceOp = _TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
+        return group.allreduce([item.buffer], options)
 
     def _finish(self, item: _Item, error: Exception | None) -> None:
         self._counts.reduced(item.buffer.numel() * item.buffer.element_size())
@@ -397,11 +538,13 @@ class Sequence:
                 held, self._held = self._held, []
         with self._lock:
             self._change = change(first)
+            if not self._change[1]:
+                self._settled_to = first
+            self._flush()
             for item in held:
                 if item.step.network is None:
                     item.step.network = self._mode(item.step.number)
-                if item.step.network:
-                    self._start(item)
+                self._begin(item)
 
     def _fall(self, reasons: str) -> None:
         """What comes is over torch.distributed, on all ranks."""
@@ -504,6 +647,15 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+
+_TORCH_OPS = {
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "product": dist.ReduceOp.PRODUCT,
+    "and": dist.ReduceOp.BAND,
+    "or": dist.ReduceOp.BOR,
+    "xor": dist.ReduceOp.BXOR,
+}
 
 
 def _on_stream_of(item: _Item) -> Any:

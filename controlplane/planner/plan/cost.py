@@ -25,6 +25,8 @@ The evaluator's rate, what `plan` prints, the simulator and the rules all come f
 
     seconds >= T + (packets of all trees on the link, but for the last chunk's) / capacity - b / capacity + round trip
 
+Of a few hundred bytes agents need no exponents (worker_agent/gathered.py), and take less time than this says.
+
 Where the packets are few they are followed one by one instead (plan/follow.py): packets of several trees that meet on
 a link, which the formula leaves out, are then part of the time.
 

@@ -134,6 +134,8 @@ static struct virtual_sleep virtual_round(struct engine_thread *t)
     }
     struct engine_sleep sleep = t->work(t);
     t->wakeups++;
+    if (sleep.sparse && sleep.spacing < WAKE_SPACING) /* as in the long run */
+        sleep.spacing = WAKE_SPACING;
     return (struct virtual_sleep){sleep.until, sleep.listen ? sleep.spacing : UINT64_MAX};
 }
 

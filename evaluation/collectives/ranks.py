@@ -1,0 +1,93 @@
+"""Processes that do one thing at the same time, and say when each was done: a rank of ours, or of gloo, is one of them.
+
+    driver -> rank   a line: what to do (JSON)          rank -> driver   READY
+    driver -> rank   a line: when to begin              rank -> driver   [when it was done, digest of the result]
+
+Times are CLOCK_MONOTONIC, which all processes of a machine share. So what is measured begins at one moment on all
+ranks, and ends with the last of them, for ours and for gloo alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+LEAD_SECONDS = 0.002
+"""From the word to begin to the beginning: all ranks have read it by then."""
+_PR_SET_TIMERSLACK = 29
+
+
+def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], object], Callable[[], int]]]) -> None:
+    """A rank, until its input ends. prepare: makes of what is to be done the call that is measured, and one that gives
+    its result's digest."""
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)  # ns: it sleeps until all begin
+    for line in sys.stdin:
+        run, digest = prepare(json.loads(line))
+        print("READY", flush=True)
+        begin = float(sys.stdin.readline())
+        time.sleep(max(0.0, begin - time.monotonic()))
+        run()
+        print(json.dumps([time.monotonic(), digest()]), flush=True)
+
+
+class Ranks:
+    """One process a command. what: in messages. Raises RuntimeError when one of them has ended."""
+
+    def __init__(self, what: str, commands: Sequence[Sequence[str]], environment: dict[str, str]) -> None:
+        self._what = what
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            for command in commands:
+                self._processes.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, bufsize=1
+                    )
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def seconds(self, *tasks: dict[str, Any], same: bool) -> float:
+        """From the common beginning to the last rank's end; each rank's task, or one for all. same: the ranks' results
+        must be. Raises AssertionError when they are not."""
+        try:
+            for number, rank in enumerate(self._processes):
+                self._tell(rank, json.dumps(tasks[number % len(tasks)]))
+            for rank in self._processes:
+                if self._hear(rank) != "READY":
+                    raise ValueError
+            begin = time.monotonic() + LEAD_SECONDS
+            for rank in self._processes:
+                self._tell(rank, repr(begin))
+            ends = [json.loads(self._hear(rank)) for rank in self._processes]
+        except (BrokenPipeError, ValueError):
+            raise RuntimeError(f"{self._what} failed; its own message is above") from None
+        if same and len({digest for _, digest in ends}) != 1:
+            raise AssertionError(f"the results of {self._what} differ among the ranks: {tasks[0]}")
+        return float(max(end for end, _ in ends)) - begin
+
+    @staticmethod
+    def _tell(rank: subprocess.Popen[str], line: str) -> None:
+        assert rank.stdin is not None
+        rank.stdin.write(line + "\n")
+        rank.stdin.flush()
+
+    @staticmethod
+    def _hear(rank: subprocess.Popen[str]) -> str:
+        assert rank.stdout is not None
+        return rank.stdout.readline().strip()
+
+    def close(self) -> None:
+        """Ends them."""
+        for rank in self._processes:
+            rank.kill()
+        for rank in self._processes:
+            rank.wait(60)
+            for pipe in (rank.stdin, rank.stdout):
+                if pipe is not None:
+                    pipe.close()

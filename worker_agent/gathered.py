@@ -1,0 +1,37 @@
+"""Small operations in one round: which they are, and how they are cut (native/gathered.h has the rest).
+
+Each worker writes its values into words of its own of a chunk, and zeros into the others'; so the sum that the network
+makes is the values of all workers side by side, and each worker merges them by itself, in the order of the workers: all
+get the same bits, and the same again from the same inputs. No exponents have to be agreed first. Whether an operation
+is small depends on its size, the number of workers and the words of a packet alone, so all workers find the same.
+docs/protocol.md, "Small operations".
+"""
+
+from __future__ import annotations
+
+from worker_agent.collectives import Collective, Kind
+from worker_agent.operands import item_bytes
+
+MOST_PACKETS = 3
+"""Data of so many packets at most: with the one that says what the operation is, what a worker sends before it knows
+anything of a tree. Beyond that, exponents first are less than W times the bytes."""
+WORD_BYTES = 4
+
+
+def gathered_words(how: Collective, dtype: str, elements: int, workers: int, data: int) -> int:
+    """How many words each worker has in a chunk of `data` words of an operation on an array of so many elements; 0: the
+    operation is not small."""
+    if how.bits is not None or not elements:
+        return 0
+    words = data // columns(how, workers)
+    words -= words % 2 if words > 1 else 0  # whole elements of 8 bytes
+    item = item_bytes(dtype)
+    if WORD_BYTES * words < item:
+        return 0
+    nbytes = elements * item // (workers if how.kind is Kind.GATHER and how.in_parts else 1)
+    return words if nbytes <= MOST_PACKETS * WORD_BYTES * words else 0
+
+
+def columns(how: Collective, workers: int) -> int:
+    """Who contributes: all workers, or the source of a broadcast."""
+    return workers if how.source < 0 else 1
