@@ -30,12 +30,14 @@ def repaired(rig: Rig, rate_mbps: float = 0.0, results: bool = True) -> None:
 
 
 def until(raw: RawSocket, enough: Callable[[list[Packet]], bool]) -> list[Packet]:
-    """Return packets until the condition holds. Raises TimeoutError."""
+    """Return packets until the condition holds, but not the root's questions, which come when something is late. Raises
+    TimeoutError."""
     found: list[Packet] = []
     while not enough(found):
         packet = decode(raw.recv(), VALUES)
         assert packet is not None
-        found.append(packet)
+        if not packet.flags & HostFlag.ASK:
+            found.append(packet)
     return found
 
 
