@@ -134,6 +134,7 @@ class Watch:
         what the others have, and an operator says when the job shall begin anew."""
         for job in self.network.jobs:
             job.roster.go_on_after_restart()
+            job.roster.look_for_hanging()
             if not job.without:
                 continue
             waiting, runs = job.roster.waiting(), job.roster.running

@@ -19,6 +19,7 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
+from controlplane.service.hanging import Waits
 from controlplane.service.members import Member, round_trips_ms, silent, status, tree_rates
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
@@ -74,6 +75,7 @@ class Roster:
         self._patience = patience
         self._log = log
         self._connections = itertools.count(1)
+        self._waits = Waits()
         told = self._effects = Effects(configs, epochs, labels, log=log, plan_without=on_lost, journal=journal)
         told.state = membership.begin(
             told.places(configs), version, known=dict(known or {}), grace=grace, least_workers=least_workers
@@ -225,11 +227,23 @@ class Roster:
             if refused:
                 self._log(f"{member.node} refused {refused}: something between them changes or forges packets")
             member.take(request, now)
+            if request.trees:
+                roots = {tree.tree: node for node, config in self.configs.items() for tree in config.root_trees}
+                self._waits.heard(request, roots, now)
             rounds = self._effects.rounds
             again, member.heard = rounds.count(request.node), rounds.number
             if again and self.running:
                 hang = silent(self.state, self.members(), rounds.number, now)
                 for node, seconds in hang[:1]:  # whether the next one may go depends on it
+                    self._effects.take(ev.Silent(node, seconds))
+
+    def look_for_hanging(self) -> None:
+        """A parameter server that workers wait for and that says nothing is out, where the job goes on without it. For
+        somebody who looks ten times a second."""
+        with self._lock:
+            reported = {node: member.reported for node, member in self.members().items()}
+            for node, seconds in self._waits.hanging(reported, time.monotonic()).items():
+                if self.state.goes_on_without(node):
                     self._effects.take(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service import hanging
 from controlplane.service.core.state import Refused, Stage
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
 from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_ROUNDS, SILENT_SECONDS, Member
@@ -311,7 +312,8 @@ def test_parameter_server_that_hangs_before_its_first_report_is_out_too(roster):
 def two_roots() -> dict[str, AgentConfig]:
     """Return the small job with a second parameter server."""
     found = configs()
-    found["ps2"] = replace(found["ps1"], node="ps2", index=1, address="10.0.0.9")
+    own = tuple(replace(tree, tree=1) for tree in found["ps1"].root_trees)
+    found["ps2"] = replace(found["ps1"], node="ps2", index=1, address="10.0.0.9", root_trees=own)
     return {node: replace(config, parameter_servers=("ps1", "ps2")) for node, config in found.items()}
 
 
@@ -331,6 +333,42 @@ def pair(tmp_path):
         events(member)
     yield made, members, lost
     made.close()
+
+
+def says(roster: Roster, member: Member, ago: float, tree: int | None = None) -> None:
+    """An agent's report that came so many seconds ago. tree: one that makes no progress."""
+    request = pb.ReportRequest(node=member.node, epoch=roster.epoch)
+    if tree is not None:
+        request.trees.add(tree=tree, oldest_chunk=3, waiting_seconds=0.6)
+    roster.report(request)
+    assert member.reported is not None
+    member.reported -= ago
+
+
+@pytest.mark.parametrize("what", ["hangs", "rank is late", "busy", "paused", "has just begun to be waited for", "last"])
+def test_parameter_server_that_workers_wait_for_and_that_says_nothing_is_out_at_once(pair, what, monkeypatch):
+    """Not: one that says that it waits, too (a rank is late); where others are as late (a busy machine); after a pause
+    of the controller; at once; nor the last one."""
+    roster, members, lost = pair
+    if what == "last":
+        roster.leave(members["ps2"])
+        lost.clear()
+    monkeypatch.setattr(hanging, "PAUSED_SECONDS", 0.0 if what == "paused" else 60.0)
+    monkeypatch.setattr(hanging, "WAITED_SECONDS", 60.0 if what.startswith("has just") else 0.0)
+    roster.look_for_hanging()
+    for node in members:
+        if node in roster.members():
+            says(roster, members[node], 0.0 if node != "ps1" else 1.5)
+    roster.look_for_hanging()
+    assert not lost, "nobody waits for it"
+    says(roster, members["w1"], 0.0, tree=0)
+    if what == "rank is late":
+        says(roster, members["ps1"], 0.0, tree=0)
+    if what == "busy":
+        says(roster, members["w2"], 1.5)
+    roster.look_for_hanging()
+    assert lost == (["ps1"] if what == "hangs" else [])
+    assert roster.running
 
 
 def without(node: str) -> dict[str, AgentConfig]:
