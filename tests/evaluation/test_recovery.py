@@ -3,10 +3,13 @@ own engines, in virtual time: each run is the same, on any machine."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
+from evaluation.recovery import namespaces
 from evaluation.recovery.__main__ import main, network_of, parse
 from evaluation.recovery.disturbances import KINDS, Played, Recovery
 from evaluation.recovery.networks import racks
@@ -78,3 +81,18 @@ def test_the_command_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> N
     assert "sums right" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parse(["--kinds", "earthquake"])
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(300)
+def test_a_fat_tree_of_namespaces_is_back_within_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Real processes that stand still for 3 s, real packets of which all are lost for 1 s, and 30 % for 5 s."""
+    if os.geteuid():
+        pytest.skip("needs root: makes network namespaces")
+    topology, plan = network_of(parse(["--k", "4", "--workers", "8", "--ps", "2", "--bandwidth", "10"]))
+    for one in namespaces.measure(topology, plan, namespaces.KINDS, 3.0):
+        with capsys.disabled():
+            print(f"\n{one}")
+        assert one.right
+        assert one.excess < MOST_EXCESS, "what was lost is added up again; it does not come worker by worker"
+        assert one.back_seconds is not None and one.back_seconds <= GOAL_SECONDS, one

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from evaluation.hosts import check_cost
 from evaluation.hosts.__main__ import main
 from evaluation.hosts.measure import KEYS, Setting, measure
 from evaluation.hosts.plot import draw
@@ -42,3 +44,26 @@ def test_trees_share_threads_and_the_picture_names_what_gave_out(tmp_path: Path)
     assert result.threads == 1
     draw([result, replace(result, mbps=80.0, gave_out="switch", gloo_seconds=1.0)], tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_cost_of_the_check_is_that_of_turns_side_by_side() -> None:
+    """Also where the machine is slower in one turn than in the other."""
+
+    def measured(worker: float) -> dict[str, float]:
+        return {"worker_cpu_us_per_packet": worker, "root_cpu_us_per_packet": worker / 2}
+
+    turns = [(measured(slow * 0.5), measured(slow * 0.51)) for slow in (1.0, 3.0, 1.1)]
+    found = check_cost.cost(turns, 256)
+    assert found.worker_part == pytest.approx(0.02) and found.root_part == pytest.approx(0.02)
+    assert found.worker == (0.55, pytest.approx(0.561)) and found.turns == 3
+    assert found.byte_part == 4 / 1090
+
+
+def test_engines_without_the_check_are_measured_beside_those_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--bytes", "1M", "--mbps", "200", "--workers", "2", "--turns", "1", "--repeat", "1", "--json"]
+    monkeypatch.setattr(sys, "argv", ["check_cost", *words])
+    assert check_cost.main() in (0, 1), "how much it is, so small a tensor does not say"
+    found = json.loads(capsys.readouterr().out)
+    assert min(*found["worker"], *found["root"]) > 0 and found["turns"] == 1
