@@ -21,18 +21,18 @@ HEADER = struct.Struct(">BBHIIIQ")
 PAUSE = 0.0005
 
 
-def give_up_privileges() -> str:
+def give_up_privileges(user: int = NOBODY) -> str:
     """Another user, no groups, no capabilities. What capabilities are left, as the kernel prints them."""
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
     with open("/proc/self/status") as status:
         return next(line.split()[1] for line in status if line.startswith("CapEff"))
 
 
 def main() -> int:
     version, values, seed = (int(word) for word in sys.argv[1:4])
-    capabilities = give_up_privileges()
+    capabilities = give_up_privileges(int(sys.argv[4]) if len(sys.argv) > 4 else NOBODY)
     drawn = random.Random(seed)
     sent = refused = 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

@@ -2,12 +2,14 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import numpy as np
 
+from topologies import hosts
 from topologies.hosts import gradient
 from topologies.zygote import Channel
 from worker_agent import connect
@@ -55,3 +57,33 @@ def train(channel: Channel, *, controller: str, worker: int, size: int) -> None:
             channel.send(digests)
     finally:
         agent.close()
+
+
+def _become(uid: int, cache: str) -> None:
+    """Another user from now on, with no groups and no capabilities. What agents compile is in a cache of its own."""
+    from ps_server import server
+    from worker_agent import native_worker
+
+    os.chown(cache, uid, uid)
+    for library in (native_worker.library(), server.library()):
+        shutil.copy(library._name, cache)
+    os.environ["INART_CACHE"] = cache
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def server_of_user(channel: Channel, *, uid: int, cache: str, controller: str, job: str) -> int:
+    """A parameter server of this user."""
+    _become(uid, cache)
+    return hosts.parameter_server(channel, controller=controller, job=job)
+
+
+def worker_of_user(
+    channel: Channel, *, uid: int, cache: str, controller: str, job: str, interface: str, seed: int, workers: int
+) -> None:
+    """A worker of this user: `topologies.hosts.allreduce`, which compares what it gets with the exact sum."""
+    _become(uid, cache)
+    hosts.allreduce(
+        channel, controller=controller, interface=interface, seed=seed, workers=workers, check=True, job=job
+    )
