@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import google.protobuf
 from google.protobuf import json_format
@@ -189,12 +189,45 @@ def _table(header: tuple[str, ...], rows: Any) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+Orders: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.controller", __doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
     status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")
     status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    plan = _add_replan(commands)
+    job = commands.add_parser("job", help="jobs that come and go beside each other")
+    orders = job.add_subparsers(dest="order", required=True)
+    add = _add_job_add(orders)
+    show = orders.add_parser("show", help="everything about one job")
+    remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
+    remove.add_argument("--share", action="store_true", help="plan those that stay together, with what it leaves")
+    for order in (show, remove):
+        order.add_argument("job", metavar="NAME", help="the job's name")
+    listed = orders.add_parser("list", help="the jobs in a table")
+    for command in (status, show, listed):
+        _add_controller(command, STATUS_SECONDS)
+    for command in (plan, add, remove):
+        _add_controller(command, REPLAN_SECONDS)
+    return parser
+
+
+def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
+    """Which controller is asked, and for how long."""
+    command.add_argument(
+        "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument(
+        "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
+    )
+    add_tls_arguments(command)
+
+
+def _add_replan(commands: Orders) -> argparse.ArgumentParser:
     plan = commands.add_parser(
         "replan",
         help="plan again for the network's present state, and change over while the job runs",
@@ -223,8 +256,10 @@ def make_parser() -> argparse.ArgumentParser:
     plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
     plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
     plan.add_argument("--output", type=Path, metavar="FILE", help="write the new plan; deploy takes it with --plan")
-    job = commands.add_parser("job", help="jobs that come and go beside each other")
-    orders = job.add_subparsers(dest="order", required=True)
+    return plan
+
+
+def _add_job_add(orders: Orders) -> argparse.ArgumentParser:
     add = orders.add_parser("add", help="plan a job on what the others leave, and install it")
     add.add_argument("--job", default="", metavar="J", help="job file, or workers=8,ps=2,seed=1,name=x")
     add.add_argument("--strategy", default="inart", help="how it is planned (default: %(default)s)")
@@ -235,29 +270,7 @@ def make_parser() -> argparse.ArgumentParser:
     add.add_argument("--guarantee", type=float, default=0.0, metavar="MBPS", help="a worker may send at least so much")
     add.add_argument("--priority", type=int, default=0, metavar="N", help="the highest first, others share the rest")
     add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
-    show = orders.add_parser("show", help="everything about one job")
-    remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
-    remove.add_argument("--share", action="store_true", help="plan those that stay together, with what it leaves")
-    for order in (show, remove):
-        order.add_argument("job", metavar="NAME", help="the job's name")
-    listed = orders.add_parser("list", help="the jobs in a table")
-    for command, seconds in (
-        (status, STATUS_SECONDS),
-        (plan, REPLAN_SECONDS),
-        (add, REPLAN_SECONDS),
-        (remove, REPLAN_SECONDS),
-        (show, STATUS_SECONDS),
-        (listed, STATUS_SECONDS),
-    ):
-        command.add_argument(
-            "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
-        )
-        command.add_argument("--json", action="store_true", help="print JSON")
-        command.add_argument(
-            "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
-        )
-        add_tls_arguments(command)
-    return parser
+    return add
 
 
 def run_replan(arguments: argparse.Namespace) -> None:

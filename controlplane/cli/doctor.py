@@ -290,7 +290,7 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
     try:
         status = fetch_status(address, tls, timeout=NETWORK_SECONDS)
     except ControllerError as error:
-        yield Check("controller", address, False, True, str(error), "python -m controlplane.deploy ... --serve")
+        yield Check("controller", address, False, True, str(error), "inart serve")
         return
     yield Check("controller", address, True, True, f"job {status.job}, {status.state}, epoch {status.epoch}")
     for agent in status.agents:

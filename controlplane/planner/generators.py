@@ -279,6 +279,27 @@ def _wan(spec: str, kind: str, text: str) -> Topology:
     return networks.overlay(networks.by_distance(kind, seed=seed or None, least=least, most=most, law=law))
 
 
+def _fattree(spec: str, text: str) -> Topology:
+    options = _options(spec, text, FATTREE_OPTIONS)
+    low, dash, high = options.get("bandwidth", "20").partition("-")
+    try:
+        heterogeneous = (float(low), float(high)) if dash else None
+    except ValueError:
+        raise TopologyError(f"topology {spec!r}: bandwidth must be a number or low-high") from None
+    if not dash:
+        options["bandwidth"] = low
+    return fattree(
+        _whole(spec, options, "k", 4),
+        20.0 if dash else _value(spec, options, "bandwidth", 20.0),
+        aggregation_mbps=_value(spec, options, "aggregation", 9.0),
+        ingress_mbps=_value(spec, options, "ingress", 20.0),
+        heterogeneous=heterogeneous,
+        seed=_whole(spec, options, "seed", 0),
+        oversubscription=_value(spec, options, "oversubscription", 1.0),
+        delay_ms=_value(spec, options, "delay", 0.0),
+    )
+
+
 def parse_topology(spec: str) -> Topology:
     """A topology from a file, or by rule.
 
@@ -292,24 +313,7 @@ def parse_topology(spec: str) -> Topology:
     """
     kind, _, text = spec.partition(":")
     if kind == "fattree":
-        options = _options(spec, text, FATTREE_OPTIONS)
-        low, dash, high = options.get("bandwidth", "20").partition("-")
-        try:
-            heterogeneous = (float(low), float(high)) if dash else None
-        except ValueError:
-            raise TopologyError(f"topology {spec!r}: bandwidth must be a number or low-high") from None
-        if not dash:
-            options["bandwidth"] = low
-        return fattree(
-            _whole(spec, options, "k", 4),
-            20.0 if dash else _value(spec, options, "bandwidth", 20.0),
-            aggregation_mbps=_value(spec, options, "aggregation", 9.0),
-            ingress_mbps=_value(spec, options, "ingress", 20.0),
-            heterogeneous=heterogeneous,
-            seed=_whole(spec, options, "seed", 0),
-            oversubscription=_value(spec, options, "oversubscription", 1.0),
-            delay_ms=_value(spec, options, "delay", 0.0),
-        )
+        return _fattree(spec, text)
     if kind == "leafspine":
         options = _options(spec, text, LEAF_SPINE_OPTIONS)
         return leaf_spine(

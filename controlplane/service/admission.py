@@ -87,7 +87,7 @@ class AdmissionControl:
         self.state.jobs.check_name(plan.job.name)
         if plan.multicasts:
             raise JobsError(
-                f"{plan.strategy} plans multicasts, which agents of the overlay send: inart overlay coordinator "
+                f"{plan.strategy} plans multicasts, which agents of the overlay send: python -m overlay coordinator "
                 "--switches FILE serves them (docs/overlay.md)"
             )
         state = self.state.left(self.state.now, job_id)

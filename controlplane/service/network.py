@@ -22,6 +22,7 @@ from controlplane.service.core.state import Known
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
 from controlplane.service.network_state import NetworkState
+from controlplane.service.orders import Replan, replan
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
 from controlplane.service.room import JOB_IDS, base_rules, deployment_of
@@ -38,9 +39,6 @@ from p4src.protocol import ENCODING
 
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
-ORDER_SECONDS = 30.0
-"""How long an operator's order waits for a change of the job's plan that is under way: on a busy machine a plan takes
-seconds, and an order that is refused for that is given again."""
 
 
 @dataclass(frozen=True)
@@ -319,72 +317,9 @@ class Network:
         strategy: str | None = None,
         dry_run: bool = False,
     ) -> Update:
-        """As an operator orders it: plan a job again for the network's present state, and change over.
-
-        off, restored: switches, links ("V1-V2") and parameter servers that are kept off from now on, or no more; that
-        holds for all jobs, and what runs is led around them first. Raises JobsError, UpdateError, TopologyError and
-        what planning raises.
-        """
-        job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
-        with self.state.lock:
-            for one in self.jobs:
-                whole = one.updater.job
-                if not whole.may_lose_workers and (needed := {*off} & {*whole.workers}):
-                    raise JobsError(
-                        f"{min(needed)} is a worker of job {one.name}, which waits for each of its workers (one that "
-                        "may lose some has at_least= among its words)"
-                    )
-            wrong = [one for one in restored if one not in self.state.kept_off]
-            if wrong:
-                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.state.kept_off) or 'nothing'}")
-            kept = {one: why for one, why in self.state.off.items() if one not in restored}
-            later = kept | dict.fromkeys(off, Why.OPERATOR)
-            without(self.topology, later)
-            bases = {
-                one.name: one.updater.state(given or self.state.bases.get(one.name, self.topology), changes)
-                for one in ([job] if job is not None else self.jobs)
-            }
-            for one in self.jobs:
-                # before anything is changed for anybody
-                nodes = {node for node in (*later, *one.without) if node not in restored}
-                one.updater.job.among([node for node in self.topology.servers if node not in nodes])
-            if not dry_run:
-                self.failover.take(Ordered(tuple(off), tuple(restored)))
-                for one in self.jobs:
-                    one.use_again(restored)
-        if not dry_run and (off or restored):
-            self.changed()  # remembered before anything else, whatever becomes of the plans
-        if not dry_run and off:
-            self.failover.lead_around()
-        made = []
-        passing = bool(off or restored) and not (changes or given or strategy)
-        for one in [job] if job is not None else self.replanning.worst_first(self.jobs):
-            state = self.state.at(bases[one.name], {*later, *one.without})
-            most = self.replanning.most_of(one) if passing else None
-            try:
-                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=ORDER_SECONDS, most=most))
-            except Exception as error:
-                if not dry_run and (off or restored):
-                    self.replanning.soon()  # that holds from now on, whatever became of the plans
-                if not dry_run and off and isinstance(error, UpdateError | ValueError):
-                    names = ", ".join(off)
-                    raise UpdateError(f"{error}; {names} kept off all the same, until --with {off[0]}") from error
-                raise
-            if not dry_run:
-                with self.state.lock:
-                    self.state.bases[one.name] = bases[one.name]
-        self.changed()
-        if len(self.jobs) > 1 and (off or restored) and not dry_run:
-            # Each has taken what the others left of what is there now; some were only led around.
-            self.replanning.soon()
-        if not made:
-            said = ""
-            if not dry_run and off:
-                said = f"; {', '.join(off)} kept off all the same, until --with {off[0]}"
-            elif not dry_run and restored:
-                said = f"; {', '.join(restored)} can be used again all the same"
-            raise JobsError(f"there is no job{said}")
-        return next((update for update in made if update.changed), made[0])
+        """As an operator orders it (`orders.Replan`). Raises as `orders.replan`."""
+        order = Replan(name, given, tuple(changes), tuple(off), tuple(restored), strategy, dry_run)
+        return replan(self, order)
 
     def close(self) -> None:
         """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made."""

@@ -77,7 +77,7 @@ class StateFolder:
             self._lock.close()
             raise StateError(
                 f"another controller of this network runs on this machine (it has {path}): give it the order "
-                "(python -m controlplane.controller job add), or end it"
+                "(inart job add), or end it"
             ) from None
 
     def load(self) -> list[Stored]:

@@ -98,8 +98,8 @@ class Settings:
         )
 
 
-def parse(argv: Sequence[str] | None, switch: str) -> Settings:
-    """Parse the command line; exits with a message on errors. switch: the kind of switch if no option names one."""
+def _parser(switch: str) -> argparse.ArgumentParser:
+    """Return the parser. switch: the kind of switch if no option names one."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.bmv2_fattree",
         description="Train through P4 switches in an emulated fat-tree, beside gloo on the same network.",
@@ -129,6 +129,12 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     parser.add_argument(
         "--output", type=Path, default=Path("results/bmv2-fattree"), help="folder (%(default)s)"
     )
+    return parser
+
+
+def parse(argv: Sequence[str] | None, switch: str) -> Settings:
+    """Parse the command line; exits with a message on errors. switch: the kind of switch if no option names one."""
+    parser = _parser(switch)
     arguments = parser.parse_args(argv)
     chosen = tuple(arguments.strategies.replace(",", " ").split())
     unknown = [name for name in chosen if name not in STRATEGIES]

@@ -29,7 +29,8 @@ IMAGES = {"iid": True, "non-iid": False}
 EVERY = 30.0  # seconds between progress lines
 
 
-def main(argv: Sequence[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.crew fig3",
         description="Real training: accuracy over rounds of partial reduces, and rounds to an accuracy over how long "
@@ -58,6 +59,11 @@ def main(argv: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the table's rows as JSON")
     parser.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = _parser()
     arguments = parser.parse_args(argv)
     if (
         min(arguments.trials, arguments.at_once) < 1

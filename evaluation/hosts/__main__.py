@@ -60,8 +60,8 @@ def line(result: Result, what: str) -> str:
     return text
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.hosts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,6 +85,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one object, of a sweep a list of them")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the sweep")
     IoOptions.add_arguments(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = _parser()
     options = parser.parse_args(arguments)
     try:
         io = IoOptions.from_arguments(options)

@@ -101,7 +101,8 @@ def print_hierarchy(arguments: argparse.Namespace) -> None:
         print(json.dumps([asdict(each) for each in found], indent=2))
 
 
-def main(argv: list[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.inart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -127,6 +128,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--output", type=Path, default=Path("results/inart"), help="where plots and plans are kept")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.seeds < 1 or (arguments.command == "figure" and arguments.number is None):
         parser.error("figure needs a number, and --seeds at least 1")

@@ -154,13 +154,18 @@ other commands, each with --help:
         "--no-offload", action="store_true",
         help="hand every frame to the kernel by itself, not datagrams of one UDP flow as one super-frame",
     )
+    _add_habits(parser)
+    common(parser)
+    return parser
+
+
+def _add_habits(parser: argparse.ArgumentParser) -> None:
+    """Options of simple_switch_grpc that change nothing here."""
     habits = parser.add_argument_group("taken because simple_switch_grpc has them")
     habits.add_argument("--drop-port", type=int, default=DROP_PORT, metavar="N", help=f"always {DROP_PORT} here")
     habits.add_argument("--log-flush", action="store_true", help="what is logged is in the file at once anyway")
     for name, (value, why) in _NOT_HERE.items():
         habits.add_argument(name, metavar=value, help=why)
-    common(parser)
-    return parser
 
 
 def _queues(text: str) -> int:

@@ -167,3 +167,20 @@ def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, 
     monkeypatch.setattr("controlplane.cli.plan.command.loaded", loaded)
     assert plan_command([*arguments, "--topology", "testbed"]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "others"),
+    [
+        ("plan", ("--survive", "--draw", "--output"), ("--plot", "--on-workers", "--strategies")),
+        ("compare", ("--strategies", "--prove"), ("--survive", "--draw", "--plot")),
+        ("pareto", ("--plot",), ("--draw", "--losses", "--strategies")),
+        ("place", ("--on-workers", "--output"), ("--prove", "--plot", "--keep")),
+    ],
+)
+def test_help_of_a_command_has_its_own_options(command, own, others, capsys):
+    with pytest.raises(SystemExit):
+        plan_command([command, "--help"])
+    words = capsys.readouterr().out
+    assert all(option in words for option in ("--topology", "--job", *own))
+    assert not any(option in words for option in others)

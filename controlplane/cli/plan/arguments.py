@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.common import command_line
@@ -34,90 +35,6 @@ def _program(name: str) -> str:
     return target(name).program if name in TARGETS else name
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return the parser for all commands."""
-    result = command_line.make("controlplane.plan", description)
-    result.add_argument(
-        "command",
-        nargs="?",
-        choices=tuple(COMMANDS),
-        default="plan",
-        help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
-        "parameter servers (--output: the job file)",
-    )
-    result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
-    result.add_argument(
-        "--job",
-        default="",
-        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any; "
-        "ps=workers: one on every worker's server)",
-    )
-    result.add_argument(
-        "--target",
-        type=_program,
-        metavar="NAME",
-        help="plan for switches with this target's slots, tables and packets, as `deploy` names it, or a program "
-        f"({', '.join(PROTOCOL.targets)})",
-    )
-    result.add_argument(
-        "--host-ms",
-        type=float,
-        metavar="MS",
-        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2)",
-    )
-    result.add_argument(
-        "--measured",
-        metavar="FILE",
-        help="what agents of a running job measured of that: of `python -m controlplane.controller status --json`",
-    )
-    result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
-    result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    result.add_argument(
-        "--strategies", nargs="+", metavar="NAME", help="with compare: these, or all (default: the in-network ones)"
-    )
-    result.add_argument(
-        "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
-    )
-    result.add_argument(
-        "--frozen-split",
-        metavar="PLAN",
-        help="replan: keep each parameter server's share of this plan (and its job unless --job says otherwise), and "
-        "of its trees what still serves; show what changes",
-    )
-    result.add_argument(
-        "--time-limit",
-        type=float,
-        metavar="SECONDS",
-        help="end with the best plan so far (as Ctrl-C does), so long after the command began; with compare: of the "
-        "search of each strategy (60)",
-    )
-    result.add_argument(
-        "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
-    )
-    result.add_argument(
-        "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
-    )
-    result.add_argument(
-        "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
-    )
-    result.add_argument(
-        "--survive",
-        choices=("one",),
-        help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
-    )
-    result.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
-    result.add_argument(
-        "--on-workers",
-        action="store_true",
-        help="with place: parameter servers may be on workers' servers (such plans cannot be deployed yet)",
-    )
-    result.add_argument("--plot", metavar="PNG", help="with pareto: draw it")
-    result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
-    result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
-    result.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
-    return result
-
-
 ONLY = {
     "strategies": ("compare",),
     "plot": ("pareto",),
@@ -127,10 +44,114 @@ ONLY = {
     "rate_at_least": ("plan",),
     "losses": ("plan",),
     "survive": ("plan",),
+    "keep": ("plan",),
     "on_workers": ("place",),
     "frozen_split": ("plan", "compare"),
 }
 """The commands that each of these options goes with."""
+
+
+def command_of(words: Sequence[str]) -> str:
+    """The command that was typed."""
+    return next((word for word in words if word in COMMANDS), "plan")
+
+
+def parser(description: str | None, command: str = "plan") -> argparse.ArgumentParser:
+    """The parser of all commands, whose help has the options of this one. It takes those of the others, too, so that
+    `refuse_useless` can say which command they are for."""
+    result = command_line.make("controlplane.plan", description)
+    result.add_argument(
+        "command",
+        nargs="?",
+        choices=tuple(COMMANDS),
+        default="plan",
+        help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
+        "parameter servers (--output: the job file); each with --help has its own options",
+    )
+    _add_inputs(result.add_argument_group("what there is"))
+    _add_search(result.add_argument_group("how it is planned"))
+    _add_shown(result.add_argument_group("what is shown"))
+    for action in result._actions:
+        if command not in ONLY.get(action.dest, (command,)):
+            action.help = argparse.SUPPRESS
+    return result
+
+
+def _add_inputs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
+    group.add_argument(
+        "--job",
+        default="",
+        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any; "
+        "ps=workers: one on every worker's server)",
+    )
+    group.add_argument(
+        "--target",
+        type=_program,
+        metavar="NAME",
+        help="plan for switches with this target's slots, tables and packets, as `deploy` names it, or a program "
+        f"({', '.join(PROTOCOL.targets)})",
+    )
+    group.add_argument(
+        "--host-ms",
+        type=float,
+        metavar="MS",
+        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2)",
+    )
+    group.add_argument(
+        "--measured",
+        metavar="FILE",
+        help="what agents of a running job measured of that: of `inart status --json`",
+    )
+
+
+def _add_search(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
+    group.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    group.add_argument("--strategies", nargs="+", metavar="NAME", help="these, or all (default: the in-network ones)")
+    group.add_argument(
+        "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
+    )
+    group.add_argument(
+        "--frozen-split",
+        metavar="PLAN",
+        help="replan: keep each parameter server's share of this plan (and its job unless --job says otherwise), and "
+        "of its trees what still serves; show what changes",
+    )
+    group.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="end with the best plan so far (as Ctrl-C does), so long after the command began; with compare: of the "
+        "search of each strategy (60)",
+    )
+    group.add_argument(
+        "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
+    )
+    group.add_argument(
+        "--survive",
+        choices=("one",),
+        help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
+    )
+    group.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
+    group.add_argument(
+        "--on-workers",
+        action="store_true",
+        help="parameter servers may be on workers' servers (such plans cannot be deployed yet)",
+    )
+
+
+def _add_shown(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
+    )
+    group.add_argument(
+        "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
+    )
+    group.add_argument("--plot", metavar="PNG", help="draw it")
+    group.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
+    group.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
+    group.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
 
 
 def refuse_useless(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import importlib
 import sys
 import time
 
-from controlplane.cli.plan.arguments import COMMANDS, loaded, parser, refuse_unwritable, refuse_useless
+from controlplane.cli.plan.arguments import COMMANDS, command_of, loaded, parser, refuse_unwritable, refuse_useless
 from controlplane.common import command_line
 from controlplane.planner.plan.planning import ERRORS
 
@@ -25,7 +25,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None, begun: float) -> int:
     """Run the command. begun: the monotonic time from which --time-limit counts."""
-    arguments = parser(__doc__).parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser(__doc__, command_of(words)).parse_args(words)
     arguments.begun = begun
     try:
         refuse_useless(arguments)

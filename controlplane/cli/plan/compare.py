@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,9 @@ LIMIT_EACH_S = 60.0  # seconds for the search of each strategy, unless --time-li
 
 ONE_TREE_EACH = ("exact",)
 """Strategies whose bound holds only for plans with one tree per parameter server."""
+
+
+Row = dict[str, Any]
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
@@ -65,19 +69,15 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if shared is not None and not arguments.json:
         print(_line(shared, counted), flush=True)
     any_kind = all_reduce_bound(topology, job)
-    host_part: list[dict[str, Any]] = []
+    host_part: list[Row] = []
     if among_hosts:
         with timed(arguments.time_limit or LIMIT_EACH_S):
             made = [row for row in host_rows(topology, job) if row.strategy in among_hosts]
         host_part = [row_json(row, job, any_kind) for row in made]
-        if not arguments.json:
-            for row in host_part:
-                print(_host_line(row, counted), flush=True)
-    proven = {
-        row["strategy"]: row["proven_mbps"]
-        for row in rows
-        if "proven_mbps" in row and row["strategy"] not in ONE_TREE_EACH
-    }
+        if host_part and not arguments.json:
+            print("\n".join(_host_line(row, counted) for row in host_part), flush=True)
+    trees = [row for row in rows if "proven_mbps" in row and row["strategy"] not in ONE_TREE_EACH]
+    proven = {row["strategy"]: row["proven_mbps"] for row in trees}
     for row in rows:  # A bound that one strategy proves for trees holds for the trees of all strategies.
         if proven and row.get("trees"):
             row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
@@ -96,6 +96,13 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         best = bound if bound is not None and bound.mbps < best.mbps else best
         print(f"bound for any trees of these parameter servers: {best.mbps:.4f} Mbit/s ({best.what})")
     print(f"bound for any all-reduce: {any_kind.mbps:.4f} Mbit/s ({any_kind.what})")
+    _print_notes(topology, rows, shared, host_part)
+    for name, mbps in proven.items():
+        print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
+
+
+def _print_notes(topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row]) -> None:
+    """Who is faster than the plans for these parameter servers, and which of these cannot be deployed."""
     ours = max((row["rate_mbps"] for row in rows if "rate_mbps" in row), default=math.inf)
     if topology.results_on_links and host_part and max(row["rate_mbps"] for row in host_part) > ours * NOTABLY:
         winner = max(host_part, key=lambda row: row["rate_mbps"])
@@ -112,8 +119,6 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
         if no:
             print(f"cannot be deployed on {target}: {', '.join(no)} (the plan of one says why)")
-    for name, mbps in proven.items():
-        print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
 
 
 def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.planner.evaluate import evaluate
@@ -79,6 +80,53 @@ def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> B
     return found
 
 
+class _Search:
+    """Tries placements, each given as the group of servers (`alike`) of each parameter server, in order.
+
+    tried: by the groups of all parameter servers in a placement, sorted: a bound on its rate.
+    """
+
+    def __init__(self, topology: Topology, job: Job, alike: Sequence[Sequence[str]]) -> None:
+        self.topology, self.job, self.alike = topology, job, alike
+        self.tried: dict[tuple[int, ...], float] = {}
+
+    def at(self, chosen: Sequence[int]) -> Job:
+        """Return the job with this placement."""
+        roots = [self.alike[group][list(chosen[:i]).count(group)] for i, group in enumerate(chosen)]
+        return replace(self.job, parameter_servers=tuple(roots))
+
+    def best_with_one_more(self, chosen: Sequence[int]) -> tuple[float, int]:
+        """Return (rate with one more parameter server in it, group) for the best group that has room.
+
+        Among equals, the group with the fewest parameter servers comes first.
+        """
+        found = []
+        for group, servers in enumerate(self.alike):
+            if list(chosen).count(group) < len(servers):
+                key = tuple(sorted([*chosen, group]))
+                if key not in self.tried:
+                    self.tried[key] = cheap_bound(self.topology, self.at(key)).mbps
+                found.append((self.tried[key], -list(chosen).count(group), -group))
+        mbps, _, group = max(found)
+        return mbps, -group
+
+    def search(self, count: int) -> list[int]:
+        """Return the best placement found of so many parameter servers: one after the other, then moved one by one."""
+        chosen: list[int] = []
+        for _ in range(count):
+            chosen.append(self.best_with_one_more(chosen)[1])
+        best = self.tried[tuple(sorted(chosen))]
+        moved = True
+        while moved and not deadline().passed():
+            moved = False
+            for i in range(count):
+                rest = [*chosen[:i], *chosen[i + 1 :]]
+                mbps, group = self.best_with_one_more(rest)
+                if mbps > best * BETTER:
+                    chosen, best, moved = [*rest, group], mbps, True
+        return chosen
+
+
 def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on_workers: bool = False) -> Placement:
     """Move the job's parameter servers to where the rate is highest.
 
@@ -88,47 +136,11 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on
     count = len(job.parameter_servers)
     if sum(map(len, alike)) < count:
         raise JobError(f"the job needs {count} servers for parameter servers, {sum(map(len, alike))} have no worker")
-
-    def at(chosen: list[int]) -> Job:
-        """Return the job with this placement. chosen: indices into `alike`, one per parameter server."""
-        roots = [alike[group][chosen[:i].count(group)] for i, group in enumerate(chosen)]
-        return replace(job, parameter_servers=tuple(roots))
-
-    def worth(chosen: list[int]) -> float:
-        return cheap_bound(topology, at(chosen)).mbps
-
-    tried: dict[tuple[int, ...], float] = {}
-
-    def options(chosen: list[int]) -> list[tuple[float, int]]:
-        """Return (rate with one more parameter server in it, group) for each group that has room, the best first.
-
-        Among equals, the group with the fewest parameter servers comes first.
-        """
-        found = []
-        for group, servers in enumerate(alike):
-            if chosen.count(group) < len(servers):
-                key = tuple(sorted([*chosen, group]))
-                if key not in tried:
-                    tried[key] = worth(list(key))
-                found.append((tried[key], -chosen.count(group), -group))
-        return [(mbps, -group) for mbps, _, group in sorted(found, reverse=True)]
-
-    chosen: list[int] = []
-    for _ in range(count):
-        chosen.append(options(chosen)[0][1])
-    best = tried[tuple(sorted(chosen))]
-    moved = True
-    while moved and not deadline().passed():
-        moved = False
-        for i in range(count):
-            rest = [*chosen[:i], *chosen[i + 1 :]]
-            mbps, group = options(rest)[0]
-            if mbps > best * BETTER:
-                chosen, best, moved = [*rest, group], mbps, True
+    search = _Search(topology, job, alike)
+    first = tuple(sorted(search.search(count)))
     least = placement_bound(topology, job, on_workers)
-    full = sorted((key for key in tried if len(key) == count), key=lambda key: -tried[key])[:PLANNED]
-    first = tuple(sorted(chosen))
-    candidates = [at(list(key)) for key in dict.fromkeys([first, *full])]
+    full = sorted((key for key in search.tried if len(key) == count), key=lambda key: -search.tried[key])[:PLANNED]
+    candidates = [search.at(key) for key in dict.fromkeys([first, *full])]
     plans: list[Plan] = []
     for candidate in [*candidates, job]:
         try:

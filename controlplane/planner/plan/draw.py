@@ -7,6 +7,7 @@ trees' numbers. Beside a root: the trees to which workers send directly.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,37 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
     """Writes a PNG (or what the name's ending says)."""
     place = positions(topology)
     figure, axes = plt.subplots(figsize=(max(8.0, 0.22 * len(topology.servers)), 6.0), constrained_layout=True)
+    lines = _links(evaluation, topology, place)
+    axes.add_collection(lines)
+    figure.colorbar(lines, ax=axes, label="link load / residual bandwidth", shrink=0.8)
+    colours = {root: plt.get_cmap("tab10")(i % 10) for i, root in enumerate(plan.job.parameter_servers)}
+    _draw_nodes(axes, plan, topology, place, colours)
+    legend = [Line2D([], [], marker="s", linestyle="", color=c, label=f"root {root}") for root, c in colours.items()]
+    legend.append(Line2D([], [], marker="o", linestyle="", color="grey", label="adds (size: share; numbers: trees)"))
+    legend.append(Line2D([], [], marker="v", linestyle="", color="dimgrey", label="worker"))
+    legend.append(_draw_bottleneck(axes, evaluation, place))
+    axes.legend(handles=legend, loc="upper left", fontsize=7, ncols=2)
+    axes.set_title(
+        f"{plan.strategy} on {topology.name}: {evaluation.rate_mbps:.4g} Mbit/s, "
+        f"{100 * evaluation.gap:.1f} % below the bound of {evaluation.bound_mbps:.4g}, {len(plan.trees)} trees"
+    )
+    top = max(y for _, y in place.values())
+    axes.set_ylim(-0.4, top + 0.9)
+    axes.set_xlim(-0.02, 1.02)
+    axes.axis("off")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+Place = Mapping[str, tuple[float, float]]
+"""Where each node is drawn."""
+
+
+def _links(evaluation: Evaluation, topology: Topology, place: Place) -> LineCollection:
+    """Every link in both directions, coloured by its load. They lie a little apart, each to its own right."""
     utilisation = {load.name: load.utilisation for load in evaluation.loads if load.kind in ("link", "nic")}
     segments, values = [], []
     for u, v in topology.links:
-        # The two directions lie a little apart, each to its own right.
         (x0, y0), (x1, y1) = place[u], place[v]
         right, down = (y1 - y0), (x1 - x0)
         length = math.hypot(right, down) or 1.0
@@ -58,11 +86,11 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
     lines = LineCollection(segments, cmap="viridis_r", linewidths=1.4)
     lines.set_array(values)
     lines.set_clim(0, 1)
-    axes.add_collection(lines)
-    figure.colorbar(lines, ax=axes, label="link load / residual bandwidth", shrink=0.8)
+    return lines
 
-    style: dict[str, Any]
-    colours = {root: plt.get_cmap("tab10")(i % 10) for i, root in enumerate(plan.job.parameter_servers)}
+
+def _parts(plan: Plan) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
+    """By switch that adds, the share of each root; by node, the trees that it adds for, or gets directly."""
     shares: dict[str, dict[str, float]] = {}
     numbers: dict[str, list[str]] = {}
     for number, tree in enumerate(plan.trees):
@@ -72,7 +100,14 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
             numbers.setdefault(point, []).append(str(number))
             owners = shares.setdefault(point, {})
             owners[tree.root] = owners.get(tree.root, 0.0) + tree.share
+    return shares, numbers
+
+
+def _draw_nodes(axes: Any, plan: Plan, topology: Topology, place: Place, colours: Mapping[str, Any]) -> None:
+    shares, numbers = _parts(plan)
     workers = set(plan.job.workers)
+    named: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "bbox": LABEL}
+    style: dict[str, Any]
     for node, (x, y) in place.items():
         if node in colours:
             style = {"marker": "s", "color": colours[node], "s": 90}
@@ -87,7 +122,6 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
         axes.scatter([x], [y], zorder=3, edgecolors="black", linewidths=0.5, **style)
         radius = math.sqrt(style["s"]) / 2
         side = (0.0, -radius - 9) if y == 0 else (0.0, radius + 2)
-        named: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "bbox": LABEL}
         axes.annotate(node, (x, y), xytext=side, fontsize=6, zorder=5, **named)
         if node in numbers:
             mine = numbers[node]
@@ -96,30 +130,18 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
             if node in colours:
                 text, below = f"direct: {text}", (0.0, -radius - 18)
             axes.annotate(text, (x, y), xytext=below, fontsize=5, color="saddlebrown", zorder=5, **named)
+
+
+def _draw_bottleneck(axes: Any, evaluation: Evaluation, place: Place) -> Line2D:
+    """Marks what is full; its line in the legend."""
     full = evaluation.bottleneck
     if "->" in full.name:
         u, v = full.name.split("->")
         axes.plot([place[u][0], place[v][0]], [place[u][1], place[v][1]], color="red", linewidth=5, alpha=0.5, zorder=2)
-        mark = Line2D([], [], color="red", linewidth=3, alpha=0.5, label=f"bottleneck: link {full.name}")
-    elif full.name not in place:  # a tree whose window is full: it is no one place
-        mark = Line2D([], [], linestyle="", label=f"bottleneck: {full.kind.replace('_', ' ')} {full.name}")
-    else:
-        x, y = place[full.name]
-        axes.scatter([x], [y], s=max(500, 2 * MOST_AREA), facecolors="none", edgecolors="red", linewidths=2.5, zorder=4)
-        ring = {"marker": "o", "linestyle": "", "markerfacecolor": "none", "markeredgecolor": "red"}
-        mark = Line2D([], [], markeredgewidth=2, label=f"bottleneck: {full.name}", **ring)  # type: ignore[arg-type]
-    legend = [Line2D([], [], marker="s", linestyle="", color=c, label=f"root {root}") for root, c in colours.items()]
-    legend.append(Line2D([], [], marker="o", linestyle="", color="grey", label="adds (size: share; numbers: trees)"))
-    legend.append(Line2D([], [], marker="v", linestyle="", color="dimgrey", label="worker"))
-    legend.append(mark)
-    axes.legend(handles=legend, loc="upper left", fontsize=7, ncols=2)
-    axes.set_title(
-        f"{plan.strategy} on {topology.name}: {evaluation.rate_mbps:.4g} Mbit/s, "
-        f"{100 * evaluation.gap:.1f} % below the bound of {evaluation.bound_mbps:.4g}, {len(plan.trees)} trees"
-    )
-    top = max(y for _, y in place.values())
-    axes.set_ylim(-0.4, top + 0.9)
-    axes.set_xlim(-0.02, 1.02)
-    axes.axis("off")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+        return Line2D([], [], color="red", linewidth=3, alpha=0.5, label=f"bottleneck: link {full.name}")
+    if full.name not in place:  # a tree whose window is full: it is no one place
+        return Line2D([], [], linestyle="", label=f"bottleneck: {full.kind.replace('_', ' ')} {full.name}")
+    x, y = place[full.name]
+    axes.scatter([x], [y], s=max(500, 2 * MOST_AREA), facecolors="none", edgecolors="red", linewidths=2.5, zorder=4)
+    ring = {"marker": "o", "linestyle": "", "markerfacecolor": "none", "markeredgecolor": "red"}
+    return Line2D([], [], markeredgewidth=2, label=f"bottleneck: {full.name}", **ring)  # type: ignore[arg-type]

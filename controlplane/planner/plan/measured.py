@@ -47,14 +47,14 @@ def with_measured(topology: Topology, measured_ms: Mapping[str, float]) -> Topol
 
 
 def load_measured(path: str | Path) -> dict[str, float]:
-    """Of `python -m controlplane.controller status --json`, by server, ms. Raises ValueError."""
+    """Of `inart status --json`, by server, ms. Raises ValueError."""
     try:
         agents = json.loads(Path(path).read_text())["agents"]
         found = {str(agent["node"]): float(agent["host_ms"]) for agent in agents if agent.get("host_ms") is not None}
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path}: not what `python -m controlplane.controller status --json` prints") from None
+        raise ValueError(f"{path}: not what `inart status --json` prints") from None
     if not found:
         raise ValueError(f"{path}: no agent has measured a round trip yet; let the job reduce something first")
     return found

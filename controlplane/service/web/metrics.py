@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
+from controlplane.service.measure import Reading
 from controlplane.service.snapshot import Snapshots
 
 RESENDS = ("resent", "duplicates", "malformed", "kernel_drops", "send_errors")
@@ -24,60 +25,10 @@ class Collector:
     def collect(self) -> Iterator[Any]:
         """Prometheus's metric families."""
         now = self._snapshots.take()
-        jobs, links = now["jobs"], now["links"]
-        switches = [node for node in now["nodes"] if node["kind"] == "switch"]
-        yield _gauge("jobs", "Jobs on the network.", (), [((), len(jobs))])
-        of_job = [((job["name"],), job) for job in jobs]
-        for name, text, value in (
-            ("planned_mbps", "Planned sending rate of each worker, Mbit/s.", lambda job: job["planned_mbps"]),
-            ("measured_mbps", "What a worker sends on average, Mbit/s.", lambda job: job["measured_mbps"]),
-            ("running", "1 while all agents are there.", lambda job: job["state"] == "running"),
-            ("agents", "Agents that the job has.", lambda job: len(job["agents"])),
-            ("agents_missing", "Agents that have not joined.", lambda job: len(job["missing"])),
-            ("epoch", "The job's epoch.", lambda job: job["epoch"]),
-            ("plan_version", "Version of the plan.", lambda job: job["version"]),
-            ("bottleneck_ratio", "Planned load over capacity where it is fullest.", lambda job: job["bottleneck"]["used"]),  # noqa: E501
-        ):  # fmt: skip
-            yield _gauge(f"job_{name}", text, ("job",), [(labels, value(job)) for labels, job in of_job])
-        trees = [((job["name"], str(tree["tree"]), tree["root"]), tree) for job in jobs for tree in job["trees"]]
-        for name, text in (
-            ("planned_mbps", "Planned rate of a worker on a tree, Mbit/s."),
-            ("measured_mbps", "What a worker sends on a tree on average, Mbit/s."),
-            ("waiting_seconds", "How long a tree's oldest chunk has lacked a worker."),
-        ):
-            yield _gauge(
-                f"tree_{name}", text, ("job", "tree", "root"), [(labels, tree[name]) for labels, tree in trees]
-            )
-        ends = [((link["from"], link["to"]), link) for link in links]
-        for name, text in (
-            ("bandwidth_mbps", "A link's bandwidth, Mbit/s."),
-            ("planned_mbps", "Planned load of a link, Mbit/s."),
-            ("measured_mbps", "Aggregation traffic on a link, Mbit/s."),
-        ):
-            yield _gauge(f"link_{name}", text, ("from", "to"), [(labels, link[name]) for labels, link in ends])
-        reading = self._snapshots.measurements.read()
-        yield _counter("link_bytes", "Aggregation traffic on a link.", ("from", "to"), [
-            (link, sum(flow.total for flow in flows.values())) for link, flows in reading.links.items()
-        ])  # fmt: skip
-        of_switch = [((node["name"],), node) for node in switches]
-        for name, text, value in (
-            ("connected", "1 while the switch answers.", lambda node: node["state"] == "connected"),
-            ("slots_used", "Aggregation slots that jobs have.", lambda node: node["slots_used"]),
-            ("slots", "Aggregation slots that there are.", lambda node: node["slots"]),
-            ("labels", "Label entries of jobs.", lambda node: node["labels"]),
-            ("planned_mbps", "Planned aggregation, Mbit/s of input.", lambda node: node["planned_mbps"]),
-        ):
-            yield _gauge(f"switch_{name}", text, ("switch",), [(labels, value(node)) for labels, node in of_switch])
-        yield _counter("switch_refills", "How often a switch was filled again.", ("switch",), [
-            (labels, node["refills"]) for labels, node in of_switch
-        ])  # fmt: skip
-        yield _counter("verdicts", "Packets by what the switch decided.", ("switch", "verdict"), [
-            ((node["name"], verdict), count) for node in switches for verdict, count in node["verdicts"].items()
-        ])  # fmt: skip
-        agents = [((job["name"], node), agent["statistics"]) for job in jobs for node, agent in job["agents"].items()]
-        for name in RESENDS:
-            rows = [(labels, numbers[name]) for labels, numbers in agents if name in numbers]
-            yield _counter(f"agent_{name}", f"An agent's {name.replace('_', ' ')}.", ("job", "node"), rows)
+        yield from _of_jobs(now["jobs"])
+        yield from _of_links(now["links"], self._snapshots.measurements.read())
+        yield from _of_switches([node for node in now["nodes"] if node["kind"] == "switch"])
+        yield from _of_agents(now["jobs"])
         yield _counter("events", "Events of the log.", (), [((), self._snapshots.log.count)])
         yield _gauge("kept_off", "1 for what no plan uses.", ("name", "why"), [
             ((name, why), 1) for name, why in now["without"].items()
@@ -88,7 +39,71 @@ class Collector:
 
 
 Rows = Sequence[tuple[Sequence[str], float]]
+Object = Mapping[str, Any]
+"""Of a snapshot."""
 
+
+def _of_jobs(jobs: Sequence[Object]) -> Iterator[Any]:
+    yield _gauge("jobs", "Jobs on the network.", (), [((), len(jobs))])
+    of_job = [((job["name"],), job) for job in jobs]
+    for name, text, value in (
+        ("planned_mbps", "Planned sending rate of each worker, Mbit/s.", lambda job: job["planned_mbps"]),
+        ("measured_mbps", "What a worker sends on average, Mbit/s.", lambda job: job["measured_mbps"]),
+        ("running", "1 while all agents are there.", lambda job: job["state"] == "running"),
+        ("agents", "Agents that the job has.", lambda job: len(job["agents"])),
+        ("agents_missing", "Agents that have not joined.", lambda job: len(job["missing"])),
+        ("epoch", "The job's epoch.", lambda job: job["epoch"]),
+        ("plan_version", "Version of the plan.", lambda job: job["version"]),
+        ("bottleneck_ratio", "Planned load over capacity where it is fullest.", lambda job: job["bottleneck"]["used"]),
+    ):  # fmt: skip
+        yield _gauge(f"job_{name}", text, ("job",), [(labels, value(job)) for labels, job in of_job])
+    trees = [((job["name"], str(tree["tree"]), tree["root"]), tree) for job in jobs for tree in job["trees"]]
+    for name, text in (
+        ("planned_mbps", "Planned rate of a worker on a tree, Mbit/s."),
+        ("measured_mbps", "What a worker sends on a tree on average, Mbit/s."),
+        ("waiting_seconds", "How long a tree's oldest chunk has lacked a worker."),
+    ):
+        yield _gauge(
+            f"tree_{name}", text, ("job", "tree", "root"), [(labels, tree[name]) for labels, tree in trees]
+        )
+
+
+def _of_links(links: Sequence[Object], reading: Reading) -> Iterator[Any]:
+    ends = [((link["from"], link["to"]), link) for link in links]
+    for name, text in (
+        ("bandwidth_mbps", "A link's bandwidth, Mbit/s."),
+        ("planned_mbps", "Planned load of a link, Mbit/s."),
+        ("measured_mbps", "Aggregation traffic on a link, Mbit/s."),
+    ):
+        yield _gauge(f"link_{name}", text, ("from", "to"), [(labels, link[name]) for labels, link in ends])
+    yield _counter("link_bytes", "Aggregation traffic on a link.", ("from", "to"), [
+        (link, sum(flow.total for flow in flows.values())) for link, flows in reading.links.items()
+    ])  # fmt: skip
+
+
+def _of_switches(switches: Sequence[Object]) -> Iterator[Any]:
+    of_switch = [((node["name"],), node) for node in switches]
+    for name, text, value in (
+        ("connected", "1 while the switch answers.", lambda node: node["state"] == "connected"),
+        ("slots_used", "Aggregation slots that jobs have.", lambda node: node["slots_used"]),
+        ("slots", "Aggregation slots that there are.", lambda node: node["slots"]),
+        ("labels", "Label entries of jobs.", lambda node: node["labels"]),
+        ("planned_mbps", "Planned aggregation, Mbit/s of input.", lambda node: node["planned_mbps"]),
+    ):
+        yield _gauge(f"switch_{name}", text, ("switch",), [(labels, value(node)) for labels, node in of_switch])
+    yield _counter("switch_refills", "How often a switch was filled again.", ("switch",), [
+        (labels, node["refills"]) for labels, node in of_switch
+    ])  # fmt: skip
+    yield _counter("verdicts", "Packets by what the switch decided.", ("switch", "verdict"), [
+        ((node["name"], verdict), count) for node in switches for verdict, count in node["verdicts"].items()
+    ])  # fmt: skip
+
+
+def _of_agents(jobs: Sequence[Object]) -> Iterator[Any]:
+    agents = [((job["name"], node), agent["statistics"]) for job in jobs for node, agent in job["agents"].items()]
+    for name in RESENDS:
+        rows = [(labels, numbers[name]) for labels, numbers in agents if name in numbers]
+        yield _counter(f"agent_{name}", f"An agent's {name.replace('_', ' ')}.", ("job", "node"), rows)
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
     family = GaugeMetricFamily(f"inart_{name}", text, labels=labels)

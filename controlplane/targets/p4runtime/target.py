@@ -87,7 +87,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
                 raise TargetError(str(error)) from None
             raise NotPrimary(
                 f"switch {self.name} ({self.address}, device {self.device_id}) has a controller that lives: tell that "
-                "one (python -m controlplane.controller job add, remove), end it, or take over with --take-over"
+                "one (inart job add, remove), end it, or take over with --take-over"
             ) from None
 
     def load_pipeline(self) -> bool:

@@ -6,9 +6,10 @@ in units of the bound. Its rows' slips and how they are read are listed in docs/
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyomo.environ as pyo
 
@@ -74,23 +75,36 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
         raise NotInTime(f"exact: no plan within {seconds:.3g} s", outcome.bound)
     if total <= NEGLIGIBLE:
         raise Infeasible("exact: no rate above 0 is possible, capacities are too small")
-    trees = []
-    for s in roots:
-        if rates[s] <= NEGLIGIBLE * total:
-            continue
-        assignments = []
-        for w in workers:
-            point, path = max(enumerate(options[s, w]), key=lambda option: m.q[s, w, option[0]].value)[1]
-            assignments.append(Assignment(w, point, path))
-        relays = []
-        for v in dict.fromkeys(a.point for a in assignments if a.point != s):
-            path = max(enumerate(onwards[v, s]), key=lambda option: m.q_sum[s, v, option[0]].value)[1]
-            relays.append(Relay(v, s, path))
-        edges = [(u, v) for root, u, v in returned if root == s and m.back[s, u, v].value > 0.5]
-        trees.append(Tree(s, rates[s] / total, tuple(assignments), tuple(relays), _pruned(s, edges, workers)))
+    model = _Solved(m, options, onwards, returned)
+    trees = [_tree(model, s, rates[s] / total, workers) for s in roots if rates[s] > NEGLIGIBLE * total]
     plan = finish(topology, job, "exact", trees, seed)
     proven = largest if outcome.bound is None else min(largest, outcome.bound * largest)
     return replace(plan, proven_mbps=max(proven, plan.rate_mbps))
+
+
+class _Solved(NamedTuple):
+    """The model, solved. options: by root and worker, (point, path to it). onwards: paths, by point and root. returned:
+    (root, u, v): the links that results of each root may take."""
+
+    m: Any
+    options: Mapping[tuple[str, str], Sequence[tuple[str, Path]]]
+    onwards: Mapping[tuple[str, str], Sequence[Path]]
+    returned: Iterable[tuple[str, str, str]]
+
+
+def _tree(model: _Solved, s: str, share: float, workers: tuple[str, ...]) -> Tree:
+    """A root's tree as the solved model has it."""
+    m, options, onwards, returned = model
+    assignments = []
+    for w in workers:
+        point, path = max(enumerate(options[s, w]), key=lambda option: m.q[s, w, option[0]].value)[1]
+        assignments.append(Assignment(w, point, path))
+    relays = []
+    for v in dict.fromkeys(a.point for a in assignments if a.point != s):
+        path = max(enumerate(onwards[v, s]), key=lambda option: m.q_sum[s, v, option[0]].value)[1]
+        relays.append(Relay(v, s, path))
+    edges = [(u, v) for root, u, v in returned if root == s and m.back[s, u, v].value > 0.5]
+    return Tree(s, share, tuple(assignments), tuple(relays), _pruned(s, edges, workers))
 
 
 def network_is_connected(network: Network, job: Job, switches: list[str]) -> bool:

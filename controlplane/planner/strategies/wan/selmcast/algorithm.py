@@ -244,19 +244,11 @@ class Unproven(WanError):
         self.selection, self.bound = selection, bound
 
 
-def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
-    """Model (12) by lexicographic optimisation: the least t, then the most receivers at that t.
-
-    Raises Unproven when the limit (s, for each of the two) comes before the proof of either, WanError when it comes
-    before any solution.
-    """
+def _model(task: Instance, pairs: Sequence[tuple[int, int]], scale: float) -> Program:
+    """Model (12): a column for each pair (who sends to whom), and the time t, divided by `scale`, as the last one."""
     n = task.n
-    if not task.download.any():
-        return task.must.copy()  # an instance in which nobody receives, and nobody has to
-    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
     index = {pair: k for k, pair in enumerate(pairs)}
     total = len(pairs)
-    scale = float(task.volumes.max() / task.download[task.download > 0].max())  # HiGHS's tolerances are absolute
     program = Program("SelMcast's model (12)", gap=1e-9)
     program.add_columns(np.zeros(total), [float(task.must[pair]) for pair in pairs], 1.0, whole=np.ones(total))
     program.add_columns([1.0])  # t
@@ -278,6 +270,22 @@ def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
         largest = float(task.volumes.max())
         column = [(index[k, i], -task.volumes[k] / largest) for k in range(n) if k != i]
         add([(total, task.download[i] * scale / largest), *column], 0)
+    return program
+
+
+def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
+    """Model (12) by lexicographic optimisation: the least t, then the most receivers at that t.
+
+    Raises Unproven when the limit (s, for each of the two) comes before the proof of either, WanError when it comes
+    before any solution.
+    """
+    n = task.n
+    if not task.download.any():
+        return task.must.copy()  # an instance in which nobody receives, and nobody has to
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    total = len(pairs)
+    scale = float(task.volumes.max() / task.download[task.download > 0].max())  # HiGHS's tolerances are absolute
+    program = _model(task, pairs, scale)
 
     def selection(values: Reals) -> Bools:
         x = np.zeros((n, n), bool)

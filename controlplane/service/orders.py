@@ -1,0 +1,139 @@
+"""An operator's order to plan again: what is kept off from now on, or no more, and what is known of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.planner.topology import Topology
+from controlplane.service.core.disabled import Why
+from controlplane.service.core.parts import Ordered
+from controlplane.service.residual import without
+from controlplane.service.running import JobsError, RunningJob
+from controlplane.service.update import Update, UpdateError
+
+if TYPE_CHECKING:
+    from controlplane.service.network import Network
+
+ORDER_SECONDS = 30.0
+"""How long an operator's order waits for a change of the job's plan that is under way: on a busy machine a plan takes
+seconds, and an order that is refused for that is given again."""
+
+
+@dataclass(frozen=True)
+class Replan:
+    """Plan a job again for the network's present state, and change over.
+
+    name: the job's; "": the only one, or all where something is kept off or no more. given: the present state (None:
+    that of the last plan). changes: to it (`apply_changes`). off, restored: switches, links ("V1-V2") and parameter
+    servers that are kept off from now on, or no more; that holds for all jobs, and what runs is led around them first.
+    strategy: None: that of the running plan. dry_run: plan only.
+    """
+
+    name: str = ""
+    given: Topology | None = None
+    changes: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    strategy: str | None = None
+    dry_run: bool = False
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether anything is kept off from now on, or no more."""
+        return not self.dry_run and bool(self.off or self.restored)
+
+    @property
+    def all_the_same(self) -> str:
+        """What holds although no plan was changed, for the end of an error."""
+        if self.dry_run:
+            return ""
+        if self.off:
+            return f"; {', '.join(self.off)} kept off all the same, until --with {self.off[0]}"
+        return f"; {', '.join(self.restored)} can be used again all the same" if self.restored else ""
+
+
+def replan(network: Network, order: Replan) -> Update:
+    """Carry an order out; the first change of plan that there was. Raises JobsError, UpdateError, TopologyError and
+    what planning raises."""
+    jobs = list(network.jobs)
+    if order.name or len(jobs) == 1 or not (order.off or order.restored):
+        concerned = [network.jobs.get(order.name)]
+    else:
+        concerned = network.replanning.worst_first(jobs)
+    with network.state.lock:
+        later = _kept_off(network, order, jobs)
+        bases = {
+            job.name: job.updater.state(
+                order.given or network.state.bases.get(job.name, network.topology), order.changes
+            )
+            for job in concerned
+        }
+        if order.takes_effect:
+            network.failover.take(Ordered(order.off, order.restored))
+            for job in jobs:
+                job.use_again(order.restored)
+    if order.takes_effect:
+        network.changed()  # remembered before anything else, whatever becomes of the plans
+        if order.off:
+            network.failover.lead_around()
+    made = _plan(network, order, concerned, bases, later)
+    network.changed()
+    if len(jobs) > 1 and order.takes_effect:
+        # Each has taken what the others left of what is there now; some were only led around.
+        network.replanning.soon()
+    if not made:
+        raise JobsError(f"there is no job{order.all_the_same}")
+    return next((update for update in made if update.changed), made[0])
+
+
+def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Mapping[str, Why]:
+    """What is kept off with this order. Raises JobsError, JobError, TopologyError where it cannot be followed: before
+    anything is changed for anybody."""
+    for job in jobs:
+        whole = job.updater.job
+        if not whole.may_lose_workers and (needed := {*order.off} & {*whole.workers}):
+            raise JobsError(
+                f"{min(needed)} is a worker of job {job.name}, which waits for each of its workers (one that may lose "
+                "some has at_least= among its words)"
+            )
+    there = network.state.kept_off
+    wrong = [name for name in order.restored if name not in there]
+    if wrong:
+        raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(there) or 'nothing'}")
+    kept = {name: why for name, why in network.state.off.items() if name not in order.restored}
+    later = kept | dict.fromkeys(order.off, Why.OPERATOR)
+    without(network.topology, later)
+    for job in jobs:
+        gone = {node for node in (*later, *job.without) if node not in order.restored}
+        job.updater.job.among([node for node in network.topology.servers if node not in gone])
+    return later
+
+
+def _plan(
+    network: Network,
+    order: Replan,
+    jobs: Iterable[RunningJob],
+    bases: Mapping[str, Topology],
+    off: Mapping[str, Why],
+) -> list[Update]:
+    """Plan these jobs again, one after the other. Raises as `replan`."""
+    passing = bool(order.off or order.restored) and not (order.changes or order.given or order.strategy)
+    made = []
+    for job in jobs:
+        state = network.state.at(bases[job.name], {*off, *job.without})
+        most = network.replanning.most_of(job) if passing else None
+        try:
+            update = job.updater.update(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
+        except Exception as error:
+            if order.takes_effect:
+                network.replanning.soon()  # that holds from now on, whatever became of the plans
+            if order.off and not order.dry_run and isinstance(error, UpdateError | ValueError):
+                raise UpdateError(f"{error}{order.all_the_same}") from error
+            raise
+        made.append(update)
+        if not order.dry_run:
+            with network.state.lock:
+                network.state.bases[job.name] = bases[job.name]
+    return made
