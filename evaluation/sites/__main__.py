@@ -25,7 +25,7 @@ from evaluation.sites.training import OPTIMISERS, Lesson
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import make_coordinator
 from topologies.load import LoadMonitor
-from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, network_named, scaled
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 READY_SECONDS = 180.0
@@ -66,7 +66,7 @@ class Emulated:
     """The sites of one emulated network, in which systems train one after the other."""
 
     def __init__(self, network: str, arguments: argparse.Namespace) -> None:
-        whole = NETWORKS[network](arguments.seed)
+        whole = network_named(network, arguments.seed)
         part = whole.subgraph(list(whole)[: arguments.sites or len(whole)]).copy()
         graph, factor = scaled(part, arguments.total_mbps)
         self.network, self.arguments, self.topology = network, arguments, emulated(graph, arguments.delay_ms)
@@ -199,7 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
+    parser.add_argument("--network", nargs="+", default=["netstorm"], metavar="NAME",
+                        help=f"of {', '.join(NETWORKS)}, or a file, as `topologies run --wan` takes")  # fmt: skip
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["diloco", "gloo"])
     parser.add_argument("--sites", type=int, metavar="N", help="only the network's first N (default: all)")
     parser.add_argument("--target", type=float, default=2.8, help="loss, nats a byte (default %(default)s)")

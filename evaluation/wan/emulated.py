@@ -22,6 +22,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
 from controlplane.planner.strategies.wan.policy import FollowPlan, Policy
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
@@ -33,15 +34,21 @@ from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.core.framing import segment_bytes
-from overlay.core.systems import planned
+from overlay.core.systems import maker, planned
 from overlay.core.tcp import MOST_CONNECTIONS, Connections
 from overlay.net.coordinator import Coordinator
 from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled, window_bytes
 
-STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
+STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro", "apsp", "crew", "wan")
+ADAPTIVE = ("netstorm-pro",)
+"""Of these not a plan is run but the system, which measures the network and plans again."""
+
 ROUND_SECONDS = 300.0
+PROBE_VALUES = 256
+"""Chunks of at least so many values tell a rate."""
+
 DRAWS = 5
 """Number of simulations where packets are lost; each draws other losses."""
 
@@ -116,6 +123,7 @@ class Site(Wan):
             self.emulation.controller_host,
             log=lambda line: None,
             finished=finished,
+            probe_values=PROBE_VALUES if isinstance(policy, NetStorm) else None,
         ) as coordinator:
             host, port = coordinator.address
             load = LoadMonitor(self.emulation)
@@ -160,17 +168,26 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
             planned, topology=planned_on, job=job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
             loss=0.0 if arguments.as_if_lossless else arguments.loss, connections=connections,
         )  # fmt: skip
-        plans = {name: plan_of(name) for name in arguments.strategies}
+        makers: dict[str, Callable[[], Policy]] = {}
+        trees: dict[str, int] = {}
+        for name in arguments.strategies:
+            if name in ADAPTIVE:
+                system = makers[name] = maker(name, graph, values, p=0, chunk=arguments.chunk, seed=arguments.seed)
+                trees[name] = len(getattr(system(), "trees", ()))
+            else:
+                plan = plan_of(name)
+                makers[name] = partial(policy_of, plan, planned_on, arguments.chunk, arguments.window)
+                trees[name] = len(plan.trees)
         bound = wan(planned_on, job).proven_mbps or float("nan")  # payload over the links' rates
         with Site(topology, arguments.loss, arguments.seed, mtu=arguments.mtu) as site:
-            for name, plan in plans.items():
-                make = partial(policy_of, plan, planned_on, arguments.chunk, arguments.window)
+            for name, make in makers.items():
                 simulated: list[float] = []
                 for draw in range(DRAWS if arguments.loss else 1):
                     Simulation(
                         make(), topology, values, connections=connections.least, most_connections=connections.most,
                         loss=arguments.loss, seed=draw, mtu=arguments.mtu, finished=partial(_append, simulated),
                         window_bytes=window_bytes(topology, arguments.mtu, arguments.loss),
+                        probe_values=PROBE_VALUES if name in ADAPTIVE else None,
                     ).run(arguments.rounds)  # fmt: skip
                 seconds, error, idle = site.run(make(), values, arguments.rounds, connections, apart=arguments.apart)
                 found.append(
@@ -182,7 +199,7 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                         median(simulated),
                         values * 32e-6 / bound,
                         values * 4e-6,
-                        len(plan.trees),
+                        trees[name],
                         error,
                         idle,
                         tuple(seconds),

@@ -32,7 +32,7 @@ from overlay.core.tcp import ONE_OR_MORE, Connections, with_tcp_rates
 
 PAPERS = {  # paper -> its baselines, and its own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
-    "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
+    "netstorm": ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro"),
     "crew": ("a2a", "opr", "crew-early", "crew"),
     "selmcast": (
         "orpheus-bsp",
@@ -47,11 +47,12 @@ PAPERS = {  # paper -> its baselines, and its own system last
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
 SELECTABLE = (
-    "apsp", "netstorm", "tsengine", "crew", "crew-early", "opr", "a2a", "orpheus-bsp", "selmcast-bsp", "orpheus",
-    "selmcast",
+    "apsp", "netstorm", "netstorm-pro", "tsengine", "crew", "crew-early", "opr", "a2a", "orpheus-bsp", "selmcast-bsp",
+    "orpheus", "selmcast",
 )  # fmt: skip
 """The systems of `overlay coordinator --system`. They adapt to what agents measure and to which agents are ready, on
-any network with one agent a site."""
+any network with one agent a site. netstorm-pro is NetStorm with auxiliary paths, as its paper has it; netstorm is
+without them (the paper's "std")."""
 
 BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
 COPIED_HEADROOM = 0.12
@@ -157,11 +158,11 @@ def make(
         elif name == "apsp-connected":
             root = most_connected(named)[0]
         return Apsp(named, seed=seed, root=root, change=None if root else 0.05, chunk_values=chunk)
-    if name in ("netstorm", "tsengine"):
+    if name in ("netstorm", "netstorm-pro", "tsengine"):
         return NetStorm(
             named,
-            topology="FAPT" if name == "netstorm" else "MST",
-            auxiliary=False,
+            topology="MST" if name == "tsengine" else "FAPT",
+            auxiliary=name == "netstorm-pro",
             update=update,
             chunk_values=chunk,
         )

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 REMIND_SECONDS = 10.0
 """Agents whose submissions have waited this long are told which agents are missing, for their logs."""
 
+HTTP_ANSWER = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n"
+
 ANYWHERE = ("", "0.0.0.0", "::")
 """Hosts of agents that listen at all addresses: others reach such an agent at the address that it connects from."""
 
@@ -54,6 +56,10 @@ class Desk(Protocol):
 
     def status(self) -> dict[str, Any]:
         """What there is to know, for people."""
+        ...
+
+    def metrics(self) -> str:
+        """The same in Prometheus' text format."""
         ...
 
 
@@ -195,6 +201,9 @@ class Coordinator:
         ended = "has left"
         try:
             while line := await reader.readline():
+                if member is None and line.startswith(b"GET /metrics") and self._desk is not None:
+                    writer.write(HTTP_ANSWER + self._desk.metrics().encode())
+                    break
                 message = json.loads(line)
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")

@@ -281,6 +281,28 @@ class SiteDesk:
 
     # --- for people ---
 
+    def metrics(self) -> str:
+        """For Prometheus: GET /metrics at the coordinator's address."""
+        now = self.status()
+        taking = sum(site["takes_part"] for site in now["sites"].values())
+        lines: list[str] = []
+
+        def gauge(name: str, words: str, values: Iterable[tuple[str, float]]) -> None:
+            lines.extend([f"# HELP inart_sites_{name} {words}", f"# TYPE inart_sites_{name} gauge"])
+            lines.extend(f"inart_sites_{name}{labels} {value:.9g}" for labels, value in values)
+
+        gauge("joined", "Sites that are connected.", [("", len(now["sites"]))])
+        gauge("active", "Sites that take part in the next round.", [("", taking)])
+        gauge("round", "The first round that is not done.", [("", now["round"])])
+        gauge("late", "Sites that a round under way waits for.", [("", len(now["waits_for"]))])
+        if now["last"]:
+            gauge("round_seconds", "Of the last round, on the network.", [("", now["last"]["seconds"])])
+        ends = [(f'{{from="{link["from"]}",to="{link["to"]}"}}', link) for link in now["links"]]
+        gauge("link_mbps", "Measured, of payload.", [(labels, link["mbps"]) for labels, link in ends])
+        gauge("round_trip_seconds", "Least that was seen.",
+              [(labels, link["round_trip_ms"] / 1000) for labels, link in ends])  # fmt: skip
+        return "\n".join(lines) + "\n"
+
     def status(self) -> dict[str, Any]:
         policy, network = self._policy, self.network
         sites = {

@@ -128,6 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
     """`inart site run`: checks that the coordinator answers, then runs the command with what `init` needs."""
     if not arguments.command:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
+    if any((arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token)):
+        raise OverlayError("the script takes its certificate from a folder: give --credentials DIR, no single files")
     ask(arguments)
     environment = dict(os.environ)
     environment[COORDINATOR] = "{}:{}".format(*arguments.coordinator)

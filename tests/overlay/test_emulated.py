@@ -6,6 +6,8 @@ import pytest
 
 from evaluation.wan.emulated import main
 from evaluation.wan.train import main as train
+from topologies.wan.networks import network_named
+from topologies.wan.run import main as run
 
 pytestmark = pytest.mark.namespaces
 
@@ -43,3 +45,22 @@ def test_sites_train_across_an_emulated_wan(capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert row["system"] == "wan" and row["rounds"] >= 1 and row["simulated_rounds"] >= 1
     assert 0 < row["final_accuracy"] <= 1 and sum(row["bytes"].values()) > 0 and row["per_round_s"]
+
+
+def test_a_network_of_ones_own_with_netstorm_as_published(tmp_path):
+    links = tmp_path / "net.json"
+    links.write_text('{"links": [["paris", "tokyo", 30, 20], ["tokyo", "austin", 40], ["austin", "paris", 25]]}')
+    report = tmp_path / "report.json"
+    words = ["--wan", str(links), "--system", "netstorm-pro", "--values", "20k", "--chunk", "512"]
+    assert run([*words, "--seconds", "3", "--output", str(report)]) == 0
+    found = json.loads(report.read_text())
+    assert found["wrong"] == 0 and found["tasks"] > 0 and len(found["agents"]) == 3
+
+
+def test_a_file_that_is_no_network_is_refused(tmp_path):
+    links = tmp_path / "net.json"
+    links.write_text('{"links": [["paris", "tokyo", 30], ["austin", "rome", 40]]}')
+    with pytest.raises(ValueError, match="all joined by links"):
+        network_named(str(links), 0)
+    with pytest.raises(ValueError, match=r"neither one of b4, .* nor a file"):
+        network_named("b5", 0)

@@ -5,6 +5,7 @@ wrong.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -119,6 +120,9 @@ def test_a_slow_site_is_not_waited_for_longer_than_patience_and_catches_up():
 
 
 def test_who_is_missing_is_said():
+    no_name = pytest.raises(OverlayError, match="is no name of a site")
+    with coordinating(1, probe_seconds=0) as (coordinator, _), no_name:
+        joined(coordinator, "two words")
     late = pytest.raises(Late, match="have not said whose state to take within 1 s; a joined")
     with coordinating(2, probe_seconds=0) as (coordinator, _), late:
         joined(coordinator, "a", timeout=1.0).agree(state(1), 0)
@@ -148,6 +152,17 @@ def test_sites_whose_states_differ_before_the_same_round_are_found():
         with pytest.raises(Behind), ThreadPoolExecutor(1) as pool:
             pool.submit(groups["c"].average, np.zeros(VALUES, np.float32), round=0).result(60)
         assert groups["c"].agree(state(77), 0).data[0] == 1
+
+
+def test_prometheus_is_told_how_far_the_sites_are():
+    with coordinating(2, probe_seconds=0.05) as (coordinator, _):
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        host, port = coordinator.address
+        with urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
+            said = answer.read().decode()
+    assert "\ninart_sites_joined 2\n" in said and "\ninart_sites_active 2\n" in said
+    assert "\ninart_sites_round 1\n" in said and 'inart_sites_link_mbps{from="a",to="b"} ' in said
 
 
 def test_few_bits_are_few_bytes():

@@ -43,7 +43,7 @@ def test_the_manuals_script_trains_at_two_sites_and_the_commands_say_what_is_the
         sites = {}
         for name in ("paris", "tokyo"):
             own = ["--credentials", str(secrets / "nodes" / name)]
-            command = ["site", "run", *where, "--site", name, "--listen", "127.0.0.1:0", *own]
+            command = ["site", "run", *where, "--site", name, *own]
             sites[name] = stack.enter_context(inart(*command, "--", sys.executable, str(script)))
             stack.callback(sites[name].kill)
         outputs = {name: process.communicate(timeout=120)[0] for name, process in sites.items()}

@@ -19,7 +19,7 @@ from overlay.core.systems import make
 from overlay.net.coordinator import Coordinator
 from overlay.net.replication import p4runtime
 from overlay.net.tls import Security
-from topologies.wan.networks import NETWORKS, emulated, scaled
+from topologies.wan.networks import emulated, network_named, scaled
 
 
 def say(**line: Any) -> None:
@@ -28,7 +28,7 @@ def say(**line: Any) -> None:
 
 def main() -> int:
     given = json.loads(sys.argv[1])
-    graph, _ = scaled(NETWORKS[given["network"]](given["seed"]), given["total_mbps"])
+    graph, _ = scaled(network_named(given["network"], given["seed"]), given["total_mbps"])
     policy = make(
         given["system"], graph, given["values"], p=given["p"], chunk=given["chunk"], seed=given["seed"], update=2.0,
         loss=given["loss"], delay_ms=given["delay_ms"],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 
 import networkx as nx
@@ -25,6 +27,32 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
     "aws": lambda seed: aws(),
     "netstorm": lambda seed: netstorm_draw(np.random.default_rng(seed)),
 }
+
+
+def network_named(name: str, seed: int) -> nx.DiGraph:
+    """One of NETWORKS, or that of a file: {"links": [["paris", "tokyo", 800, 600], ..]}, Mbit/s there and (where it
+    differs) back. Sites get numbers in the order in which they come. Raises ValueError for a file of another kind."""
+    if name in NETWORKS:
+        return NETWORKS[name](seed)
+    try:
+        links = [(str(u), str(v), float(there), float(back[0] if back else there))
+                 for u, v, there, *back in json.loads(Path(name).read_text())["links"]]  # fmt: skip
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        known = ", ".join(NETWORKS)
+        raise ValueError(
+            f'{name} is neither one of {known} nor a file {{"links": [[from, to, Mbit/s, Mbit/s back], ..]}}: {error!r}'
+        ) from None
+    numbers = {site: k for k, site in enumerate(dict.fromkeys(site for u, v, *_ in links for site in (u, v)))}
+    graph = nx.DiGraph(name=Path(name).stem)
+    graph.add_nodes_from(numbers.values())
+    for u, v, there, back in links:
+        graph.add_edge(numbers[u], numbers[v], mbps=there)
+        graph.add_edge(numbers[v], numbers[u], mbps=back)
+    if len(graph) < 2 or not nx.is_strongly_connected(graph) or min(d["mbps"] for *_, d in graph.edges(data=True)) <= 0:
+        raise ValueError(f"{name}: a network has two sites or more, all joined by links of more than 0 Mbit/s")
+    return graph
+
+
 TOTAL_MBPS = 400.0  # sum over all links, which two cores forward and add with time to spare
 HOST_MBPS = 1000.0
 WINDOW_SEGMENTS = 4

@@ -31,7 +31,7 @@ from topologies.emulation import EmulationError
 from topologies.faults import parse_fault
 from topologies.load import LoadMonitor
 from topologies.wan.changes import Changes
-from topologies.wan.networks import NETWORKS, Wan, emulated, redrawn, scaled
+from topologies.wan.networks import NETWORKS, Wan, emulated, network_named, redrawn, scaled
 from topologies.wan.processes import Agents, Controllers
 from topologies.zygote import HostFailure, Zygote
 
@@ -42,7 +42,7 @@ AFTER_SECONDS = 60.0
 
 def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     """Do the run and return its report. Raises EmulationError."""
-    graph, factor = scaled(NETWORKS[arguments.wan](arguments.seed), arguments.total_mbps)
+    graph, factor = scaled(network_named(arguments.wan, arguments.seed), arguments.total_mbps)
     topology = emulated(graph, arguments.delay_ms)
     faults = [parse_fault(text, topology, ("controller",)) for text in arguments.fail]
     say(f"{arguments.wan}: {len(graph)} sites, rates times {factor:.3g}; {arguments.system}")
@@ -138,7 +138,9 @@ def main(argv: Sequence[str]) -> int:
     Exit status: 0 all well, 1 it could not run, 3 a result was wrong or nothing went on after failures.
     """
     parser = command_line.make("topologies", __doc__, "run --wan")
-    parser.add_argument("--wan", nargs="?", const="netstorm", choices=NETWORKS, help="the network (default: netstorm)")
+    parser.add_argument("--wan", nargs="?", const="netstorm", metavar="NETWORK",
+                        help=f"one of {', '.join(NETWORKS)}, or a file with the links of one's own, {{\"links\": "
+                        "[[from, to, Mbit/s, Mbit/s back], ..]} (default: netstorm)")  # fmt: skip
     parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
     parser.add_argument("--backup", action="store_true", help="a backup controller, which agents know")
@@ -157,6 +159,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--tls", action="store_true", help="controller and agents show certificates, made for this run")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
     arguments = parser.parse_args(argv)
+    try:
+        network_named(arguments.wan, arguments.seed)
+    except ValueError as error:
+        parser.error(str(error))
     say = stopwatch()
 
     def work() -> int:

@@ -15,6 +15,7 @@ one needs exactly the participants of the first; else the round is begun again.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -37,6 +38,7 @@ from controlplane.planner.strategies.wan.policy import (
 )
 from controlplane.planner.topology import Topology
 
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OPS: tuple[Op, ...] = ("sum", "maximum", "words")
 MOST_NAMES = 60_000
 """Names that may ever join one coordinator: agents are numbered with 16 bits."""
@@ -86,7 +88,6 @@ class SiteRounds:
         self._ready: dict[str, deque[Ready]] = {}
         self._since: float | None = None  # when the first submission came that waits now
         self._agreed: tuple[int, tuple[str, ...]] = (-1, ())  # round and participants of the last "maximum"
-        self.last: dict[str, Any] = {}  # of the last round that was done: for the status
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -97,6 +98,8 @@ class SiteRounds:
         """A site joins, of any name. Returns why it may not; None: it may."""
         if node in self._names:
             return None
+        if not NAME.fullmatch(node):
+            return f"{node[:80]!r} is no name of a site: 1 to 64 letters, digits, dots, dashes or underscores"
         if len(self._names) >= MOST_NAMES:
             return f"{MOST_NAMES} different names have joined already"
         self._names.append(node)
@@ -210,14 +213,14 @@ class SiteRounds:
                 continue
             if self.active - heads.keys() and not self._impatient(now):
                 break
-            orders += self._next(heads, now)
+            orders += self._next(heads)
         return orders
 
     def _impatient(self, now: float) -> bool:
         assert self._since is not None, "a submission waits"
         return self.patience is not None and now >= self._since + self.patience
 
-    def _next(self, heads: dict[str, Ready], now: float) -> list[Order]:
+    def _next(self, heads: dict[str, Ready]) -> list[Order]:
         """Uses up the first submissions of these sites, which are all for the same round: as a task, or given back."""
         participants = tuple(sorted(heads))
         self._since = None
@@ -239,7 +242,6 @@ class SiteRounds:
         except Exception as error:  # of whatever kind: a plan that fails must not end the job
             return [Reject(participants, f"no task can be made: {type(error).__name__}: {error}")]
         self.running[task.number] = task, set(task.participants)
-        self.last = {"task": task.number, "round": self.round, "sites": participants, "began": now}
         return [Start(task)]
 
     def _unequal(self, heads: dict[str, Ready]) -> str | None:
