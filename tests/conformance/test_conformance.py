@@ -71,7 +71,7 @@ def test_patterns() -> None:
 @pytest.mark.parametrize(
     "line", ["packet 0 1", "expect 0 xy", "add t k:1", "frobnicate 1", "mc_node_create 1", "setdefault t a(b)"]
 )
-def test_what_is_not_stf_is_refused(line: str) -> None:
+def test_text_that_is_not_stf_is_refused(line: str) -> None:
     with pytest.raises(stf.StfError, match="line 2"):
         stf.read_text(f"# a comment\n{line}", "line ")
 

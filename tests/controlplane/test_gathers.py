@@ -110,7 +110,7 @@ def test_without_room_for_their_labels_gathers_are_as_before():
         assert all(tree.gather_speed == 1 for tree in config.worker_trees)
 
 
-def test_the_word_and_the_field():
+def test_gathers_is_read_from_job_specs_and_files():
     job = parse_job("workers=4,ps=2,gathers=1", FAST)
     assert job.gathers and Job.from_json(job.to_json()) == job
     with pytest.raises(JobError, match="gathers must be 0 or 1, got 'yes'"):

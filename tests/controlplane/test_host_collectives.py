@@ -71,6 +71,7 @@ def by_flows(topology: Topology, job: Job) -> float:
                 if node == goal:
                     row[f] = -1.0
                 same.append(row)
+
     def matrix(rows: list[dict[int, float]]) -> np.ndarray:
         found = np.zeros((len(rows), columns))
         for i, row in enumerate(rows):
@@ -88,7 +89,7 @@ def by_flows(topology: Topology, job: Job) -> float:
 
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=4, max_workers=5))
-def test_the_best_trees_of_hosts_are_what_flows_allow(instance):
+def test_the_best_trees_of_hosts_agree_with_max_flow(instance):
     topology, job = instance
     if len(job.workers) < 2:
         return
@@ -107,7 +108,7 @@ def test_nothing_beats_the_bound_of_any_kind(instance, seed):
     assert all(row.rate_mbps <= rate * (1 + 1e-3) for rate in best for row in rows)
 
 
-def test_compare_lists_what_hosts_reach_and_says_that_it_is_faster(capsys):
+def test_compare_lists_the_rates_of_hosts_and_reports_when_they_are_faster(capsys):
     words = ["--topology", "fattree:k=6", "--job", "workers=50,ps=4,seed=1,model=1M"]
     chosen = ["--strategies", "inart", "host-ring", "reduce-scatter+all-gather", "host-trees"]
     assert main(["compare", *words, *chosen, "--json"]) == 0
@@ -124,7 +125,7 @@ def test_compare_lists_what_hosts_reach_and_says_that_it_is_faster(capsys):
     assert "without switches that add, is faster: 10.2041 Mbit/s" in capsys.readouterr().out
 
 
-def test_where_the_network_wins_nobody_is_told_otherwise(capsys):
+def test_compare_does_not_recommend_hosts_where_switches_are_faster(capsys):
     assert main(["--topology", "fattree:k=4,aggregation=100", "--job", "workers=8,ps=8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "faster" not in found and found["rate_mbps"] > 12

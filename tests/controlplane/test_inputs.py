@@ -52,7 +52,7 @@ def test_topologies(data, words):
         Topology.load(data)
 
 
-def test_names_of_limits_are_said_once_each():
+def test_messages_name_each_limit_once():
     assert set(SWITCH_LIMITS) == set(ATTRIBUTES)
 
 
@@ -98,7 +98,7 @@ def test_a_fec_that_a_driver_would_refuse_is_refused(speed: str, fec: str) -> No
 
 
 @pytest.mark.parametrize(("speed", "fec"), [("10G", "none"), ("25G", "none"), ("100G", "none"), ("400G", "rs")])
-def test_without_a_word_a_port_has_a_fec_that_goes_with_its_speed(speed: str, fec: str) -> None:
+def test_the_default_fec_of_a_port_fits_its_speed(speed: str, fec: str) -> None:
     assert make_port("1/0", {"speed": speed}).fec == fec
 
 
@@ -118,7 +118,7 @@ def test_server_on_two_switches_is_refused_before_anything_is_installed(tmp_path
     assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
 
 
-def test_job_beside_others_says_what_is_short_and_what_it_is_not():
+def test_a_job_beside_others_is_told_which_resource_is_short():
     topology = testbed()
     others = {"one": topology.servers[:-1]}
     with pytest.raises(JobError, match="needs 3 servers, the topology has 1 beside those of one"):
@@ -140,7 +140,7 @@ NAN_NODE = changed("nodes", "V1", aggregation_mbps=float("nan"))
         ("--frozen-split", {"a": 1}, "field 'job' is missing"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said_with_the_file(option, content, words, tmp_path, capsys):
+def test_an_error_in_a_file_names_the_file(option, content, words, tmp_path, capsys):
     file = tmp_path / "wrong.json"
     file.write_text(json.dumps(content))
     given = {"--topology": "testbed", option: str(file)}

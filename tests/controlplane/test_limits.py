@@ -44,7 +44,7 @@ def with_attributes(topology: Topology, **attributes: int) -> Topology:
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.integers(0, 10**6))
-def test_what_is_counted_is_what_the_rules_spend(instance, seed):
+def test_counted_resources_equal_those_of_the_rules(instance, seed):
     topology, job = instance
     plan = random_plan(topology, job, seed)
     deployment = rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
@@ -146,7 +146,7 @@ def test_a_plan_is_made_to_fit(attributes, trees, rate):
             rules.build(get_strategy("inart")(free, job), topology, AMPLE, job_id=1, epoch=0)
 
 
-def test_a_switch_that_is_too_small_is_gone_round():
+def test_trees_avoid_a_switch_that_is_too_small():
     topology = fattree(4).replace(nodes={"c1": {"label_entries": 0}, "a1": {"label_entries": 2}})
     job = place_job(topology, 8, 2, seed=1)
     plan = get_strategy("inart")(topology, job)
@@ -156,7 +156,7 @@ def test_a_switch_that_is_too_small_is_gone_round():
     assert plan.rate_mbps >= 0.95 * get_strategy("inart")(fattree(4), job).rate_mbps
 
 
-def test_what_cannot_fit_is_named():
+def test_a_resource_that_does_not_suffice_is_named():
     topology = with_attributes(testbed(), label_entries=10)
     job = parse_job("", topology)
     for name in ("inart", "inart-strict", "lbmm", "atp"):

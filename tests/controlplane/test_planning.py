@@ -45,7 +45,7 @@ def test_the_gap_is_to_the_best_bound_and_names_it(capsys):
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=5, max_workers=5))
-def test_what_is_proven_holds(instance):
+def test_proven_bounds_hold(instance):
     topology, job = instance
     try:
         plan = get_strategy("inart")(topology, job)
@@ -68,7 +68,7 @@ def test_a_worker_and_a_server_behind_one_thin_link_are_proven():
     assert proven_bound(topology, job).mbps == pytest.approx(thin)
 
 
-def test_exact_keeps_what_it_has_when_time_is_over(capsys):
+def test_exact_returns_its_best_plan_when_time_is_over(capsys):
     topology = testbed()
     job = FIG1
     with timed(0.7) as limit:
@@ -102,7 +102,7 @@ def test_exact_takes_one_worker_and_four_servers():
     assert plan.rate_mbps == pytest.approx(20)
 
 
-def test_exact_refuses_at_once_what_is_too_large(capsys):
+def test_exact_refuses_too_large_instances_at_once(capsys):
     large = ["--topology", "fattree:k=6", "--job", "workers=50,ps=4,seed=1"]
     assert main(["compare", *large, "--strategies", "exact"]) == 0
     assert "exact: more than 4000 choices of point and path" in capsys.readouterr().out
@@ -139,7 +139,7 @@ def test_compare_limits_each(capsys):
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.sampled_from(["v1model", "tna"]), st.floats(1, 1000))
-def test_windows_are_what_the_rules_give(instance, target, faster):
+def test_windows_agree_with_the_slots_of_the_rules(instance, target, faster):
     topology, job = instance
     limits = Limits.of_target(target)
     try:
@@ -186,7 +186,7 @@ def test_fewer_trees_for_a_part_of_the_rate(tmp_path, capsys):
     assert "--rate-at-least must be a part of the rate, like 90% or 0.9, got 'most'" in capsys.readouterr().err
 
 
-def test_too_many_workers_are_said(capsys, monkeypatch):
+def test_too_many_workers_are_reported(capsys, monkeypatch):
     monkeypatch.setattr(report, "MAX_WORKERS", 64)
     assert main(["--topology", "leafspine:leaves=10,spines=2,servers=8", "--job", "workers=70,ps=2,seed=1"]) == 0
     assert "70 workers, a job has at most 64" in capsys.readouterr().out

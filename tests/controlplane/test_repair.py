@@ -53,7 +53,7 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=CHECKS)
 @given(instances(), st.integers(0, 10**6), st.data())
-def test_every_gradient_is_added_once_around_what_is_gone(instance, seed, data):
+def test_a_rerouted_plan_adds_every_gradient_once(instance, seed, data):
     topology, job = instance
     plan = random_plan(topology, job, seed)
     deployment = rules.build(plan, topology, LIMITS, job_id=3, epoch=7)
@@ -86,7 +86,7 @@ def test_any_switch_of_a_fat_tree_that_no_server_hangs_on_can_fail(switch):
     assert bool(found.trees) == (switch in used)
 
 
-def test_what_has_no_way_around_is_said():
+def test_a_failure_without_an_alternative_path_is_reported():
     edge = TREE.access_switch(JOB.workers[0])
     with pytest.raises(CannotRepair, match="is cut off"):
         repair(PLAN, without(TREE, [edge]))
@@ -99,7 +99,7 @@ def test_what_has_no_way_around_is_said():
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.data())
-def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
+def test_a_link_that_drops_packets_is_found_by_the_counters_of_its_ends(data):
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hops = list(hops_of(PLAN, deployment, TREE))
     gone = data.draw(st.sampled_from(sorted({hop.link for hop in hops})))
@@ -157,7 +157,7 @@ def test_switch_that_counts_anew_is_not_blamed():
     assert dead_links([hop], before, dict.fromkeys(hop.into, 103) | {hop.out: 0}) == set()
 
 
-def test_point_that_keeps_what_the_others_send_is_not_blamed_for_the_one_that_is_missing():
+def test_an_aggregation_point_that_waits_for_a_missing_flow_is_not_blamed():
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hops = list(hops_of(PLAN, deployment, TREE))
     point = next(hop for hop in hops if len(hop.into) > 1)
@@ -170,7 +170,7 @@ def test_point_that_keeps_what_the_others_send_is_not_blamed_for_the_one_that_is
     assert point.link not in dead_links(hops, before, resent, before), "what went in just now may be under way"
 
 
-def test_switch_that_takes_nothing_in_is_found_as_one(switch: str = "c1"):
+def test_a_switch_that_drops_all_packets_is_found_as_one_failure(switch: str = "c1"):
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hops = list(hops_of(PLAN, deployment, TREE))
     links = {hop.link for hop in hops if hop.out[0] == switch}
@@ -194,7 +194,7 @@ def test_repaired_plan_keeps_job_shares_and_number_of_trees():
 
 
 @pytest.mark.parametrize("core", ["c1", "c2", "c3", "c4"])
-def test_what_is_led_around_a_core_is_spread_over_the_others(core):
+def test_trees_rerouted_around_a_core_switch_are_spread_over_the_others(core):
     """Rerouted trees do not all use the same links: nearly none of the rate is lost, since none has to be."""
     topology = fattree(4, 20.0)
     plan = get_strategy("inart")(topology, place_job(topology, 8, 2, seed=0))

@@ -146,7 +146,7 @@ def test_slots_shrink_before_the_plan_is_refused():
         (Limits(256, 2048, 8192, 2048, 0), "multicast groups"),
     ],
 )
-def test_what_does_not_fit_is_named(limits, resource):
+def test_a_resource_that_does_not_suffice_is_named(limits, resource):
     topology = testbed()
     plan = get_strategy("lbmm")(topology, parse_job("", topology))
     with pytest.raises(DoesNotFit, match=rf"switch V1: the plan needs .* {resource}, available are"):

@@ -33,7 +33,7 @@ def test_every_label_stands_for_one_number_and_is_never_zero():
     assert labels.label(0) == labels.number(0) == 0, "no label stays no label"
 
 
-def test_labels_of_another_key_are_others_and_neighbours_tell_nothing():
+def test_labels_differ_by_key_and_neighbours_are_unrelated():
     one, two = SecretLabels(KEY), SecretLabels(KEY[::-1])
     first = [one.label(number) for number in range(1, 1001)]
     assert not set(first) & {two.label(number) for number in range(1, 1001)}

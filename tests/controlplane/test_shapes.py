@@ -33,7 +33,7 @@ def test_clos_has_the_oversubscription_that_was_asked_for_at_both_tiers(sizes, r
             assert below / above == pytest.approx(ratio)
 
 
-def test_ring_and_dumbbell_are_what_their_names_say():
+def test_ring_and_dumbbell_have_their_shapes():
     made = ring(5, 2, trunk_mbps=7.0)
     for i in range(5):
         others = made.neighbours(f"s{i + 1}")
@@ -71,7 +71,7 @@ def test_every_rule_has_help_and_makes_a_file_that_loads_as_the_spec_does(name, 
         ("ring:delay=fast", "delay must be a number"),
     ],
 )
-def test_what_cannot_be_made_is_said(spec, words, capsys):
+def test_impossible_networks_are_refused_with_the_reason(spec, words, capsys):
     with pytest.raises(TopologyError, match=words):
         parse_topology(spec)
     name, _, option = spec.partition(":")

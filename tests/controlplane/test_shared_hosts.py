@@ -43,7 +43,7 @@ def star(root: str, workers: str, share: float) -> Tree:
     return Tree(root, share, assignments, (), edges)
 
 
-def test_what_a_host_sends_to_itself_crosses_no_link():
+def test_data_of_a_host_to_itself_crosses_no_link():
     """Each of three hosts is worker, parameter server and root of a third of the gradient. Two thirds of a gradient and
     two thirds of the results come to each, 4/3 of the rate as in a ring; two thirds of its own gradient and a third of
     the results, which the switch copies, leave it.
@@ -119,7 +119,7 @@ def test_every_plan_with_shared_hosts_holds(instance, name, seed):
 
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shared_hosts())
-def test_with_hosts_that_add_nothing_that_hosts_do_alone_is_faster(instance):
+def test_with_aggregating_hosts_no_host_collective_is_faster(instance):
     topology, job = instance
     able = topology.replace(nodes={s: {"aggregation_mbps": 1e5, "ingress_mbps": None} for s in topology.servers})
     plan = get_strategy("inart")(able, replace(job, parameter_servers=job.workers))
@@ -140,7 +140,7 @@ def test_no_tree_of_shared_hosts_beats_the_bounds(instance, seed):
 
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shared_hosts(max_switches=3, max_workers=4))
-def test_what_is_proven_of_shared_hosts_holds(instance):
+def test_proven_bounds_of_shared_hosts_hold(instance):
     topology, job = instance
     least = proven_bound(topology, job).mbps
     assert get_strategy("inart")(topology, job).rate_mbps <= least * (1 + 1e-5)
@@ -214,7 +214,7 @@ def test_strategies_that_do_not_know_hosts_of_both_roles_say_so():
             get_strategy(name)(topology, job)
 
 
-def test_what_such_jobs_are_refused_for():
+def test_jobs_with_shared_hosts_are_refused_with_the_reason():
     with pytest.raises(JobError, match="worker 'a' is given twice"):
         Job("j", ("a", "a"), ("b",), 1)
     with pytest.raises(JobError, match="nothing to send"):

@@ -80,7 +80,7 @@ def test_rates_are_in_the_ratio_of_weights_where_everything_is_shared(instance, 
     assert sum(plan.rate_mbps for plan in plans) >= alone.start[0].rate_mbps * (1 - 1e-3)
 
 
-def test_split_that_is_frozen_stays():
+def test_a_frozen_split_stays():
     tree = fattree(4)
     one, two = place_job(tree, 4, 2, seed=1, name="one"), place_job(tree, 5, 1, seed=5, name="two")
     split = {one.parameter_servers[0]: 0.7, one.parameter_servers[1]: 0.3}
@@ -91,7 +91,7 @@ def test_split_that_is_frozen_stays():
     assert min(plan.rate_mbps for plan in plans) >= 0.5 * min(start.rate_mbps, inart(tree, two).rate_mbps)
 
 
-def test_what_nobody_else_can_use_is_given():
+def test_capacity_that_no_other_job_can_use_is_given():
     nodes = {name: {"kind": "switch" if name[0] == "s" else "server"} for name in ("s1", "w1", "p1", "s2", "w2", "p2")}
     links = [(("w1", "s1"), 10.0), (("p1", "s1"), 10.0), (("w2", "s2"), 100.0), (("p2", "s2"), 100.0)]
     both = [(u, v, {"bandwidth_mbps": rate}) for ends, rate in links for u, v in (ends, ends[::-1])]
@@ -102,7 +102,7 @@ def test_what_nobody_else_can_use_is_given():
 
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.floats(0.05, 1.3), st.floats(0.05, 1.3), st.integers(1, 3))
-def test_what_is_guaranteed_holds_or_the_resource_that_is_short_is_named(instance, first, second, weight):
+def test_a_guarantee_holds_or_the_short_resource_is_named(instance, first, second, weight):
     topology, alone, rival = rivals(instance)
     wanted = [part * alone.start[0].rate_mbps for part in (first, second)]
     demands = [
@@ -130,7 +130,7 @@ def test_what_is_guaranteed_holds_or_the_resource_that_is_short_is_named(instanc
 
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.integers(1, 4))
-def test_job_of_a_higher_priority_has_what_it_would_have_alone_and_nobody_stands_still(instance, weight):
+def test_a_job_of_higher_priority_has_its_rate_alone_and_no_job_stands_still(instance, weight):
     topology, alone, rival = rivals(instance)
     rate = alone.start[0].rate_mbps
     plans = share(topology, [replace(alone, priority=1), replace(rival, weight=float(weight))])
@@ -139,7 +139,7 @@ def test_job_of_a_higher_priority_has_what_it_would_have_alone_and_nobody_stands
     assert fullest(topology, plans) <= 1 + 1e-6
 
 
-def test_guarantee_takes_from_those_who_have_none():
+def test_a_guarantee_takes_capacity_from_jobs_without_one():
     tree = fattree(4)
     one, two = place_job(tree, 4, 1, seed=1, name="one"), place_job(tree, 5, 1, seed=1, name="two")
     even = share(tree, [demand(tree, one), demand(tree, two)])

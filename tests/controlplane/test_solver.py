@@ -103,7 +103,7 @@ def test_a_papers_model_ends_when_the_deadline_is_stopped():
     assert outcome.bound > pyo.value(model.best) > 0
 
 
-def test_what_has_no_solution_is_named():
+def test_programs_without_a_solution_are_named():
     program = Program("the program's name")
     program.add_columns([1.0])
     program.add_row([0], [1.0], lower=2.0, upper=1.0)
@@ -137,7 +137,7 @@ def test_models_of_pyomo(sense):
         ("controlplane.planner.strategies.fabric.inart", ("pyomo",)),
     ],
 )
-def test_what_nobody_asked_for_is_not_imported(module, heavy):
+def test_unneeded_libraries_are_not_imported(module, heavy):
     """The command line answers at once only if heavy libraries are not imported."""
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -145,7 +145,7 @@ def test_heterogeneous_links():
 
 
 @pytest.mark.parametrize(("seed", "rate"), [(0, 6.8), (1, 6.1)])
-def test_strict_mode_goes_round_full_links(seed, rate):
+def test_strict_mode_avoids_full_links(seed, rate):
     """Packed without looking at links, these plans ran at 6.11 and 5.14 Mbit/s; the packing itself assumes 6.90 and
     6.24.
     """
@@ -264,7 +264,7 @@ def test_switches_without_a_limit(name):
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_what_cannot_work_is_refused_by_name(name):
+def test_impossible_jobs_are_refused_by_name(name):
     topology = testbed()
     plan = get_strategy(name)
     with pytest.raises(JobError, match="'W9' does not exist"):

@@ -95,7 +95,7 @@ def test_rates_after_losses(instance, strategy):
 
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=SLOW)
 @given(instances(max_switches=5, max_workers=5), st.sampled_from([0.3, 0.6, 0.9]))
-def test_backup_trees_keep_what_was_asked_for(instance, part):
+def test_backup_trees_keep_the_requested_rate(instance, part):
     topology, job = instance
     strategy = get_strategy("inart-strict")
     try:

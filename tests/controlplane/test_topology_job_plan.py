@@ -114,7 +114,7 @@ def test_a_wrong_topology_is_refused_by_name(data, message):
         ("ring:switches=4,switches=5", "switches= is given twice"),
     ],
 )
-def test_what_a_rule_cannot_make_is_said_at_once(spec, message):
+def test_impossible_generator_arguments_are_reported_at_once(spec, message):
     with pytest.raises(TopologyError, match=message):
         parse_topology(spec)
 
@@ -214,7 +214,7 @@ def test_a_damaged_plan_is_noticed(instance, seed, data):
         Plan.from_json(content).check(topology)
 
 
-def test_results_way_may_be_written_in_any_order_and_must_hang_on_the_root():
+def test_result_routes_may_be_written_in_any_order_and_must_start_at_the_root():
     topology = fattree(4)
     plan = random_plan(topology, place_job(topology, 6, 1, seed=1), 1)
     content = plan.to_json()
@@ -227,7 +227,7 @@ def test_results_way_may_be_written_in_any_order_and_must_hang_on_the_root():
         Plan.from_json(content).check(topology)
 
 
-def test_replanning_keeps_the_split_and_says_what_changes():
+def test_replanning_keeps_the_split_and_reports_the_changes():
     topology = fattree(4, heterogeneous=(10, 30), seed=4)
     job = place_job(topology, 10, 2, seed=1)
     plan = get_strategy("inart")(topology, job)
@@ -312,7 +312,7 @@ def test_the_command_line(tmp_path, capsys):
     assert "plan.abc: no picture has the format 'abc'" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_planned(tmp_path, capsys):
+def test_a_file_that_cannot_be_written_is_reported_before_planning(tmp_path, capsys):
     for words in (["place", "--output"], ["pareto", "--plot"], ["--output"], ["--draw"]):
         assert main([*words, str(tmp_path / "missing" / "x.png"), "--topology", "testbed"]) == 2
         assert capsys.readouterr() == ("", f"error: cannot write {tmp_path}/missing/x.png: No such file or directory\n")
@@ -364,7 +364,7 @@ def test_bad_input_is_named_on_the_command_line(tmp_path, capsys, network, job, 
     assert err.count("\n") == 1 and (str(tmp_path) in err or "no route" in err)
 
 
-def test_whoever_reads_a_table_may_stop_reading():
+def test_a_closed_pipe_ends_a_table_without_an_error():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "controlplane.plan", "compare", "--topology", "testbed", "--strategies", "atp"]

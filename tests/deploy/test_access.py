@@ -243,7 +243,7 @@ def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, unt
         member.close()
 
 
-def test_controller_is_checked_by_those_who_come(folder, tmp_path, until):
+def test_clients_verify_the_controllers_certificate(folder, tmp_path, until):
     """Nobody gives a token or an order to a server that runs with another role's certificate."""
     ours = folder / "ours"
     network = serve(configs(), tmp_path, lambda line: None)
@@ -382,7 +382,7 @@ def long_ago(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_certificate_that_has_expired_is_said(long_ago, folder, rig):
+def test_an_expired_certificate_is_reported(long_ago, folder, rig):
     for who in ("operators/alice", "nodes/w1", "controller"):
         end = not_after((long_ago / who / "certificate.pem").read_text())
         assert f"certificate.pem expired on {end:%Y-%m-%d %H:%M} UTC" in credentials(long_ago / who).expired()
@@ -396,7 +396,7 @@ def test_certificate_that_has_expired_is_said(long_ago, folder, rig):
 
 
 @pytest.mark.parametrize("content", ["", "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n", "\x00"])
-def test_end_of_what_is_no_certificate(content, tmp_path):
+def test_a_file_that_is_no_certificate_has_no_expiry(content, tmp_path):
     (tmp_path / "certificate.pem").write_text(content)
     (tmp_path / "key.pem").write_text(content)
     assert credentials(tmp_path).expired() == ""
@@ -416,7 +416,7 @@ def serial(where: Path | str, tls: Tls | None = None) -> int:
         return x509.load_der_x509_certificate(secure.getpeercert(True)).serial_number
 
 
-def test_authority_outlives_what_it_signs_and_nothing_outlives_it(tmp_path):
+def test_an_authority_outlives_all_certificates_that_it_signs(tmp_path):
     make(tmp_path / "usual", Wanted(nodes=("a",)))
     ends = [not_after((tmp_path / "usual" / who / "certificate.pem").read_text()) for who in ("authority", "nodes/a")]
     assert ends[0] - ends[1] > datetime.timedelta(days=3000)
@@ -426,7 +426,7 @@ def test_authority_outlives_what_it_signs_and_nothing_outlives_it(tmp_path):
     assert not_after((tmp_path / "short/controller/certificate.pem").read_text()) == not_after(authority.pem.decode())
 
 
-def test_renewed_are_who_they_were_and_the_others_stay(tmp_path, capsys):
+def test_renewed_certificates_keep_their_names_and_others_stay_unchanged(tmp_path, capsys):
     make(tmp_path, WANTED)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.*") if file.is_file()}
     who = ["w1", "operators/alice", "controller", "V1"]
@@ -459,7 +459,7 @@ def test_renewed_are_who_they_were_and_the_others_stay(tmp_path, capsys):
         (["--renew", "nodes/theirs"], "is another authority's"),
     ],
 )
-def test_what_cannot_be_renewed(tmp_path, words, message, capsys):
+def test_certificates_that_cannot_be_renewed_are_refused(tmp_path, words, message, capsys):
     make(tmp_path, Wanted(nodes=("same", "theirs"), operators=("same",)))
     shutil.rmtree(tmp_path / "nodes/theirs")
     other = Authority.of(tmp_path / "elsewhere/authority", "somebody else's", 1)
@@ -470,7 +470,7 @@ def test_what_cannot_be_renewed(tmp_path, words, message, capsys):
     assert serial(tmp_path / "nodes/same") == before
 
 
-def test_renewed_certificate_of_a_running_controller_is_used_for_who_comes(tmp_path, until, caplog):
+def test_a_running_controller_uses_its_renewed_certificate_for_new_connections(tmp_path, until, caplog):
     make(tmp_path, WANTED)
     own, alice = tmp_path / "controller", credentials(tmp_path / "operators/alice")
     rig = Rig(tmp_path, tmp_path, ["--credentials", str(own)], credentials(tmp_path / "nodes/ps1"))
@@ -520,7 +520,7 @@ def test_browser_gets_a_file_of_its_own(folder):
     assert not (folder / "tokens/viewers/grafana/browser.p12").exists()
 
 
-def test_authority_that_is_none_is_said(tmp_path):
+def test_a_file_that_is_no_authority_is_reported(tmp_path):
     (tmp_path / "authority").mkdir()
     for name in ("certificate.pem", "key.pem"):
         (tmp_path / "authority" / name).write_text("a word")
@@ -564,5 +564,5 @@ def test_token_is_not_sent_where_it_can_be_read(tmp_path):
 @pytest.mark.parametrize(
     "uri", ["", "inart://", "inart://king/a", "inart://node/", "inart://node/a/b", "http://node/a"]
 )
-def test_uris_that_say_nothing(uri):
+def test_meaningless_uris_grant_no_role(uri):
     assert parse_uri(uri) is None

@@ -84,7 +84,7 @@ def frame(topology: Topology, source: str, destination: str, ether_type: int) ->
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_who_gets_what(name):
+def test_frames_reach_their_destinations(name):
     """Broadcasts and frames to unknown addresses reach all others once; frames to a server reach it; frames to the
     bridge reach nobody.
     """
@@ -102,7 +102,7 @@ def test_who_gets_what(name):
         assert not reached(topology, network, server, frame(topology, server, TO_THE_BRIDGE, LLDP))
 
 
-def test_what_is_for_the_switch_goes_to_its_cpu_where_that_has_a_port():
+def test_frames_for_the_switch_go_to_its_cpu_port():
     topology = parse_topology("fattree:k=4")
     server = topology.servers[0]
     found = reached(topology, switches(topology, CPU), server, frame(topology, server, TO_THE_BRIDGE, LLDP))

@@ -51,7 +51,7 @@ def test_a_modules_help_calls_it_as_it_was_typed(module: str, order: str, capsys
         ("softswitch", "--priority-queues many", "there may be 1 to 8, got 'many'"),
     ],
 )
-def test_a_wrong_value_is_told_what_it_must_be(module: str, words: str, said: str, capsys) -> None:
+def test_the_message_for_a_wrong_value_says_what_it_must_be(module: str, words: str, said: str, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         importlib.import_module(f"{module}.__main__").main(words.split())
     assert end.value.code == 2

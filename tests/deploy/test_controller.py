@@ -228,7 +228,7 @@ def test_reports_and_status(job, until, capsys):
     assert "waiting for w2" in format_status(fetch_status(job.address))
 
 
-def test_status_of_nothing_says_what_to_check(capsys):
+def test_status_without_a_controller_says_what_to_check(capsys):
     assert main(["status", "--controller", "127.0.0.1:1", "--timeout", "2"]) == 1
     words = capsys.readouterr().err
     assert "does `inart serve` run there" in words and "Connection refused" in words
@@ -236,7 +236,7 @@ def test_status_of_nothing_says_what_to_check(capsys):
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:99999", ":9600", "10.0.0.1:x", ""])
-def test_what_is_no_address_is_said(address, capsys):
+def test_an_invalid_address_is_reported(address, capsys):
     """gRPC would connect to 10.0.0.1:443, and to 10.0.0.1:34463."""
     with pytest.raises(SystemExit) as ended:
         main(["status", "--controller", address])
@@ -248,7 +248,7 @@ def test_what_is_no_address_is_said(address, capsys):
             controller_address(address)
 
 
-def test_who_watches_goes_on_while_the_controller_restarts(job, capsys, monkeypatch):
+def test_a_watching_client_continues_while_the_controller_restarts(job, capsys, monkeypatch):
     answers = iter([None, ControllerError("away"), None])
 
     def fetch(*_: object, **__: object) -> pb.StatusReply:
@@ -344,7 +344,7 @@ def test_processes_join_die_and_come_back(tmp_path, until):
         job.close()
 
 
-def test_process_that_waits_in_vain_says_for_whom(tmp_path):
+def test_a_waiting_process_reports_which_agents_it_waits_for(tmp_path):
     job = Job(tmp_path)
     job.start()
     try:

@@ -93,7 +93,7 @@ def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block
     assert job.state.phase == Phase.RUNNING
 
 
-def test_server_that_drains_is_told_when_everybody_stops():
+def test_a_draining_server_is_told_when_all_stop():
     """The agent was told nothing, and served an epoch that was over."""
     job = CoreJob()
     agents = job.join_all()
@@ -104,7 +104,7 @@ def test_server_that_drains_is_told_when_everybody_stops():
     assert job.state.state_of("ps2") == NodeState.STANDBY and job.runs[agents["ps2"]] == 0
 
 
-def test_agent_that_cannot_begin_because_the_disk_is_full_is_out_and_the_job_stays_as_it_was():
+def test_an_agent_that_cannot_join_because_the_disk_is_full_leaves_the_job_unchanged():
     job = CoreJob()
     for node in ("w1", "ps1", "ps2"):
         job.join(node)
@@ -194,7 +194,7 @@ def test_second_process_waits_until_it_says_that_it_takes_the_place():
     assert job.state.phase == Phase.RUNNING and job.state.epoch == 2
 
 
-def test_who_does_not_make_ready_in_time_is_named():
+def test_an_agent_that_does_not_prepare_in_time_is_named():
     job = CoreJob()
     agents = job.join_all()
     job.change(list(ROLES), "second", until="ordered")
@@ -220,7 +220,7 @@ def test_results_that_only_some_have_are_given_on_when_a_worker_is_lost():
 # -- the journal -------------------------------------------------------------------------------------------------------
 
 
-def test_journal_says_who_ordered_what():
+def test_the_journal_names_the_author_of_each_order():
     job = CoreJob()
     agents = job.join_all()
     token = ordered_by.set("operator alice")
@@ -372,7 +372,7 @@ def documented(title: str) -> set[tuple[str, str]]:
     return set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", part, re.MULTILINE))
 
 
-def test_whatever_happens_agents_believe_what_the_core_knows_and_states_change_as_documented():
+def test_agents_agree_with_the_core_and_states_change_as_documented():
     """A failure names the seed, with which it can be reproduced."""
     moves: set[tuple[str, str]] = set()
     phases: set[tuple[str, str]] = set()

@@ -67,7 +67,7 @@ def own_names(culprit: Suspect, topology: Topology) -> set[str]:
     return {*culprit.what, "-".join(sorted(culprit.what))}
 
 
-def test_nobody_is_named_but_who_did_it(rig):
+def test_only_the_culprit_is_named(rig):
     network, job = rig
     of = ways(job)
     clear = 0
@@ -155,7 +155,7 @@ def test_switch_that_corrupts_is_kept_off_until_an_operator_takes_it_back(rig, c
     assert not network.network.state.off, "what it did before says nothing any more"
 
 
-def test_host_that_corrupts_is_named_and_nothing_is_kept_off(rig, clock):
+def test_a_corrupting_host_is_named_and_nothing_is_disabled(rig, clock):
     network, job = rig
     worker = job.updater.plan.job.workers[0]
     refuse(rig, clock, Suspect(worker, "carried"))

@@ -64,7 +64,7 @@ def held(rig: MemoryNetwork, resource: str) -> int:
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("resource", sorted(DECLARED))
-def test_jobs_together_have_no_more_of_a_switch_than_it_is_said_to_hold(networks, resource, together):
+def test_jobs_together_use_no_more_of_a_switch_than_declared(networks, resource, together):
     free, most = networks(PLAIN), DECLARED[resource]
     for job in JOBS:
         free.add(job)

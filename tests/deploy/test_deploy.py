@@ -50,7 +50,7 @@ def test_dry_run_prints_every_entry_and_touches_nothing(capsys):
     assert {agent["role"] for agent in data["agents"].values()} == {"worker", "parameter_server"}
 
 
-def test_dry_run_says_what_travels_under_each_label(capsys):
+def test_a_dry_run_describes_the_traffic_of_each_label(capsys):
     main(["--topology", "testbed", "--job", "workers=6,ps=1", "--strategy", "equal", "--dry-run"])
     text = capsys.readouterr().out
     assert re.search(r"aggregate\(.*# tree 0: from W1", text)
@@ -74,7 +74,7 @@ def test_dry_run_says_what_travels_under_each_label(capsys):
         (["--artifacts", "tna-64"], "needs a program for v1model (v1model-256, v1model-4, v1model-64)"),
     ],
 )
-def test_what_is_wrong_is_said_before_planning(testbed, words, said, monkeypatch, capsys):
+def test_errors_are_reported_before_planning(testbed, words, said, monkeypatch, capsys):
     monkeypatch.setattr("controlplane.cli.deploy.make_plan", lambda *_: pytest.fail("planned"))
     assert main([*PLAN, "--bmv2", *(str(testbed[1]) if word == "FILE" else word for word in words)]) != 0
     assert said in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_install_again_and_remove(testbed, capsys):
     assert not any(switch.entities for switch in switches.values())
 
 
-def test_remove_takes_off_what_another_build_has_only_when_told_which(testbed, capsys):
+def test_remove_deletes_another_builds_entries_only_when_that_build_is_named(testbed, capsys):
     switches, file = testbed
     other = ["--artifacts", "v1model-64"]
     assert main([*PLAN, "--bmv2", "--switches", str(file), *other]) == 0
@@ -130,7 +130,7 @@ def test_plan_file_is_deployed_when_it_fits(testbed, tmp_path, capsys):
     assert "plan again for this topology" in capsys.readouterr().err
 
 
-def test_tofino_says_at_once_what_is_missing(capsys, monkeypatch):
+def test_without_an_sde_tofino_reports_at_once_what_is_missing(capsys, monkeypatch):
     monkeypatch.delenv("SDE_INSTALL", raising=False)
     assert main([*PLAN, "--tofino"]) == 1
     message = capsys.readouterr().err

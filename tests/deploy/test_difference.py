@@ -50,7 +50,7 @@ def test_changes_lead_from_one_to_the_other_over_valid_states(current, wanted):
 
 @given(rule_sets())
 @settings(max_examples=50, deadline=None)
-def test_nothing_to_do_between_equals(rules):
+def test_equal_rule_sets_need_no_changes(rules):
     assert difference(rules, rules) == []
 
 

@@ -42,7 +42,7 @@ def test_missing_and_other_packages(tmp_path):
     assert "tested with 0.1" in checks["numpy"].detail
 
 
-def test_a_softswitch_that_is_not_installed_is_said_with_what_installs_it(monkeypatch):
+def test_a_missing_softswitch_is_reported_with_the_command_that_installs_it(monkeypatch):
     """`pip install inart[emulation]` does not install it: it is a distribution of its own."""
     assert doctor.check_softswitch().ok
     find = doctor.importlib.util.find_spec
@@ -72,7 +72,7 @@ def test_tofino_is_optional_and_what_is_missing_is_named(monkeypatch, tmp_path):
     assert "p4c-barefoot is missing" in compiler.detail
 
 
-def test_probe_without_namespaces_tries_nothing_else(monkeypatch):
+def test_a_probe_without_namespaces_stops(monkeypatch):
     def refuse():
         raise probe.Unable("not allowed here")
 
@@ -133,7 +133,7 @@ def test_controller_and_its_missing_agents(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
+def test_an_interface_that_drops_packets_is_recognised():
     name = f"inart-doctor-{os.getpid()}"
     code = "import dataclasses, json; from controlplane.common import data_interface as d\n"
     code += "print(json.dumps([dataclasses.asdict(f) for f in d.check('data0')]))"

@@ -78,7 +78,7 @@ FAILURES = [server_dies, server_is_started_anew, way_is_gone]
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("order", ORDERS, ids=" - ".join)
-def test_what_cannot_end_any_more_is_started_again(order, failure):
+def test_operations_that_cannot_end_any_more_are_started_again(order, failure):
     """A server that only the plan before needs is lost, or a path of that plan fails."""
     draining = Draining()
     job = draining.job
@@ -168,7 +168,7 @@ def test_server_that_is_to_be_used_again_and_goes_ends_the_change():
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_who_cannot_start_again_stops_all_at_once_and_all_begin_anew(late):
+def test_when_an_agent_cannot_repeat_operations_all_stop_at_once_and_begin_a_new_epoch(late):
     """Operations in progress can neither end nor be started again: nobody waits a minute for them."""
     draining = Draining()
     way_is_gone(draining)
@@ -183,7 +183,7 @@ def test_who_cannot_start_again_stops_all_at_once_and_all_begin_anew(late):
     assert job.state.phase == Phase.RUNNING and job.state.epoch > change.epoch
 
 
-def test_what_cannot_be_started_again_because_the_disk_is_full_is_tried_again():
+def test_repeating_operations_is_retried_after_a_full_disk():
     draining = Draining()
     job = draining.job
     job.disk_full = True
@@ -198,7 +198,7 @@ def test_what_cannot_be_started_again_because_the_disk_is_full_is_tried_again():
     assert job.state.phase == Phase.RUNNING and job.state.handover is None
 
 
-def test_nothing_is_started_again_where_a_worker_is_done_and_has_left():
+def test_operations_are_not_repeated_when_a_worker_has_left():
     """The others cannot get its contribution again; they may finish until the grace period ends, and are stopped
     then.
     """
@@ -213,7 +213,7 @@ def test_nothing_is_started_again_where_a_worker_is_done_and_has_left():
     assert job.state.phase == Phase.WAITING
 
 
-def test_what_was_stopped_and_started_again_is_not_started_once_more():
+def test_repeated_operations_are_not_repeated_twice():
     """Nothing runs on the plan before: it was stopped when all prepared."""
     job = CoreJob()
     agents = job.join_all()

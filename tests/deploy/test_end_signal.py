@@ -51,7 +51,7 @@ def test_ctrl_c_does_not_wait_for_silent_switches() -> None:
     assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
 
 
-def test_interrupted_command_says_nothing_of_itself(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_an_interrupted_command_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt
 

@@ -66,7 +66,7 @@ def test_module_is_built_from_the_descriptor(load: Load, generate: Callable[[byt
 
 
 @pytest.mark.parametrize("load", [gencode.load, stubs._load], ids=["controlplane", "softswitch"])
-def test_what_protoc_did_not_generate_is_refused(load: Load, package: Path) -> None:
+def test_code_that_protoc_did_not_generate_is_refused(load: Load, package: Path) -> None:
     (package / "other_pb2.py").write_text("x = 1\n")
     importlib.invalidate_caches()
     with pytest.raises(ImportError, match=r"other_pb2\.py is not what protoc generates"):

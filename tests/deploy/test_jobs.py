@@ -137,7 +137,7 @@ def test_jobs_come_and_go_without_touching_an_entry_of_another(rig):
     assert all(rules.routes for rules in left), "IPv4 is the network's, not a job's"
 
 
-def test_what_a_job_gets_is_what_the_others_leave(rig):
+def test_a_job_gets_the_resources_that_the_others_leave(rig):
     alone = rig.network.admissions.admit(ONE, "inart").plan.rate_mbps
     rig.add(ONE)
     same_links = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
@@ -154,7 +154,7 @@ def test_what_a_job_gets_is_what_the_others_leave(rig):
     )
 
 
-def test_a_job_whose_workers_are_parameter_servers_is_told_so_at_once(rig):
+def test_a_job_whose_workers_are_parameter_servers_is_refused_at_once(rig):
     """The job can be planned, but no agent can do both roles, so nobody is told a rate that the job would not get."""
     both = Job("both", ONE.workers, ONE.workers[:1], 1_000_000)
     with pytest.raises(JobsError, match=r"worker and parameter server at once.*not deployed yet"):
@@ -318,12 +318,12 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         assert len(state.load()) == 2
 
 
-def test_a_folder_that_cannot_be_made_is_said():
+def test_a_folder_that_cannot_be_made_is_reported():
     with pytest.raises(StateError, match=r"jobs cannot be kept in /proc/none: .*; another place: --state DIR"):
         StateFolder(Path("/proc/none"))
 
 
-def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(rig):
+def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     """A switch in maintenance gets no tree of a job that comes after an upgrade of the controller. A parameter server
     that was taken out is not used again merely because it is present.
     """
@@ -355,7 +355,7 @@ def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(ri
     assert job.updater.plan.job.parameter_servers == both.parameter_servers
 
 
-def test_state_that_cannot_be_read_is_said(tmp_path):
+def test_unreadable_state_is_reported(tmp_path):
     with StateFolder(tmp_path) as state:
         assert state.load() == []
         (tmp_path / "jobs.json").write_text('{"jobs": [{}]}')
@@ -408,12 +408,12 @@ def _union(switch: str, installed: dict[int, dict[str, RuleSet]]) -> RuleSet:
 
 
 @given(st.integers(0, JOB_IDS - 1))
-def test_labels_say_whose_they_are(job_id):
+def test_labels_identify_their_job(job_id):
     assert job_of(first_label(job_id)) == job_of(last_label(job_id)) == job_id
     assert 0 < first_label(job_id) <= last_label(job_id) < 1 << 32
 
 
-def test_switch_that_dies_is_gone_around_and_used_again_when_it_is_back(rig, until, monkeypatch):
+def test_jobs_avoid_a_failed_switch_and_use_it_again_when_it_is_back(rig, until, monkeypatch):
     monkeypatch.setattr(trust, "LOST_SECONDS", 0.3)
     monkeypatch.setattr(trust, "STEADY_SECONDS", 0.3)
     one, two = rig.add(ONE, "atp"), rig.add(ACROSS, "inart")
@@ -503,7 +503,7 @@ def test_order_that_a_job_cannot_follow_says_that_it_holds_all_the_same(rig):
     assert rig.network.state.off == {edge: "operator"}
 
 
-def test_job_that_finds_no_way_beside_others_hears_of_them(rig):
+def test_a_job_that_finds_no_path_beside_others_is_told_their_names(rig):
     rig.add(replace(ONE, parameter_servers=(SERVERS[7],)))
     full = Job("late", (SERVERS[8], SERVERS[9]), (SERVERS[7],), 1_000_000)
     with pytest.raises((Infeasible, JobsError), match=r"beside one \(--share plans all jobs together\)"):
@@ -583,7 +583,7 @@ def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):
     assert rig.network.replanning.rebalance()["one"][1] == pytest.approx(before, rel=1e-3)
 
 
-def test_rate_that_is_guaranteed_is_kept_or_refused_with_what_is_short(rig):
+def test_a_guaranteed_rate_is_kept_or_refused_with_the_short_resource(rig):
     one = rig.add(ONE)
     alone = one.plan.rate_mbps
     rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
@@ -700,7 +700,10 @@ def test_job_of_the_command_line_is_there_from_the_start_and_kept(served):
     entries = []
     for _ in range(2):
         again = subprocess.Popen(
-            [*command, "--job", "workers=2,ps=1,name=a"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*command, "--job", "workers=2,ps=1,name=a"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         try:
@@ -732,7 +735,7 @@ def test_port_is_bound_before_a_switch_is_touched(served, tmp_path, capsys):
     assert {n: (s.snapshot(), s.pipelines, s._primary) for n, s in switches.items()} == before
 
 
-def test_stored_jobs_survive_the_way_to_a_file_and_back(tmp_path, kind):
+def test_stored_jobs_round_trip_through_a_file(tmp_path, kind):
     plan = get_strategy("inart")(TREE, ONE)
     deployment = deployment_of(plan, TREE, kind, 7)
     with StateFolder(tmp_path) as state:
@@ -745,7 +748,7 @@ def test_stored_jobs_survive_the_way_to_a_file_and_back(tmp_path, kind):
         assert back.deployment.rulesets[switch] == _bare(rules)
 
 
-def test_job_that_comes_or_goes_changes_only_those_that_it_concerns(rig):
+def test_adding_or_removing_a_job_changes_only_jobs_that_share_with_it(rig):
     """ONE and TWO have no link in common; a job that shares links with ONE does not concern TWO: none of TWO's entries
     is written.
     """
@@ -784,7 +787,7 @@ def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.floats(0, 100), st.floats(0, 100), st.booleans())))
-def test_those_that_have_too_much_come_first(drawn):
+def test_jobs_above_their_share_are_replanned_first(drawn):
     rates, fair = ({name: given[i] for name, given in drawn.items()} for i in (0, 1))
     broken = [name for name, given in drawn.items() if given[2]]
     order = unsettled(rates, fair, broken, 0.05)

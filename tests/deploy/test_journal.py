@@ -43,7 +43,7 @@ def records(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_file_says_who_has_done_what_and_gives_the_state_again(rig, folder):
+def test_the_journal_names_the_actors_and_reproduces_the_state(rig, folder):
     controller = Controller(rig.network, log=rig.log.append)
     address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
     try:
@@ -79,7 +79,7 @@ def test_file_is_bounded(rig, folder, monkeypatch):
     assert replay(now) == replay([*before, *now]) == running.roster.state
 
 
-def test_job_runs_though_its_events_cannot_be_written_and_that_is_said_once(rig, folder):
+def test_a_job_runs_though_its_journal_cannot_be_written_and_this_is_logged_once(rig, folder):
     (folder.path / "journal").write_text("a file where the folder should be")
     running = rig.add(A)
     rig.join(running)

@@ -39,7 +39,7 @@ STRANGERS = (
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_strangers_put_nothing_into_the_log_and_every_line_has_the_time(tmp_path, tls):
+def test_the_log_has_times_and_no_text_of_strangers(tmp_path, tls):
     switches = {name: FakeSwitch(number) for number, name in enumerate(("e1", "e2", "s1"), 1)}
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
@@ -86,7 +86,7 @@ def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_operator_who_takes_a_switch_out_hears_that_it_is_empty(rig, capsys, jobs):
+def test_taking_a_switch_out_reports_that_it_is_empty(rig, capsys, jobs):
     for job in [Job("A", ("h1", "h4"), ("h2",), 10**6), Job("B", ("h3", "h5"), ("h6",), 10**6)][:jobs]:
         rig.add(job)
     controller = Controller(rig.network, log=rig.log.append)

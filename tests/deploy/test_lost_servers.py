@@ -100,7 +100,9 @@ def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running
 RUNNING_EPOCH = 4_000_000_000
 
 
-def test_server_that_was_lost_while_the_controller_was_away_is_gone_on_without(rig, running, until, monkeypatch):
+def test_the_job_continues_without_a_server_that_was_lost_while_the_controller_was_down(
+    rig, running, until, monkeypatch
+):
     """Otherwise its workers would wait for it until their operations fail after a minute, and train over gloo."""
     monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
     agents = Agents(running.roster)
@@ -118,7 +120,7 @@ def test_server_that_was_lost_while_the_controller_was_away_is_gone_on_without(r
 
 
 @pytest.mark.parametrize("absent", [["h3"], ["h2", "h6"]])
-def test_controller_that_starts_again_waits_for_whom_the_job_needs(rig, running, absent, monkeypatch):
+def test_a_restarted_controller_waits_for_the_agents_that_the_job_needs(rig, running, absent, monkeypatch):
     monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node not in absent])
@@ -142,7 +144,7 @@ def restarted(running: RunningJob, agents: Agents, until) -> None:  # type: igno
     agents.end()
 
 
-def test_server_that_was_started_anew_while_the_controller_was_away_stops_nobody(rig, running, until):
+def test_a_server_that_restarted_while_the_controller_was_down_stops_no_agent(rig, running, until):
     """The server has no state of the running operations: the others continue without it, and it is used again later."""
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [*WORKERS, "h6"])
@@ -151,7 +153,7 @@ def test_server_that_was_started_anew_while_the_controller_was_away_stops_nobody
     restarted(running, agents, until)
 
 
-def test_server_that_is_lost_while_others_are_not_back_yet_stops_nobody(rig, running, until, monkeypatch):
+def test_a_server_lost_while_others_are_not_back_yet_stops_no_agent(rig, running, until, monkeypatch):
     monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, ["h2", *WORKERS[:2]])

@@ -39,7 +39,7 @@ NETWORKS = (STAR, fattree(4, 20.0, delay_ms=0.3), leaf_spine(3, 2, 4, 20.0, upli
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(NETWORKS), st.integers(0, 50), st.data())
-def test_hosts_have_what_links_do_not_explain(topology, seed, data):
+def test_delays_that_links_do_not_explain_are_the_hosts(topology, seed, data):
     """The workers' round trips are alike and the parameter servers' differ; the sum of both is reproduced."""
     plan = get_strategy("inart")(topology, place_job(topology, 5, 2, seed=seed))
     hosts = st.floats(0.0, 30.0)
@@ -55,7 +55,7 @@ def test_hosts_have_what_links_do_not_explain(topology, seed, data):
         assert round_trip_ms(tree, known, BITS) == pytest.approx(max(measured[index].values()))
 
 
-def test_what_is_shorter_than_the_links_have_it_is_no_time_and_what_is_unknown_is_left_out():
+def test_round_trips_below_the_links_delay_count_as_zero_and_unknown_ones_are_omitted():
     plan = get_strategy("inart")(STAR, place_job(STAR, 6, 2))
     assert host_times_ms(plan, STAR, BITS, {}) == {}
     assert host_times_ms(plan, STAR, BITS, {0: {"W1": 1e-6}, 99: {"W2": 1.0}}) == {"W1": 0.0, plan.trees[0].root: 0.0}
@@ -132,7 +132,7 @@ def rig(tmp_path) -> Iterator[Rig]:
     made.close()
 
 
-def test_a_live_network_plans_with_what_its_agents_measured(rig, tmp_path, capsys):
+def test_a_live_network_plans_with_its_agents_measurements(rig, tmp_path, capsys):
     assumed = rig.plan
     assert not any(agent.HasField("host_ms") for agent in rig.status().agents)
     rig.report(HOST_MS)
@@ -161,7 +161,7 @@ def test_a_live_network_plans_with_what_its_agents_measured(rig, tmp_path, capsy
     assert found["windows"]["rate_mbps"] >= found["rate_mbps"] * (1 - 1e-6)
 
 
-def test_what_was_measured_is_kept_while_nobody_reports(rig):
+def test_measurements_are_kept_while_no_agent_reports(rig):
     rig.report(SLOW_MS)
     rig.network.replan()
     assert not rig.job.roster.round_trips_ms(), "of the new plan nothing was measured yet"
@@ -171,7 +171,7 @@ def test_what_was_measured_is_kept_while_nobody_reports(rig):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"agents": [{"node": "W1"}]}', '{"agents": [{"host_ms": "x"}]}'])
-def test_a_file_that_says_nothing_is_refused(content, tmp_path, capsys):
+def test_a_file_without_measurements_is_refused(content, tmp_path, capsys):
     (tmp_path / "status.json").write_text(content)
     assert plan_command(["--topology", "testbed", "--measured", str(tmp_path / "status.json")]) == 2
     assert "status.json" in capsys.readouterr().err

@@ -39,13 +39,13 @@ def job() -> Job:
     return Job()
 
 
-def test_plan_without_the_lost_one_is_looked_for_at_once_and_it_stays_out(job):
+def test_a_plan_without_the_lost_agent_is_made_at_once_and_the_agent_stays_out(job):
     done = job.lose()
     assert mending.DoWithout(("ps1",)) in done and done[-1] == FindPlan(crowded=False)
     assert job.take(PlanFound()) == [] and job.state.stage == Stage.IDLE
 
 
-def test_job_waits_for_what_may_be_back_and_gives_up_after_half_a_minute(job):
+def test_a_job_waits_half_a_minute_for_what_may_come_back(job):
     """A switch does not answer while a server is lost: the job is rerouted around the switch soon, or the switch is
     back.
     """
@@ -72,7 +72,7 @@ def test_job_with_nothing_missing_is_tried_twice_and_given_up(job):
     assert UseAgain(("ps1",)) in done and isinstance(done[-1], GiveUp)
 
 
-def test_agent_that_is_back_meanwhile_is_used_again_and_nobody_stops(job):
+def test_an_agent_that_is_back_meanwhile_is_used_again_without_a_stop(job):
     job.lose()
     job.facts = replace(THERE, members=("w1", "w2", "ps1", "ps2"), lost={})
     assert job.take(NoPlanFound("all stopped")) == [UseAgain(("ps1",))]

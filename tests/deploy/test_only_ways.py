@@ -32,7 +32,7 @@ THINGS = (*BIG.switches, *(f"{u}-{v}" for u, v in BIG.links if u < v))
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_no_more_is_used_again_than_a_job_needs_and_nothing_where_that_does_not_help(data):
+def test_only_links_that_help_a_job_are_used_again(data):
     servers = data.draw(st.lists(st.sampled_from(BIG.servers), min_size=2, max_size=4, unique=True))
     disabled = data.draw(st.lists(st.sampled_from(THINGS), max_size=16, unique=True))
     probation = data.draw(st.permutations(disabled))[: data.draw(st.integers(0, len(disabled)))]
@@ -47,7 +47,7 @@ def test_no_more_is_used_again_than_a_job_needs_and_nothing_where_that_does_not_
         assert not connected(LAYOUT, servers, set(disabled) - set(fewer)), "all of it is needed"
 
 
-def test_what_brings_two_jobs_together_is_chosen_once():
+def test_a_link_that_two_jobs_need_is_chosen_once():
     disabled = ["e1-s1", "e1-s2"]
     jobs = [(["h1", "h4"], disabled), (["h2", "h5"], disabled)]
     assert only_ways(layout_of(NETWORK), jobs, ["e1-s2", "e1-s1"]) == ["e1-s2"]
@@ -105,7 +105,7 @@ def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine
     assert "s2" not in switches_of(running) and "s1" in switches_of(running), "led around at once"
 
 
-def test_only_way_that_is_dead_is_tried_again_every_few_seconds(rig, running, clock):
+def test_a_broken_only_path_is_retried_every_few_seconds(rig, running, clock):
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
     tries = []
     rig.network.failover.take(FoundSilent(("e1-s1",)))
@@ -134,7 +134,7 @@ def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it
     assert "s1" in switches_of(running) and "s2" not in switches_of(running)
 
 
-def test_what_an_operator_took_out_stays_out_though_it_is_the_only_way(rig, running, clock):
+def test_a_switch_in_maintenance_stays_so_though_it_is_on_the_only_path(rig, running, clock):
     rig.network.replan(off=["s1"])
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
     clock.now += 100.0

@@ -103,7 +103,7 @@ def test_switch_that_refuses_an_entry_leaves_everything_as_it_was(rig):
     assert rig.as_wanted()
 
 
-def test_what_does_not_change_is_not_written(rig):
+def test_unchanged_rules_are_not_written(rig):
     rig.add(ONE)
     before = {name: target.writes for name, target in rig.targets.items()}
     two = rig.add(TWO)
@@ -111,7 +111,7 @@ def test_what_does_not_change_is_not_written(rig):
     assert {name for name, target in rig.targets.items() if target.writes != before[name]} == touched
 
 
-def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_it(rig, monkeypatch):
+def test_a_keeper_does_not_complete_an_order_in_progress(rig, monkeypatch):
     """Otherwise a switch's refusal would be reported to nobody, and the order would count as carried out."""
     everywhere = fabric.everywhere
 
@@ -145,7 +145,7 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
         assert victim.name not in {node for tree in one.updater.plan.trees for node in tree.points}
 
 
-def test_job_without_a_way_is_led_around_as_soon_as_there_is_one(rig, monkeypatch):
+def test_a_job_without_a_path_is_rerouted_as_soon_as_there_is_one(rig, monkeypatch):
     monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
     one = rig.add(ONE)
     victim = rig.adding(one).name
@@ -247,7 +247,7 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
     assert all(first.name not in flow.route for tree in one.updater.plan.trees for flow in tree.flows)
 
 
-def test_job_whose_agents_are_late_keeps_its_rate_and_holds_up_nobody(rig, monkeypatch):
+def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monkeypatch):
     monkeypatch.setattr(update, "PREPARE_SECONDS", 0.3)
     rival = Job("rival", ONE.workers, SERVERS[14:15], 1_000_000)
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
@@ -284,7 +284,7 @@ def nothing_twice(jobs: list[RunningJob]) -> bool:
 
 
 @pytest.mark.parametrize("ordered", ["", "one"])
-def test_jobs_that_do_not_share_have_what_they_had_when_an_operator_takes_things_out_and_back(rig, ordered):
+def test_jobs_that_do_not_share_keep_their_plans_during_maintenance(rig, ordered):
     jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
     given = rates(jobs)
     out = ["a1", "c1"]
@@ -295,7 +295,7 @@ def test_jobs_that_do_not_share_have_what_they_had_when_an_operator_takes_things
     until(rig.as_wanted, "nothing is left of what was between")
 
 
-def test_jobs_that_do_not_share_have_what_they_had_after_a_failure(rig):
+def test_jobs_that_do_not_share_keep_their_plans_after_a_failure(rig):
     jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
     given = rates(jobs)
     rig.network.failover.lose({"a1": "it died", "c2-a3": "nothing comes out"}, Why.SILENT)
@@ -305,7 +305,7 @@ def test_jobs_that_do_not_share_have_what_they_had_after_a_failure(rig):
     until(lambda: rates(jobs) == pytest.approx(given, rel=1e-6), "each has what it had")
 
 
-def test_operator_who_plans_a_job_again_gives_it_what_there_is(rig):
+def test_replanning_by_an_operator_gives_a_job_all_free_resources(rig):
     """This is not because of a failure: the job keeps this plan from then on."""
     one = rig.add(ONE)
     rig.network.replan(changes=["c1.aggregation_mbps=1", "a1.aggregation_mbps=1", "e1.aggregation_mbps=1"])

@@ -73,7 +73,7 @@ def test_rules_that_cannot_be_read_are_no_answer(nft):
     assert not said().ok and "unknown: nft list ruleset: Operation not permitted" in said().detail
 
 
-def test_no_nft_is_said(monkeypatch):
+def test_a_missing_nft_is_reported(monkeypatch):
     monkeypatch.setattr(other_users.shutil, "which", lambda name, path=None: None)
     assert not said().ok and not said().required and "nft is not installed" in said().detail
     assert "apt-get install nftables" in said().fix

@@ -89,7 +89,7 @@ def test_switch_that_dies_is_out_and_back_when_it_has_answered_for_half_a_minute
     assert not life.off and life.planned == 2, "planned again both times"
 
 
-def test_two_failures_within_a_minute_what_is_mended_is_used_as_soon_as_it_is_the_only_way(life):
+def test_a_mended_link_is_used_as_soon_as_it_is_the_only_path(life):
     """Item 8 of the issue: the job stood for 50 s."""
     life.take(parts.FoundSilent(("e1-s1",)))
     life.second(11)
@@ -100,7 +100,7 @@ def test_two_failures_within_a_minute_what_is_mended_is_used_as_soon_as_it_is_th
     assert "e1-s1 can be used again: a job has no other way" in life.said
 
 
-def test_only_way_that_is_silent_is_tried_after_a_second_and_not_kept_off_for_a_minute(life):
+def test_a_silent_only_path_is_retried_after_a_second_instead_of_a_minute(life):
     life.ready["s2"] = False
     life.second()
     life.take(parts.FoundSilent(("e1-s1",)))
@@ -109,7 +109,7 @@ def test_only_way_that_is_silent_is_tried_after_a_second_and_not_kept_off_for_a_
     assert life.off == {"s2": Why.LOST}
 
 
-def test_link_whose_port_went_down_is_back_sooner_where_a_job_has_no_other_way(life):
+def test_a_link_after_port_down_is_back_sooner_where_a_job_has_no_other_path(life):
     life.plug("s1", "e1", False)
     life.second()
     life.plug("s1", "e1", True)
@@ -120,7 +120,7 @@ def test_link_whose_port_went_down_is_back_sooner_where_a_job_has_no_other_way(l
     assert life.off == {"s2": Why.LOST}
 
 
-def test_order_of_an_operator_outlives_what_is_seen_of_the_switch(life):
+def test_maintenance_outlives_observations_of_the_switch(life):
     """A switch that was taken out and then restarts is not used again merely because it answers."""
     life.take(parts.Ordered(("s1",), ()))
     life.take(parts.Failed({"s1": "switch s1 does not answer"}, Why.LOST))
@@ -130,7 +130,7 @@ def test_order_of_an_operator_outlives_what_is_seen_of_the_switch(life):
     assert not life.off
 
 
-def test_what_corrupts_is_not_used_again_though_a_job_has_no_other_way(life):
+def test_a_corrupting_link_stays_disabled_though_a_job_has_no_other_path(life):
     life.take(parts.Failed({"s1": "switch s1 corrupts"}, Why.CORRUPTS))
     life.ready["s2"] = False
     life.second(100)
@@ -143,7 +143,7 @@ def _table() -> set[tuple[str, str]]:
     return set(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", rows, re.MULTILINE))
 
 
-def test_reasons_change_as_documented_whatever_happens():
+def test_reasons_change_as_documented_in_any_order_of_events():
     seen: set[tuple[str, str]] = set()
     links = sorted({f"{u}-{v}" for u, v in NETWORK.links if u < v and {u, v} <= LAYOUT.switches})
     for seed in range(150):

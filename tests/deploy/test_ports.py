@@ -99,7 +99,7 @@ def test_link_is_off_twice_as_long_each_time_that_its_port_was_down(network, tar
     assert network.state.parts.ports.losses == {f"{u}-{v}": 2}
 
 
-def test_switch_whose_ports_are_never_up_says_nothing(network, targets, job, log, monkeypatch):
+def test_a_switch_that_reports_no_port_up_is_not_believed(network, targets, job, log, monkeypatch):
     monkeypatch.setattr(ports, "AT_FIRST_SECONDS", 0.0)
     for target in targets.values():
         target.ports = dict.fromkeys(target.ports, False)
@@ -123,7 +123,7 @@ def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job
     assert not network.state.off, "said once: an operator knows better"
 
 
-def test_only_way_of_a_server_is_said(network, targets, job, log):
+def test_a_lost_only_path_of_a_server_is_reported(network, targets, job, log):
     server = JOB.workers[0]
     access = TREE.access_switch(server)
     watch = PortWatch(network, log.append)

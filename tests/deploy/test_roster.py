@@ -70,7 +70,7 @@ def test_configuration_comes_when_all_are_there(roster):
     assert roster.status().state == "running"
 
 
-def test_who_is_refused_because_no_epoch_can_begin_is_not_there(roster, monkeypatch):
+def test_an_agent_refused_because_no_epoch_can_begin_is_not_joined(roster, monkeypatch):
     """The disk is full when the last agent joins: its connection ends with the reason, and the job must not take it for
     joined.
     """
@@ -142,7 +142,7 @@ def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
     roster.close()
 
 
-def test_second_process_for_a_node_is_refused_with_the_words_that_say_how_to_take_over(roster):
+def test_the_refusal_of_a_nodes_second_process_says_how_to_take_over(roster):
     members = join_all(roster)
     for member in members.values():
         events(member)
@@ -153,7 +153,7 @@ def test_second_process_for_a_node_is_refused_with_the_words_that_say_how_to_tak
     assert kinds(members["w1"]) == kinds(members["w2"]) == [], "nobody was disturbed"
 
 
-def test_second_process_has_the_node_once_the_first_one_is_gone(roster):
+def test_a_second_process_gets_the_node_once_the_first_has_ended(roster):
     """After a crash the first connection may look alive for a while."""
     roster._patience = 60.0
     members = join_all(roster)
@@ -200,7 +200,7 @@ def test_wrong_agents_are_refused_with_the_reason(roster, changes, message):
     assert not roster.members()
 
 
-def test_restarted_controller_adopts_what_runs(tmp_path, roster):
+def test_a_restarted_controller_adopts_the_running_job(tmp_path, roster):
     join_all(roster)
     running = {node: (roster.epoch, config.digest) for node, config in roster.configs.items()}
     later = Roster(configs(), EpochStore(tmp_path / "other"), ENCODING)
@@ -251,7 +251,7 @@ def test_reports_of_an_earlier_epoch_do_not_count(roster):
     assert not next(agent for agent in roster.status().agents if agent.node == "w1").statistics
 
 
-def test_epochs_increase_whatever_the_clock_and_the_file(tmp_path, monkeypatch):
+def test_epochs_increase_even_with_a_wrong_clock_and_a_lost_file(tmp_path, monkeypatch):
     clock = [1_000_000.0]
     monkeypatch.setattr("controlplane.service.epochs.time.time", lambda: clock[0])
     store = EpochStore(tmp_path / "state" / "epoch")
@@ -404,7 +404,7 @@ def change(roster: Roster, members: dict[str, Member], configs: dict[str, AgentC
     return done[0]
 
 
-def test_parameter_server_that_is_lost_stops_nobody_where_another_can_take_over(pair):
+def test_a_lost_parameter_server_stops_no_agent_where_another_can_take_over(pair):
     roster, members, lost = pair
     roster.leave(members["ps1"])
     assert lost == ["ps1"]
@@ -425,7 +425,7 @@ def test_parameter_server_that_is_lost_stops_nobody_where_another_can_take_over(
     assert roster.status().state == "running"
 
 
-def test_process_that_comes_back_before_the_others_have_gone_on_waits(pair):
+def test_a_process_that_returns_before_the_others_continue_waits(pair):
     roster, members, _ = pair
     roster.leave(members["ps1"])
     back = roster.join(request("ps1"))
@@ -483,7 +483,7 @@ def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_repla
     assert roster.status().state == "running"
 
 
-def test_what_the_check_refuses_is_said_with_whose_it_is(tmp_path):
+def test_refusals_of_the_check_word_name_their_sender(tmp_path):
     said = []
     roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, said.append)
     members = [roster.join(request(node)) for node in ("w1", "w2", "ps1")]

@@ -39,9 +39,7 @@ def switches_file(folder: Path, address: str, device_id: int = 7, **more: object
 
 
 @needs_shell
-def test_shell_reads_beside_a_controller_and_writes_nothing(
-    switch: Switch, target: P4RuntimeTarget, tmp_path: Path
-) -> None:
+def test_the_shell_only_reads_beside_a_controller(switch: Switch, target: P4RuntimeTarget, tmp_path: Path) -> None:
     fabric.install([target], {"s1": small("s1")})
     printed = say(command(switches_file(tmp_path, switch.address)), LOOK, tmp_path)
     assert "entries 3 [1, 2, 3]" in printed
@@ -85,7 +83,7 @@ def refusal(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
     return run
 
 
-def test_what_cannot_be_opened_is_said(refusal: Callable[..., str], tmp_path: Path) -> None:
+def test_a_switch_that_cannot_be_opened_is_reported(refusal: Callable[..., str], tmp_path: Path) -> None:
     file = switches_file(tmp_path, "127.0.0.1:1")
     assert "has no switch 's9'; it has s1" in refusal("s9", "--switches", file)
     nothing = tmp_path / "python"

@@ -54,7 +54,7 @@ def job(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     made.roster.close()
 
 
-def test_tree_that_stays_slow_while_all_send_is_said_once_for_each_plan(job):
+def test_a_slow_tree_is_reported_once_per_plan(job):
     for _ in range(3 * slow_trees.SLOW_LOOKS):
         job.second(w1=1.0, w2=1.0)
     [line] = job.said
@@ -72,7 +72,7 @@ def test_late_rank_is_not_taken_for_a_slow_network(job):
     assert not job.said
 
 
-def test_rank_that_says_nothing_any_more_is_not_taken_for_a_slow_network(job):
+def test_a_silent_rank_is_not_taken_for_a_slow_network(job):
     for _ in range(slow_trees.SLOW_LOOKS // 2):
         job.second(w1=1.0, w2=1.0)
     for _ in range(5 * slow_trees.SLOW_LOOKS):

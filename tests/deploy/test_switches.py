@@ -102,7 +102,7 @@ time_ns = time.time_ns
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_controller_whose_clock_was_ahead_once_locks_nobody_out(switch, program, monkeypatch, lives):
+def test_a_controllers_fast_clock_locks_no_other_controller_out(switch, program, monkeypatch, lives):
     """After the first controller has gone, the switch is free for any; while it lives, only a controller that takes
     over gets it.
     """
@@ -128,7 +128,7 @@ def test_controller_whose_clock_was_ahead_once_locks_nobody_out(switch, program,
     ahead.close()
 
 
-def test_controller_that_reconnects_takes_the_switch_from_nobody(switch, target, program, until, monkeypatch):
+def test_a_reconnecting_controller_takes_the_switch_from_no_other(switch, target, program, until, monkeypatch):
     later = P4RuntimeTarget("s1", switch.address, 7, program)
     with monkeypatch.context() as patch:
         patch.setattr(session.time, "time_ns", lambda: time_ns() + YEAR_NS)
@@ -142,7 +142,7 @@ def test_controller_that_reconnects_takes_the_switch_from_nobody(switch, target,
     assert target.alive
 
 
-def test_election_id_is_above_what_the_switch_has_seen():
+def test_the_election_id_is_above_those_that_the_switch_has_seen():
     seconds, _ = now = session.new_election_id()
     assert session.new_election_id((seconds - 5, 7)) > now
     assert session.new_election_id((seconds + 5, 7)) == (seconds + 5, 8)

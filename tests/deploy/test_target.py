@@ -47,7 +47,7 @@ def test_installs_reads_back_and_removes(targets, switches):
 
 @given(rules=rule_sets())
 @settings(max_examples=100, deadline=None)
-def test_everything_survives_the_way_to_p4runtime_and_back(program, rules):
+def test_rules_round_trip_through_p4runtime(program, rules):
     entities = [update.entity for update in program.write_request(difference(empty("s1"), rules)).updates]
     assert difference(program.rule_set("s1", entities), rules) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controlplane.service.core.turns import PAUSES, Rate, Turns, goes_on, in_two_steps, worst_first
 
 
-def test_job_that_cannot_be_planned_is_tried_again_ever_more_seldom_and_why_is_said_once():
+def test_planning_is_retried_with_backoff_and_its_failure_is_logged_once():
     turns, pauses, said = Turns(), [], []
     for _ in range(7):
         turns, lines = turns.over({"a": "no way"})
@@ -23,12 +23,12 @@ def test_change_of_the_network_is_answered_at_once_and_success_ends_the_tries():
     assert turns.over({})[0].pause is None
 
 
-def test_who_has_least_of_what_it_was_given_is_planned_first_and_who_failed_before_last():
+def test_the_job_with_the_smallest_part_of_its_rate_is_planned_first_and_failed_jobs_last():
     rates = {"full": Rate(10, 10), "half": Rate(5, 10), "none": Rate(0, 10), "failed": Rate(0, 10)}
     assert worst_first(rates, ["failed"]) == ["none", "half", "full", "failed"]
 
 
-def test_those_that_get_less_make_room_for_the_others():
+def test_jobs_that_get_less_make_room_for_the_others():
     assert in_two_steps({"a": 5, "b": 9, "c": 4}, {"a": 7, "b": 6, "c": 4}) == (["b", "c"], ["a"])
 
 

@@ -245,7 +245,7 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
 
 
 @pytest.mark.parametrize("when", ["drains", "makes ready"])
-def test_what_is_under_way_is_started_again_where_the_plan_before_cannot_be_led_around(rig, when, until):
+def test_operations_are_repeated_where_the_plan_before_cannot_be_rerouted(rig, when, until):
     """Without this switch no agent reaches another: whenever it fails, the change of plan comes to its end."""
     rig.agents.slow = "W2"
     if when == "makes ready":

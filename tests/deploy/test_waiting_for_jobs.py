@@ -123,7 +123,7 @@ def test_order_to_remove_a_job_without_its_name_removes_none(rig, address, jobs)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\n", "\t", "x" * (LONGEST_NAME + 1), "x" * 5000, "a\u200b"])
-def test_name_that_is_no_word_is_refused_in_few_words(rig, address, name):
+def test_an_invalid_name_is_refused_with_a_short_message(rig, address, name):
     assert not is_job_name(name)
     with pytest.raises(JobError, match="a job's name is a word of 1 to 64 letters") as refused:
         Job(name, A.workers, A.parameter_servers, 1_000_000)
@@ -137,11 +137,11 @@ def test_name_that_is_no_word_is_refused_in_few_words(rig, address, name):
 
 
 @pytest.mark.parametrize("name", ["a", "mine", "Job-7.b_2", "größe", "x" * LONGEST_NAME])
-def test_word_is_a_name(name):
+def test_a_word_is_a_valid_name(name):
     assert Job(name, A.workers, A.parameter_servers, 1_000_000).name == name
 
 
-def test_controller_that_does_not_answer_is_said_once_and_not_at_every_try(monkeypatch, until):
+def test_a_silent_controller_is_reported_once_and_not_at_every_try(monkeypatch, until):
     tries = []
     open_one = client.open_channel
     monkeypatch.setattr(client, "open_channel", lambda *given: tries.append(given) or open_one(*given))

@@ -51,7 +51,7 @@ def test_every_sum_is_right_while_things_fail_two_at_a_time() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_nothing_stays_of_a_run_that_is_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     command = [sys.executable, "-m", "evaluation.chaos", "--minutes", "20", "--topology", TOPOLOGY, "--workers", "3"]
     log = tmp_path / "controller.log"

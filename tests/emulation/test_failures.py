@@ -36,7 +36,7 @@ def tree() -> Topology:
     return fattree(4, RATE, aggregation_mbps=None)
 
 
-def test_switch_that_dies_in_the_middle_is_gone_around_and_no_sum_is_lost() -> None:
+def test_jobs_are_rerouted_around_a_switch_that_dies_and_no_sum_is_lost() -> None:
     with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
         rig.start_all()
         rig.allreduce(SIZE // 4).check()
@@ -56,7 +56,7 @@ def test_switch_that_dies_in_the_middle_is_gone_around_and_no_sum_is_lost() -> N
         assert not any("gave up" in line or "is gone" in line for line in rig.log), "no agent noticed"
 
 
-def test_what_was_under_way_is_done_again_when_no_switch_can_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_are_repeated_when_no_switch_can_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Repair:
         raise CannotRepair("no switch has room to add")
 
@@ -71,7 +71,7 @@ def test_what_was_under_way_is_done_again_when_no_switch_can_take_over(monkeypat
         assert not any("gave up" in line or "has left" in line for line in rig.log), "no agent noticed"
 
 
-def test_what_is_under_way_is_done_again_when_its_way_fails_during_a_change_of_plan(
+def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Operations of the plan before end while the job changes over to one for half of the rate; a switch dies that they
@@ -122,7 +122,7 @@ def test_link_that_swallows_everything_is_found(way: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_link_on_probation_carries_the_job_when_the_other_way_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_on_probation_carries_the_job_when_the_other_path_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link is cut and mended, and while it is on probation the only other spine fails."""
     monkeypatch.setattr(trust, "PROBATION_SECONDS", 600.0)
     with Rig("softswitch", leaf_spine(2, 2, 3, RATE), "inart", workers=4, roots=1, answers_failures=True) as rig:

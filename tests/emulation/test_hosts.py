@@ -113,7 +113,7 @@ def test_links_keep_their_rate(kind: str) -> None:
         assert mbps > 0.3 * rate, "TCP gets a fair part of an idle link"
 
 
-def test_mininet_is_told_that_switches_do_delay_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mininet_gets_no_delay_and_loss_since_switches_apply_them(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(network, "error", said.append)
     commands, _ = ShapedIntf.delayCmds(" root ", delay="1ms", loss=1.0)
@@ -121,7 +121,7 @@ def test_mininet_is_told_that_switches_do_delay_and_loss(monkeypatch: pytest.Mon
     assert "Emulation.shape" in said[0]
 
 
-def test_what_bmv2_and_hosts_cannot_do_is_said() -> None:
+def test_unsupported_features_of_bmv2_and_hosts_are_reported() -> None:
     with Emulation(paper_testbed(10.0), "softswitch") as emulation:
         with pytest.raises(EmulationError, match="shape V1 -> W1 instead"):
             emulation.shape("W1", "V1", loss=0.1)

@@ -168,7 +168,7 @@ def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
         Emulation(testbed(), "softswitch").start()
 
 
-def test_no_namespaces_is_said_and_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_namespaces_are_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     refusing = tmp_path / "mnexec"
     refusing.write_text("#!/bin/sh\necho unshare: not permitted >&2\nexit 1\n")
     refusing.chmod(0o755)

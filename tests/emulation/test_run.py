@@ -107,7 +107,7 @@ def test_failures_are_written_as_people_say_them(text, fault):
         (["--strategy", "fast"], "unknown strategy 'fast'"),
     ],
 )
-def test_what_cannot_run_is_said_before_anything_is_built(arguments, words, capsys):
+def test_impossible_runs_are_refused_before_anything_is_built(arguments, words, capsys):
     assert run(["--topology", RING, "--switch", "softswitch", *arguments]) == 1
     said = capsys.readouterr()
     assert words in said.err
@@ -121,5 +121,3 @@ def test_a_network_is_scaled_in_all_its_rates():
     assert less.bandwidth_mbps("e1", "h1") == pytest.approx(2.0)
     assert less.aggregation_mbps("e1") == pytest.approx(0.9)
     assert less.ingress_mbps("h1") == pytest.approx(2.0)
-
-

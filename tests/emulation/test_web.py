@@ -145,7 +145,7 @@ def test_health(rig: Rig) -> None:
             assert answer.status == HealthCheckResponse.SERVING
 
 
-def test_what_is_not_there_is_said(url: str) -> None:
+def test_missing_pages_are_reported(url: str) -> None:
     for path in ("nothing", "static/../../page.py", "static/%2e%2e/server.py", "api/"):
         with pytest.raises(urllib.error.HTTPError) as error:
             get(url + path)
@@ -153,7 +153,7 @@ def test_what_is_not_there_is_said(url: str) -> None:
         assert "/api/snapshot" in error.value.read().decode()
 
 
-def test_page_over_tls_wants_to_know_who_looks(snapshots: Snapshots, tmp_path: Path) -> None:
+def test_the_page_over_tls_requires_authentication(snapshots: Snapshots, tmp_path: Path) -> None:
     make(tmp_path, Wanted(nodes=("W1",), operators=("alice",)))
     make(tmp_path, Wanted(nodes=("W2",), viewers=("grafana",)), tokens=True)
     tls = credentials(tmp_path / "controller")

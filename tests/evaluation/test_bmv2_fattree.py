@@ -93,7 +93,7 @@ def test_table_shows_every_number_aligned() -> None:
     assert {line.index("Mbit/s") for line in lines[1:2]} == {lines[0].index("planned") + 1}
 
 
-def test_remarks_say_what_is_wrong() -> None:
+def test_remarks_report_deviations() -> None:
     def remarks(*results: StrategyResult, train: Training | None = None) -> str:
         return "\n".join(report(*results, train=train).remarks())
 

@@ -50,7 +50,7 @@ def test_all_kinds_come_and_about_equally_often() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_at_most_two_overlap_and_never_what_excludes_each_other(seed: int) -> None:
+def test_at_most_two_failures_overlap_and_never_exclusive_ones(seed: int) -> None:
     drawn = events(seed)
     overlapping = 0
     for one in drawn:
@@ -65,7 +65,7 @@ def test_at_most_two_overlap_and_never_what_excludes_each_other(seed: int) -> No
     assert overlapping > len(drawn) / 4, "about half of the slots have two"
 
 
-def test_what_fails_together_leaves_the_hosts_a_way() -> None:
+def test_simultaneous_failures_leave_the_hosts_a_path() -> None:
     """Two spines: never both, nor a spine and a link of the other one."""
     topology = parse_topology("leafspine:leaves=3,spines=2,servers=2,bandwidth=20")
     job = Job("a", (topology.servers[0], topology.servers[2]), (topology.servers[4],), 1000)
@@ -77,7 +77,7 @@ def test_what_fails_together_leaves_the_hosts_a_way() -> None:
                 assert len(spines) <= 1 or (one.kind == other.kind == "link"), (one, other)
 
 
-def test_a_kind_that_nothing_can_meet_is_refused() -> None:
+def test_a_kind_without_a_possible_target_is_refused() -> None:
     alone = [Job("b", ("h2", "h15"), ("h16",), 1000)]
     with pytest.raises(EmulationError, match="stop-ps"):
         draw(TOPOLOGY, alone, ["stop-ps"], 600, 1)
@@ -87,7 +87,7 @@ def happening(kind: str, began: float, ended: float, jobs: frozenset[str] = froz
     return Happening(Event(1, 0.0, ended - began, kind, "x", 1), began, ended, True, jobs=jobs)
 
 
-def test_an_outage_belongs_to_what_was_felt_during_it() -> None:
+def test_an_outage_is_attributed_to_the_failures_during_it() -> None:
     link, late = happening("link", 100.0, 105.0), happening("late", 103.0, 110.0, frozenset({"a"}))
     findings = Findings([link, late])
     findings.add_gap("a", 20.0, 20.5)
@@ -99,7 +99,7 @@ def test_an_outage_belongs_to_what_was_felt_during_it() -> None:
     assert (link.outage, late.outage) == pytest.approx((2.0, 1.0))
 
 
-def test_the_report_counts_and_its_status_tells_what_was_wrong() -> None:
+def test_the_report_counts_and_its_exit_status_shows_errors() -> None:
     findings = Findings([happening("link", 1.0, 2.0)])
     findings.add_sums(3)
     findings.add_flagged("AbortedError: h3 is gone", again=False)
@@ -149,7 +149,7 @@ def test_sums_of_contributions_are_carried_exactly_and_one_wrong_bit_is_seen() -
     }  # fmt: skip
 
 
-def test_a_clock_jumps_for_one_process_and_counts_who_read_it(tmp_path: Path) -> None:
+def test_a_clock_jump_affects_one_process_and_counts_its_readings(tmp_path: Path) -> None:
     clock = Clock(tmp_path / "clock")
     program = (
         "import sys, time; from pathlib import Path; from evaluation.chaos.skewed import skew\n"
@@ -181,7 +181,7 @@ def test_a_clock_jumps_for_one_process_and_counts_who_read_it(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_forger_gives_up_all_privileges_and_sends_what_it_is_told() -> None:
+def test_a_forger_gives_up_all_privileges_and_sends_given_packets() -> None:
     values, port = PROTOCOL.targets["v1model"].values_per_packet, 0x5000
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -203,7 +203,7 @@ def test_a_forger_gives_up_all_privileges_and_sends_what_it_is_told() -> None:
             assert len(got) == 24 + 4 * values
 
 
-def test_the_command_lists_what_would_happen_and_refuses_what_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_planned_failures_and_refuses_unknown_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list", "--minutes", "5", "--seed", "3"]) == 0
     listed = capsys.readouterr().out
     assert command.main(["--list", "--minutes", "5", "--seed", "3"]) == 0

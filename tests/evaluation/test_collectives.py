@@ -50,7 +50,7 @@ def test_float32_in_fewer_bits_without_gloo_as_a_table(capsys: pytest.CaptureFix
     ]
 
 
-def test_what_makes_no_sense_is_left_out_and_the_bytes_that_travel_are_the_bound() -> None:
+def test_meaningless_combinations_are_omitted_and_bytes_give_the_bound() -> None:
     found = list(cases(["allreduce", "all_gather"], ["bfloat16"], [32, None, 8], [1_000_002], workers=4, mbps=200.0))
     assert [(case.op, case.bits, case.nbytes) for case in found] == [
         ("allreduce", 16, 1_000_002),

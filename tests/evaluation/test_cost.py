@@ -28,13 +28,13 @@ def test_the_table_says_whether_the_model_holds(measured, status, monkeypatch, t
     assert capsys.readouterr().out.splitlines()[:3] == printed.splitlines()[:3]
 
 
-def test_a_wrong_topology_is_said(capsys):
+def test_a_wrong_topology_is_reported(capsys):
     assert cost.main(["--topology", "fattree:k=5"]) == 1
     assert capsys.readouterr().err.startswith("cost: ")
 
 
 @pytest.mark.parametrize("hosts_ms", [0.0, 0.4, 3.0, 20.0])
-def test_the_hosts_part_is_found_from_what_the_smallest_all_reduce_takes(hosts_ms):
+def test_the_hosts_overhead_is_derived_from_the_smallest_all_reduce(hosts_ms):
     def modelled(ms):  # Data waits for a token (9 ms) or for its exponents, whichever comes last.
         return (max(9.0, 1.0 + ms) + 1.0 + ms) / 1e3
 
@@ -42,7 +42,7 @@ def test_the_hosts_part_is_found_from_what_the_smallest_all_reduce_takes(hosts_m
     assert cost.hosts_part(0.005, modelled) == 0
 
 
-def test_what_no_run_printed_is_refused(tmp_path, capsys):
+def test_text_that_no_run_printed_is_refused(tmp_path, capsys):
     (tmp_path / "one.json").write_text('[{"rows": []}]')
     assert cost.main(["--read", str(tmp_path / "one.json")]) == 1
     assert cost.main(["--read", str(tmp_path / "none.json")]) == 1

@@ -29,7 +29,7 @@ def test_completion_times_of_two_jobs_that_share_a_link():
     assert most_together(arrivals, [15.0, 15.0]) == 2
 
 
-def test_max_min_of_fixed_plans_leaves_nobody_less_than_an_equal_part():
+def test_max_min_of_fixed_plans_gives_every_job_at_least_an_equal_share():
     topology = fattree(4)
     servers = topology.servers
     atp = get_strategy("atp")

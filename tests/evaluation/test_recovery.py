@@ -47,7 +47,7 @@ def test_a_hundred_workers_are_back_within_two_seconds(kind: str) -> None:
     check(played(topology, plan, kind, values=64))
 
 
-def test_the_root_asks_for_what_was_lost() -> None:
+def test_the_root_asks_for_lost_contributions() -> None:
     """Without a question nothing would come again: all of a window was lost, and workers repeat one chunk by
     themselves."""
     topology, plan = racks(32, 1, 2.0)
@@ -76,7 +76,7 @@ def test_slow_trees_share_their_wake_ups() -> None:
         assert stats.wakeups < stats.answers / 2
 
 
-def test_the_command_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_its_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--workers", "16", "--ps", "1", "--kinds", "loss"]) == 0
     assert "sums right" in capsys.readouterr().out
     with pytest.raises(SystemExit):

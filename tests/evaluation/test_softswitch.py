@@ -69,7 +69,7 @@ def test_growth_of_a_table(kind: growth.Kind, monkeypatch: pytest.MonkeyPatch) -
     assert {row.what for row in rows} >= {f"{what}: insert", f"{what}: delete", f"{what}: look-up"}
 
 
-def test_ratios_know_which_way_better_is() -> None:
+def test_ratios_state_whether_larger_or_smaller_is_better() -> None:
     def row(switch: str, value: float, unit: str) -> Row:
         return Row("traffic", "forwarding", switch, value, unit)
 

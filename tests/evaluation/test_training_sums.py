@@ -60,7 +60,7 @@ def gradients(workers: int, seed: int, size: int = 5000) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("workers", [2, 12, 50])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_fixed_point_gives_is_within_the_bounds(workers: int, seed: int) -> None:
+def test_fixed_point_results_are_within_the_bounds(workers: int, seed: int) -> None:
     given = gradients(workers, seed)
     share = shares(given, mean_by_fixed_point(given))
     assert share.max() <= 1.0
@@ -81,7 +81,7 @@ def test_a_missing_or_doubled_contribution_and_a_flipped_bit_are_not() -> None:
     assert np.flatnonzero(shares(given, flipped.view(np.float32)) > 1.0).tolist() == [place]
 
 
-def test_what_is_not_finite_must_be_so_in_both() -> None:
+def test_nonfinite_values_must_be_nonfinite_in_both() -> None:
     given = gradients(2, 1)
     result = mean_by_fixed_point(given)
     result[900] = np.nan

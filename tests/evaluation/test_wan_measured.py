@@ -25,7 +25,7 @@ def test_seeds_of_a_system_are_taken_together(tmp_path, capsys):
     assert picture.stat().st_size > 1000
 
 
-def test_a_column_a_network_says_who_does_not_agree(tmp_path, capsys):
+def test_each_networks_column_names_disagreeing_results(tmp_path, capsys):
     # The median of the measured and the median of the simulated values are different tasks, so their ratio says nothing
     # about the network.
     unequal = {"per_round_s": [1.0, 2.0, 9.0, 9.9], "simulated_per_round_s": [1.0, 2.0, 3.0, 9.9]}

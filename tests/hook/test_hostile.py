@@ -84,7 +84,7 @@ def test_hostile_messages(service: Service) -> None:
     assert CONTROLLER in whole["message"]
 
 
-def test_connections_that_say_nothing_are_in_nobodys_way(service: Service) -> None:
+def test_silent_connections_block_no_other_client(service: Service) -> None:
     silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(50)]
     try:
         for one in silent:

@@ -52,7 +52,7 @@ def command(words: list[str]) -> list[str]:
     return words[start + 1 :]
 
 
-def test_pytorchjob_is_what_the_operator_takes():
+def test_the_pytorchjob_fits_the_operators_schema():
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     job = yaml.safe_load((LAUNCH / "pytorchjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")

@@ -13,7 +13,7 @@ from tests.hook.test_training import run_ranks, start_agents
 @pytest.mark.namespaces
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("scenario", ["masked_hook", "masked_backend"])
-def test_each_value_of_masked_logits_is_what_ieee_addition_gives(network, tmp_path, scenario, dtype):
+def test_each_value_of_masked_logits_equals_ieee_addition(network, tmp_path, scenario, dtype):
     network.run_server()
     for result in run_ranks(scenario, tmp_path, start_agents(network), dtype=dtype):
         assert result["wrong"] == []

@@ -85,7 +85,7 @@ class Trainer:
 
 
 @pytest.mark.namespaces
-def test_a_forked_process_that_outlives_its_trainer_is_in_nobodys_way(network):
+def test_a_forked_process_that_outlives_its_trainer_blocks_no_other(network):
     """A DataLoader's worker outlives its trainer, which is killed. The controller notices at once that the trainer is
     gone, and the next one gets the node's place while the forked process still exists.
     """
@@ -211,7 +211,7 @@ def test_a_claim_is_held_by_one_and_names_its_holder():
     bind_claim(name).close()
 
 
-def test_an_agent_that_is_closed_lets_nobody_in_from_then_on():
+def test_a_closed_agent_accepts_no_more_trainers():
     """A process that makes a state right after closing the last one must not meet the agent that is closing."""
     for number in range(5):
         service = Service("127.0.0.1:1", node="closing")

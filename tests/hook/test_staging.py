@@ -179,7 +179,7 @@ def test_cuda_failure_is_an_error():
         future.wait()
 
 
-def test_numpy_is_what_the_engine_takes_too():
+def test_the_engine_accepts_numpy_arrays_too():
     """The wrapper of local agents needs the memory addresses of both kinds of array."""
     from worker_agent.local import _bytes_of
 

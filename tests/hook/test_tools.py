@@ -245,7 +245,7 @@ def test_hostile_trainers_are_refused_and_the_next_one_is_served(network):
 
 
 @pytest.mark.namespaces
-def test_connect_names_who_is_missing(network):
+def test_connect_names_the_missing_agents(network):
     with pytest.raises(NotReadyError, match="waiting for w1, s0 to join"):
         connect(network.address, "w0", 1.0, interface="lo")
     with pytest.raises(AgentError, match=r"w7 is not a node of any job \(star: w0, w1, s0\)"):
@@ -268,7 +268,7 @@ def test_interface_that_is_not_there_is_refused_before_anybody_waits(network):
     assert (server.returncode, server.stderr.startswith("ps_server: there is no interface 'nothing0'")) == (2, True)
 
 
-def test_interface_that_is_down_or_without_address_is_told():
+def test_an_interface_that_is_down_or_without_address_is_reported():
     script = 'ip link add a0 type veth peer name b0; ip link set b0 up; exec $0 -c "$1"'
     code = "from worker_agent.address import check_interface as c; print(c('a0'), c('b0'), sep='|')"
     command = ["unshare", "--net", "--map-root-user", "sh", "-c", script, sys.executable, code]
@@ -280,7 +280,7 @@ def test_interface_that_is_down_or_without_address_is_told():
 
 
 @pytest.mark.namespaces
-def test_interface_that_has_gone_takes_the_agent_out_again(network, monkeypatch):
+def test_an_agent_whose_interface_disappears_leaves_the_job(network, monkeypatch):
     # The interface existed when the agent began.
     monkeypatch.setattr("worker_agent.member.check_interface", lambda name: "")
     network.run_server()
@@ -317,7 +317,7 @@ def test_example_trains_through_the_agents(network, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["sum", "mean"])
-def test_made_up_data_sums_to_what_is_claimed(dtype, op):
+def test_generated_data_has_the_claimed_sum(dtype, op):
     trial = Trial(40_000, dtype=dtype, op=op, seed=5)
     parts = [make_data(trial, 3, index) for index in range(3)]
     total = sum(decode(data, dtype) for data, _, _ in parts)
@@ -349,6 +349,6 @@ def test_local_agent_without_agent(tmp_path):
         LocalAgent("127.0.0.1:9", 1.0)
 
 
-def test_a_counter_that_began_anew_with_a_new_plan_does_not_say_less_than_nothing():
+def test_counters_that_restart_with_a_new_plan_never_yield_negative_rates():
     assert since(3, 10) == 7
     assert since(3, 2) == 2, "`replan` in the middle of a trial: 2 since then"

@@ -47,7 +47,7 @@ def test_training_with_the_hook_equals_training_without(network, tmp_path, dtype
 @pytest.mark.parametrize(
     ("dtype", "bits", "tolerance"), [("float32", 16, 1e-3), ("float32", 8, 2e-2), ("bfloat16", 8, 4e-2)]
 )
-def test_training_in_few_bits_keeps_what_does_not_travel(network, tmp_path, dtype, bits, tolerance):
+def test_training_in_few_bits_keeps_the_residuals(network, tmp_path, dtype, bits, tolerance):
     network.run_server()
     results = run_ranks("train", tmp_path, start_agents(network), dtype=dtype, bits=bits)
     for result in results:
@@ -209,7 +209,7 @@ def test_two_models_in_a_process_and_states_made_over_and_over(network, tmp_path
 
 
 @pytest.mark.namespaces
-def test_who_is_late_is_said_and_waited_for(network, tmp_path):
+def test_a_late_rank_is_reported_and_waited_for(network, tmp_path):
     network.run_server()
     store = str(tmp_path / "store")
     started = [Rank("late", rank=rank, store=store, **own) for rank, own in enumerate(start_agents(network))]

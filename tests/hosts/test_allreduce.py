@@ -77,7 +77,7 @@ def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: st
     assert [server.stats().io.threads for server in rig.servers] == [1, min(threads, 2)]
 
 
-def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
+def test_chunks_lost_together_are_resent_together(make_rig: MakeRig) -> None:
     """All packets are lost for a while, and no later packet is sent that could be answered: this costs one timeout, not
     many.
     """
@@ -136,7 +136,7 @@ def test_a_tensor_that_is_larger_than_caches(make_rig: MakeRig, first: int) -> N
         assert (tensor[first:] == before[0] + before[1]).all()
 
 
-def test_nothing_to_reduce_is_done_at_once(make_rig: MakeRig) -> None:
+def test_an_empty_all_reduce_completes_at_once(make_rig: MakeRig) -> None:
     rig = make_rig()
     finish(rig.submit([np.empty(0, np.float32)] * WORKERS))
     assert rig.engines[0].stats().packets_sent == 0
@@ -207,7 +207,7 @@ def test_nan_and_infinities_arrive(make_rig: MakeRig) -> None:
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "scatter sum"])
-def test_every_value_of_masked_logits_is_what_ieee_addition_gives(make_rig: MakeRig, op: Operation) -> None:
+def test_every_value_of_masked_logits_equals_ieee_addition(make_rig: MakeRig, op: Operation) -> None:
     """Every second value is -inf at all workers, with NaN and infinities at some: the values beside them are exact."""
     rig = make_rig()
     before = tensors(4, WORKERS, 2000 * WORKERS)

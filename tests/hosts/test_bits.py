@@ -60,7 +60,7 @@ def reference_in_32_bits(before: Sequence[Floats], mean: bool) -> Floats:
 
 
 @pytest.mark.parametrize("trees", [MIXED, ONE_TREE], ids=["three trees and losses", "one tree"])
-def test_the_bits_are_the_references_whatever_trees_and_losses(make_rig: MakeRig, trees: Sequence[TreeShape]) -> None:
+def test_the_bits_equal_the_references_for_any_trees_and_losses(make_rig: MakeRig, trees: Sequence[TreeShape]) -> None:
     rig = make_rig(trees)
     rig.faults(**(FAULTS if trees is MIXED else {}))
     for bits in FIELDS:
@@ -131,7 +131,7 @@ def test_nan_and_infinities_of_half_precision_arrive_each_in_its_place(make_rig:
         assert torch.equal(result.float()[finite], expected[finite])
 
 
-def test_what_does_not_travel_is_left_behind(make_rig: MakeRig) -> None:
+def test_the_unsent_part_is_kept_as_residual(make_rig: MakeRig) -> None:
     """What a worker has sent and its residual add up to its gradient; so the residuals make up what the sum lacks."""
     rig = make_rig()
     rig.faults(loss=0.03)
@@ -159,7 +159,7 @@ def test_what_does_not_travel_is_left_behind(make_rig: MakeRig) -> None:
     assert np.abs(left).max() > 0
 
 
-def test_with_feedback_what_is_lost_now_arrives_later(make_rig: MakeRig) -> None:
+def test_with_feedback_rounded_off_parts_are_sent_later(make_rig: MakeRig) -> None:
     """The same gradient is summed in each of 20 steps in 6 bits. The sum of the results is that of the exact sums
     except for the last residual, whereas without feedback the errors of the steps add up.
     """

@@ -62,7 +62,7 @@ def test_the_engine_and_the_reference_make_the_same_words_and_the_sum_is_right(m
 
 @settings(max_examples=200, deadline=None)
 @given(sums(), st.data())
-def test_a_flipped_bit_of_any_word_is_seen(made: tuple[Any, ...], data: st.DataObject) -> None:
+def test_a_flipped_bit_of_any_word_is_detected(made: tuple[Any, ...], data: st.DataObject) -> None:
     words = total(made[2])
     position, bit = data.draw(st.integers(0, len(words) - 1)), data.draw(st.integers(0, 31))
     words[position] = (words[position] ^ (1 << bit)) if bit < 31 else words[position] ^ -(2**31)
@@ -104,7 +104,7 @@ def test_a_results_word_covers_how_many_chunks_are_complete(made: tuple[Any, ...
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SIZES), st.integers(0, 300), sequences, st.data())
-def test_words_of_exponents_prove_themselves(values: int, tree: int, sequence: int, data: st.DataObject) -> None:
+def test_exponent_words_are_checked_too(values: int, tree: int, sequence: int, data: st.DataObject) -> None:
     check, native = Check(KEY, 3, values), NativeCheck(KEY, 3, values)
     exponents = data.draw(st.lists(st.integers(0, 5250), min_size=values - 1, max_size=values - 1))
     words = [check.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
@@ -135,7 +135,7 @@ def test_another_key_is_another_check() -> None:
     st.booleans(),
     st.integers(0, 10**6),
 )
-def test_numbers_and_their_check_word_in_one_pass_are_those_of_two(
+def test_one_pass_for_numbers_and_check_word_equals_two_passes(
     workers: int, values: int, biased: int, mean: bool, seed: int
 ) -> None:
     """This holds also for values larger than the agreed exponent, as when somebody wrote to the array meanwhile."""
@@ -163,7 +163,7 @@ headers = st.fixed_dictionaries({
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([1, 4, 65]), headers, st.integers(0, 10**6))
-def test_a_question_is_about_what_its_header_says(workers: int, header: dict[str, int], seed: int) -> None:
+def test_the_check_word_of_a_question_covers_its_header(workers: int, header: dict[str, int], seed: int) -> None:
     """Both compute the same word, and a different one for any other header."""
     check, native = Check(KEY, workers, 64), NativeCheck(KEY, workers, 64)
     words = [int(word) for word in np.random.default_rng(seed).integers(-(2**31), 2**31, 63)]

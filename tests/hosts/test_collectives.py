@@ -90,7 +90,7 @@ def broadcast_and_check(rig: Rig, seed: int, elements: int, source: int, dtype: 
 
 
 @pytest.mark.parametrize("faults", FAULTS)
-def test_everybody_gets_what_is_its_own(make_rig: MakeRig, faults: dict[str, float]) -> None:
+def test_every_worker_gets_its_own_part(make_rig: MakeRig, faults: dict[str, float]) -> None:
     rig = make_rig(gathers=True)
     rig.faults(**faults)
     for seed, part in enumerate([1, VALUES, 4_000, 3_001]):
@@ -175,7 +175,7 @@ def test_different_operations_are_an_error_on_every_worker(make_rig: MakeRig) ->
     gather_and_check(rig, 1, 1000)
 
 
-def test_what_cannot_be_is_refused(make_rig: MakeRig) -> None:
+def test_impossible_operations_are_refused(make_rig: MakeRig) -> None:
     engine = make_rig().engines[0]
     with pytest.raises(ValueError, match="10 elements, which are not 4 parts"):
         engine.allreduce_async(np.ones(10, np.float32), "scatter sum")

@@ -85,7 +85,7 @@ def forged(rig: Rig, node: str, packets: Sequence[dict[str, int]]) -> subprocess
     return process
 
 
-def test_another_user_who_knows_all_but_the_key_makes_no_sum_wrong(make_rig: MakeRig) -> None:
+def test_another_user_without_the_key_cannot_falsify_a_sum(make_rig: MakeRig) -> None:
     """Processes of another user on a worker's host and on a server's know job, port, epoch and labels."""
     rig = make_rig(rate_mbps=20)
     worker, server = rig.job.workers[0], rig.job.servers[0]

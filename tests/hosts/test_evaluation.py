@@ -39,7 +39,7 @@ def test_a_sweep_ends_at_its_limit_and_says_so(capsys: pytest.CaptureFixture[str
     assert "stopped before 2 workers at 40 Mbit/s" in said.err
 
 
-def test_trees_share_threads_and_the_picture_names_what_gave_out(tmp_path: Path) -> None:
+def test_trees_share_threads_and_the_picture_names_the_bottleneck(tmp_path: Path) -> None:
     result = measure(Setting(2, 40.0, 100_000, repeat=1, gloo=False, trees=2))
     assert result.threads == 1
     draw([result, replace(result, mbps=80.0, gave_out="switch", gloo_seconds=1.0)], tmp_path / "sweep.png")

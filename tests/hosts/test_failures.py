@@ -140,7 +140,7 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_another_group_port_or_source_is_nobodys(make_rig: MakeRig, backend: str) -> None:
+def test_packets_for_another_group_port_or_source_are_ignored(make_rig: MakeRig, backend: str) -> None:
     """Packets that would be contributions at their right destination are counted by nobody elsewhere."""
     rig = make_rig((TreeShape(),), workers=1, without=["w0", "s1"], io=IoOptions(backend))
     server, to_server, own = rig.servers[0], rig.raw_port("s0"), rig.job.servers[0]
@@ -225,7 +225,7 @@ def test_an_aborted_engine_says_why_until_it_is_configured_again(make_rig: MakeR
         rig.engines[0].allreduce_async(np.ones(1, np.float32))
 
 
-def test_a_new_epoch_ends_what_is_pending_and_packets_of_the_old_are_refused(make_rig: MakeRig) -> None:
+def test_a_new_epoch_ends_pending_operations_and_refuses_old_packets(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.faults(delay_seconds=0.02)
     reduce_and_check(rig, 1, 5000)
@@ -252,7 +252,7 @@ def test_a_tree_may_change_its_width_with_a_new_epoch(make_rig: MakeRig) -> None
     reduce_and_check(rig, 1, 1000)
 
 
-def test_closing_ends_what_is_pending(make_rig: MakeRig) -> None:
+def test_closing_ends_pending_operations(make_rig: MakeRig) -> None:
     rig = make_rig(without=["s0", "s1"])
     works = rig.submit([np.ones(1000, np.float32) for _ in range(WORKERS)])
     for engine in rig.engines:
@@ -293,7 +293,7 @@ def test_an_engine_may_be_closed_by_a_callback(make_rig: MakeRig) -> None:
         (np.broadcast_to(np.float32(1), (1,)), ValueError, "writable"),
     ],
 )
-def test_what_cannot_be_reduced_is_refused(array: Any, error: type[Exception], says: str) -> None:
+def test_arrays_that_cannot_be_reduced_are_refused(array: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         host_array(array)
 

@@ -30,7 +30,9 @@ def formats(draw: st.DrawFn) -> Fields:
 
 @settings(max_examples=120, deadline=None)
 @given(formats(), st.data(), st.integers(0, 40), st.integers(0, 2**31 - 100))
-def test_words_and_residuals_are_the_references(fields: Fields, data: st.DataObject, more: int, position: int) -> None:
+def test_words_and_residuals_equal_the_references(
+    fields: Fields, data: st.DataObject, more: int, position: int
+) -> None:
     """This holds also when a peer needs a larger exponent than this worker."""
     chunk = floats(data.draw(st.lists(finite_bits, min_size=1, max_size=fields.values)))
     own = fixedpoint.exponent(chunk)
@@ -42,7 +44,7 @@ def test_words_and_residuals_are_the_references(fields: Fields, data: st.DataObj
 
 @settings(max_examples=120, deadline=None)
 @given(formats(), st.data(), st.one_of(st.just(0), st.integers(BIAS - 148, BIAS + 128)), st.booleans())
-def test_of_chunks_with_nan_words_and_values_are_the_references(
+def test_words_and_values_of_chunks_with_nan_equal_the_references(
     fields: Fields, data: st.DataObject, rest: int, mean: bool
 ) -> None:
     chunk = floats(data.draw(st.lists(bits, min_size=1, max_size=fields.values)))
@@ -135,7 +137,7 @@ def test_sums_never_wrap_are_checked_and_are_within_the_bound(
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(2, 31), st.data())
-def test_of_nan_and_infinities_each_value_is_what_ieee_addition_gives(workers: int, data: st.DataObject) -> None:
+def test_nan_and_infinities_equal_ieee_addition(workers: int, data: st.DataObject) -> None:
     row = st.lists(bits, min_size=9, max_size=9)
     chunks = [floats([*data.draw(row), NONFINITES[2]]) for _ in range(workers)]
     biased = NONFINITE + max(fixedpoint.exponent(chunk) % NONFINITE for chunk in chunks)
@@ -153,7 +155,7 @@ def test_of_nan_and_infinities_each_value_is_what_ieee_addition_gives(workers: i
 
 
 @pytest.mark.parametrize(("width", "workers"), [(16, 32), (16, 1023), (10, 8), (8, 8)])
-def test_where_a_field_cannot_count_who_has_nan_all_of_the_group_is_nan(width: int, workers: int) -> None:
+def test_where_a_field_cannot_count_nans_the_whole_group_is_nan(width: int, workers: int) -> None:
     """The result is never a number that looks right."""
     fields = Fields(width, workers, WORDS)
     biased = NONFINITE + BIAS + 1

@@ -109,7 +109,7 @@ def test_sums_stay_in_32_bits_and_within_the_bound(words: list[list[int]], mean:
         lambda workers: st.lists(st.lists(bits, min_size=5, max_size=5), min_size=workers, max_size=workers)
     )
 )
-def test_nonfinite_values_give_what_ieee_addition_gives(words: list[list[int]]) -> None:
+def test_nonfinite_values_equal_ieee_addition(words: list[list[int]]) -> None:
     chunks = [floats([*row, NONFINITES[2]]) for row in words]  # Every chunk has a NaN.
     assert all(numbers.exponent(chunk) >= NONFINITE for chunk in chunks)
     biased = NONFINITE + max(numbers.exponent(chunk) % NONFINITE for chunk in chunks)

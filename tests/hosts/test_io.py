@@ -75,7 +75,7 @@ def test_pinned_threads_do_the_same(make_rig: MakeRig, cores: tuple[int, ...] | 
     assert rig.engines[0].stats().io.threads == 2
 
 
-def test_an_mtu_that_becomes_too_small_is_said_in_words(make_rig: MakeRig) -> None:
+def test_an_mtu_that_becomes_too_small_is_reported(make_rig: MakeRig) -> None:
     """With `udp` the limit is smaller, since a packet socket's super-frames are not checked against an MTU before the
     card.
     """
@@ -117,7 +117,7 @@ def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: Ma
     reduce_and_check(rig, 1, 5000)
 
 
-def test_a_small_receive_buffer_is_said(make_rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_receive_buffer_is_reported(make_rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "inart"):
         rig = make_rig(ONE, io=IoOptions(receive_bytes=8192))
     assert any("sysctl -w net.core.rmem_max" in record.getMessage() for record in caplog.records)

@@ -76,7 +76,7 @@ class Worker:
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30),
     moves=st.lists(st.tuples(st.sampled_from([0, 0, 1, 2]), st.integers(0, 1), st.integers(0, 2)), max_size=400),
 )
-def test_what_one_worker_lacks_the_others_have_kept(shares, slots, sizes, moves):
+def test_operations_that_one_worker_lacks_are_kept_by_the_others(shares, slots, sizes, moves):
     workers = [Worker(shares, [slots] * len(shares)) for _ in range(2)]
     for what, who, tree in moves:
         one = workers[who]
@@ -128,7 +128,7 @@ class Rig:
         return self.relay.prepare_again(config([1.0] * count, [4] * count), self.make)
 
 
-def test_what_was_under_way_is_started_again_as_it_was_given():
+def test_operations_in_progress_are_repeated_with_their_original_input():
     rig = Rig()
     rig.submit(3)
     rig.engines[0].works[0][1].finish(None)
@@ -175,7 +175,7 @@ def test_loss_in_the_middle_of_a_change_of_plan():
     assert rig.engines[2].taken == [0, 1, 2, 3]
 
 
-def test_stop_ends_what_waits_to_be_started_again():
+def test_stop_ends_operations_that_wait_to_be_repeated():
     rig = Rig()
     rig.submit(2)
     rig.again()
@@ -189,7 +189,7 @@ def test_stop_ends_what_waits_to_be_started_again():
     assert rig.engines[-1].taken == [3]
 
 
-def test_what_is_not_kept_any_more_is_said():
+def test_an_operation_that_is_not_kept_any_more_is_reported():
     rig = Rig()
     rig.submit()
     rig.again()
@@ -243,7 +243,7 @@ def test_other_collectives_are_started_again_for_the_same_workers_only(op):
     assert isinstance(held.exception(), AbortedError)
 
 
-def test_what_another_worker_has_not_sent_is_not_taken_over_with_its_result() -> None:
+def test_a_residual_is_not_taken_over_with_another_workers_result() -> None:
     """The second half of an array with feedback is each worker's own residual."""
     ledgers = [Ledger(replace(config([1.0], [4]), shrinks=True)) for _ in range(2)]
     arrays = [np.array([1, 2, 0, 0], np.float32), np.array([3, 4, 0, 0], np.float32)]

@@ -43,7 +43,7 @@ def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values
             assert order.index((DATA, first)) - place >= slots
 
 
-def test_what_fits_into_a_window_is_sent_exponents_first() -> None:
+def test_operations_within_one_window_send_all_exponents_first() -> None:
     kinds = [kind for kind, _ in chunks(512, 64, 512, 512 + 10)]
     assert kinds == [EXPONENTS] * 10 + [DATA] * 512
 

@@ -43,7 +43,7 @@ def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) 
     assert verdicts["stale"] + verdicts["flushed"] < SLOTS, "a packet a worker and chunk would be four times as many"
 
 
-def test_what_is_under_way_is_looked_at_without_counting_all(make_rig: Callable[..., Rig]) -> None:
+def test_waiting_operations_are_read_without_full_statistics(make_rig: Callable[..., Rig]) -> None:
     """Every agent reads its waiting operations several times a second; this agrees with its statistics and costs
     less.
     """

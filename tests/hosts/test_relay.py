@@ -166,7 +166,7 @@ def test_held_operation_that_cannot_start_fails_and_says_why():
     assert "no memory" in str(rig.submitted[0].exception())
 
 
-def test_what_cannot_be_reduced_is_refused_while_operations_are_held():
+def test_arrays_that_cannot_be_reduced_are_refused_while_operations_are_held():
     rig = Rig()
     rig.relay.prepare("two", rig.make)
     with pytest.raises(TypeError, match="cannot all-reduce complex64"):

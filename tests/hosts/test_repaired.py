@@ -78,7 +78,7 @@ def test_a_root_sends_results_once_more_that_may_be_lacking(make_rig: MakeRig) -
     wait_until(lambda: server.stats().trees[0].answers == len(lacking), "no more than these")
 
 
-def test_sums_are_right_whatever_was_lost_and_whenever_it_is_said(make_rig: MakeRig) -> None:
+def test_sums_are_right_for_any_losses_and_any_time_of_the_report(make_rig: MakeRig) -> None:
     rig = make_rig(rate_mbps=60)
     before = tensors(5, WORKERS, 60_000)
     chunks = len(before[0]) // rig.job.workers[0].values_per_packet // 2  # These are the chunks of the first tree.

@@ -64,7 +64,7 @@ def workers_of(flow: RootFlow, bitmap: int) -> list[int]:
     return [worker for part in parts for worker in part]
 
 
-def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> None:
+def test_the_server_behaves_as_the_model(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
     server = rig.servers[0]
     # This is the switch's end of the server's link: the switch sees the answers too, and has no label for them.
@@ -113,7 +113,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
     run()
 
 
-def test_a_forged_first_packet_with_other_kinds_keeps_nobody_out(make_rig: Callable[..., Rig]) -> None:
+def test_a_forged_first_packet_of_another_kind_blocks_no_contribution(make_rig: Callable[..., Rig]) -> None:
     """A sender that knows a label sends the first packet of a chunk as one that the job does not send. It is a maximum,
     a part of a reduce-scatter, or the whole chunk of a gather. The real packets that follow make the result, and
     nothing waits.

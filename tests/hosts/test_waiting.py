@@ -94,7 +94,7 @@ def test_an_all_reduce_waits_for_an_epoch_no_longer_than_an_operation_may_take(t
         agent.close()
 
 
-def test_an_agent_that_is_closed_takes_nothing_and_does_not_wait(agent: Waiting) -> None:
+def test_a_closed_agent_refuses_operations_without_waiting(agent: Waiting) -> None:
     agent.on_configuration(CONFIG)
     agent.close()
     with pytest.raises(AbortedError, match="closed"):

@@ -51,7 +51,7 @@ def test_the_doctor_runs_on_a_node_that_only_trains() -> None:
 
 
 @pytest.mark.parametrize("words", [("status",), ("job", "list"), ("job", "show", "a"), ("replan",)])
-def test_who_asks_a_controller_is_told_once_where_it_is(words: tuple[str, ...]) -> None:
+def test_the_controllers_address_is_configured_once_for_all_commands(words: tuple[str, ...]) -> None:
     asked = base(*words, "--timeout", "0.5", INART_CONTROLLER="127.0.0.1:1")
     assert asked.returncode == 1 and "127.0.0.1:1" in asked.stderr
     given = base(*words, "--timeout", "0.5", "--controller", "127.0.0.1:2", INART_CONTROLLER="127.0.0.1:1")

@@ -26,7 +26,7 @@ def test_the_changelog_has_the_version():
     assert inart.__version__ in headings
 
 
-def test_what_the_groups_name_is_pinned():
+def test_packages_of_the_dependency_groups_are_pinned():
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     words = [entry for group in groups.values() for entry in group if isinstance(entry, str)]
     names = {re.split(r"[<>=\[]", word)[0].lower() for word in words}

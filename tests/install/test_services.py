@@ -34,7 +34,7 @@ def test_there_are_units():
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_what_a_unit_starts_takes_its_options(unit):
+def test_the_programs_of_units_accept_their_options(unit):
     path, verb, *words = shlex.split(section(unit)["ExecStart"])
     assert path == "/opt/inart/bin/inart"
     PARSERS[verb]().parse_args([*VERBS[verb].first, *words])
@@ -47,7 +47,7 @@ def test_it_is_an_ordinary_user_without_a_capability(unit):
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_systemd_finds_nothing_wrong(unit, tmp_path):
+def test_systemd_verifies_the_units(unit, tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (apt-get install systemd)")
     command = tmp_path / "inart"
@@ -67,7 +67,7 @@ def test_systemd_finds_nothing_wrong(unit, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_container_file_copies_and_installs_what_is_there():
+def test_the_container_file_copies_and_installs_existing_files():
     text = (FOLDER / "Containerfile").read_text()
     assert set(re.findall(r"^FROM (\S+)", text, re.M)) == {"debian:12-slim"}
     assert "USER inart" in text

@@ -125,7 +125,7 @@ def test_wheel_beside_an_older_protobuf(environment: Path, tmp_path: Path, proto
     assert run(environment, "-c", shown, env={"PYTHONPATH": str(tmp_path / "older")}) == f"{protobuf}\n"
 
 
-def test_sdist_holds_what_the_wheel_is_built_from(wheel: Path, tmp_path: Path) -> None:
+def test_the_sdist_contains_the_sources_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     script = f"from setuptools import build_meta as b; print(b.build_sdist({str(tmp_path)!r}))"
     archive = tmp_path / run(sys.executable, "-c", script, cwd=wheel.parent / "source").splitlines()[-1]
     run("tar", "xf", archive, "-C", tmp_path)

@@ -61,7 +61,7 @@ def test_the_search_finds_a_gather_whose_window_is_too_wide(monkeypatch: pytest.
         Search(star(2), 2, 6, kinds="rggGrr", period=3).run()
 
 
-def test_the_search_finds_a_gather_in_which_nobody_waits_for_the_others() -> None:
+def test_the_search_finds_a_gather_without_waiting_for_the_others() -> None:
     with pytest.raises(Found, match="stuck"):
         Search(star(2), 2, 6, kinds="rggggg", period=2, source=0).run()
 
@@ -118,7 +118,7 @@ def schedules(draw: st.DrawFn) -> tuple[str, int, int | None]:
 
 @BOUNDED
 @given(trees(), st.sampled_from([2, 4]), schedules(), harms, st.integers(0, 2**32))
-def test_every_worker_gets_what_it_needs(
+def test_every_worker_gets_its_results(
     tree: Tree, slots: int, schedule: tuple[str, int, int | None], harm: Harm, seed: int
 ) -> None:
     kinds, period, source = schedule

@@ -22,7 +22,7 @@ from tests.model.tree import Tree, star, two_level, with_direct
 @pytest.mark.parametrize(
     ("tree", "chunks"), [(star(2), 1), (with_direct(2), 2), (two_level(1, 1), 1), (with_direct(3), 1)], ids=str
 )
-def test_no_result_is_wrong_and_nobody_is_stuck(tree: Tree, chunks: int) -> None:
+def test_no_result_is_wrong_and_no_worker_is_stuck(tree: Tree, chunks: int) -> None:
     """Values, bitmaps, labels, sequence numbers and flags may change on every hop at any time."""
     statistics = CorruptedSearch(tree, 1, chunks).run()
     assert statistics.complete
@@ -40,7 +40,7 @@ class BrokenSwitches(CorruptedSearch):
 
 
 @pytest.mark.parametrize("tree", [star(2), with_direct(3), two_level(1, 1)], ids=str)
-def test_a_switch_that_always_adds_wrongly_stops_nobody(tree: Tree) -> None:
+def test_a_switch_that_always_adds_wrongly_blocks_no_worker(tree: Tree) -> None:
     """The packets that the root asks for, past the switches, are right."""
     assert BrokenSwitches(tree, 1, 1).run().complete
 

@@ -65,7 +65,7 @@ def going_round(switch: FoldedSwitch, port: int, **of: int) -> bytes:
     return frame
 
 
-def test_a_contribution_goes_round_with_its_second_half_only_and_a_sum_twice() -> None:
+def test_a_contribution_recirculates_with_its_second_half_only_and_a_sum_twice() -> None:
     switch = three_flows()
     whole = len(contribution(1))
     for port in (1, 2):
@@ -80,7 +80,7 @@ def test_a_contribution_goes_round_with_its_second_half_only_and_a_sum_twice() -
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_second_half_that_is_lost_costs_the_sum_and_nothing_else(lost: int) -> None:
+def test_a_lost_second_half_only_delays_the_sum(lost: int) -> None:
     """Later contributions do not join the half that lacks it; resends pass, and the next chunk is added up again."""
     switch = three_flows()
     for port in (1, 2, 3):
@@ -116,7 +116,7 @@ def test_a_sum_whose_slot_was_taken_over_ends_on_its_way(before: str) -> None:
     assert switch.overtaken == 1
 
 
-def test_what_looks_as_if_it_went_round_is_refused_from_outside() -> None:
+def test_forged_recirculated_packets_from_outside_are_refused() -> None:
     """A packet whose version only recirculating packets have is refused; neither a slot nor a port gets it."""
     switch = three_flows()
     frame = going_round(switch, 1)

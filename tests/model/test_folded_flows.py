@@ -33,7 +33,7 @@ def joins_anything(flows: int, held: int, bitmap: int) -> tuple[int, int]:
     return bitmap, 1
 
 
-def test_a_contribution_goes_round_once_and_a_sum_four_passes_long() -> None:
+def test_a_contribution_recirculates_once_and_a_sum_for_four_passes() -> None:
     switch = three_flows(FoldedFlowsSwitch)
     for port in (1, 2):
         frame = going_round(switch, port)
@@ -50,7 +50,7 @@ def test_a_contribution_goes_round_once_and_a_sum_four_passes_long() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_second_half_that_is_lost_costs_the_sum_and_nothing_else(lost: int) -> None:
+def test_a_lost_second_half_only_delays_the_sum(lost: int) -> None:
     """Later contributions do not join the half that lacks it; resends pass, and the next chunk is added up again."""
     switch = three_flows(FoldedFlowsSwitch)
     for port in (1, 2, 3):
@@ -81,7 +81,7 @@ def test_a_sum_whose_slot_was_taken_over_ends_on_its_way(passes: int) -> None:
     assert switch.overtaken == 1
 
 
-def test_what_looks_as_if_it_went_round_is_refused_from_outside() -> None:
+def test_forged_recirculated_packets_from_outside_are_refused() -> None:
     switch = three_flows(FoldedFlowsSwitch)
     frame = going_round(switch, 1)
     assert frame[HEADER_OFFSET] == FOLDED

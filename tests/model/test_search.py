@@ -47,9 +47,7 @@ def test_no_reachable_state_is_wrong_or_stuck(
     [(star(2), 1, 3, 1), (star(2), 1, 1, 2), (two_level(1, 1), 1, 2, 1), (two_level(2, 1), 1, 1, 1)],
     ids=str,
 )
-def test_an_epoch_that_nobody_gave_out_does_no_harm_that_stays(
-    tree: Tree, slots: int, chunks: int, epochs: int
-) -> None:
+def test_packets_of_an_unassigned_epoch_do_no_lasting_harm(tree: Tree, slots: int, chunks: int, epochs: int) -> None:
     """No sum is wrong, no worker is stuck, and every slot aggregates the next chunk, whatever came with the highest
     epoch.
     """
@@ -151,7 +149,7 @@ def test_the_search_finds_a_window_by_count() -> None:
         ByCount(star(2), 2, 4).run()
 
 
-def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resend_flag_resolves_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search(star(2), 1, 1)
     original = search.worker_packet
 
@@ -181,7 +179,7 @@ def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.Monke
     ],
     ids=str,
 )
-def test_what_the_root_asks_for_in_another_attempt_is_added_up_again(
+def test_contributions_of_another_attempt_are_aggregated_again(
     tree: Tree, slots: int, chunks: int, epochs: int, more: dict[str, Any]
 ) -> None:
     """This holds whatever was lost, in whatever attempt; if hostile, also whatever sequence number had the slot."""
@@ -201,13 +199,13 @@ def test_the_search_finds_a_switch_that_does_not_tell_attempts_apart(monkeypatch
         Search(star(2), 1, 1, attempts=2).run()
 
 
-def test_the_search_finds_a_root_that_keeps_a_part_of_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_a_root_that_keeps_a_part_of_a_new_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: slot)
     with pytest.raises(Found, match="not complete though all have sent it"):
         Search(with_direct(3), 1, 1, attempts=2).run()
 
 
-def test_the_search_finds_a_root_that_forgets_what_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_a_root_that_forgets_complete_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that has the result may have overwritten its values."""
     monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: RootSlot())
     with pytest.raises(Found):

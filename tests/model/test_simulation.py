@@ -72,7 +72,7 @@ def test_256_workers_over_two_levels() -> None:
     assert sum(switch.verdicts[Verdict.FLUSHED] for switch in simulation.switches)
 
 
-def test_without_harm_nothing_reaches_the_root_but_one_packet_a_chunk() -> None:
+def test_without_faults_one_packet_per_chunk_reaches_the_root() -> None:
     """The purpose of the system: W contributions in, one sum out."""
     for tree, direct in ((star(4), 0), (two_level(3, 2), 0), (with_direct(4), 1), (racks(3, 3), 0)):
         simulation = Simulation(tree, 4, 20, Harm(), seed=1)

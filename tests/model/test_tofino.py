@@ -52,16 +52,16 @@ def test_no_reachable_state_is_wrong_or_stuck(
 
 
 @pytest.mark.parametrize(("tree", "chunks"), [(star(2), 2), (two_level(1, 1), 1)], ids=str)
-def test_an_epoch_that_nobody_gave_out_does_no_harm_that_stays(tree: Tree, chunks: int) -> None:
+def test_packets_of_an_unassigned_epoch_do_no_lasting_harm(tree: Tree, chunks: int) -> None:
     assert TofinoSearch(tree, 1, chunks, hostile=True).run().complete
 
 
 @pytest.mark.parametrize(("tree", "chunks"), [(star(2), 2), (two_level(1, 1), 1)], ids=str)
-def test_what_the_root_asks_for_in_another_attempt_is_added_up_again(tree: Tree, chunks: int) -> None:
+def test_contributions_of_another_attempt_are_aggregated_again(tree: Tree, chunks: int) -> None:
     assert TofinoSearch(tree, 1, chunks, attempts=2, hostile=tree == star(2)).run().complete
 
 
-def test_a_slot_whose_generations_are_used_up_is_as_ever_in_the_next_attempt() -> None:
+def test_a_slot_with_exhausted_generations_works_in_the_next_attempt() -> None:
     """After 2^32 other epochs a slot's generation is 0, and then it starts afresh in the next attempt.
 
     Generation 0 says that the epoch is another one: no packet finds what is there, and none is added to another's
@@ -86,7 +86,7 @@ def test_a_slot_whose_generations_are_used_up_is_as_ever_in_the_next_attempt() -
     assert [packet.values for packet in came] == [search.values(3, 0, 0)]
 
 
-def test_what_goes_round_meets_an_epoch_that_nobody_gave_out() -> None:
+def test_recirculated_packets_meet_an_unassigned_epoch() -> None:
     assert TofinoSearch(star(2), 1, 1, history=1, hostile=True).run().complete
 
 
@@ -155,7 +155,7 @@ def test_a_new_epoch_in_the_middle_of_anything(tree: Tree, slots: int, harm: Har
     TofinoSimulation(tree, slots, 8, harm, seed).run_with_new_epoch(5, before, limit=200_000)
 
 
-def test_without_harm_one_packet_a_chunk_reaches_the_root_and_goes_round_once_at_each_point() -> None:
+def test_without_faults_one_packet_per_chunk_reaches_the_root_and_recirculates_once_at_each_point() -> None:
     for tree, direct in ((star(4), 0), (two_level(3, 2), 0), (with_direct(4), 1)):
         simulation = TofinoSimulation(tree, 4, 20, Harm(), seed=1)
         while not simulation.done and (simulation.network or any(w.sent < w.chunks for w in simulation.workers)):
@@ -294,7 +294,7 @@ def going_round(switch: TofinoSwitch) -> bytes:
     return frame
 
 
-def test_a_complete_sum_goes_round_once() -> None:
+def test_a_complete_sum_recirculates_once() -> None:
     switch = three_flows()
     assert switch.process(LOOPBACK, going_round(switch)) == [(6, Packet(101, 9, 7, 0b111, (7,) * 4).encode())]
     assert switch.verdicts == Counter({Verdict.ABSORBED: 2, Verdict.COMPLETED: 1})
@@ -342,7 +342,7 @@ def test_the_slot_is_found_by_exclusive_or() -> None:
             assert base ^ (sequence & 7) == base + (sequence & 7)
 
 
-def test_only_what_has_a_groups_mac_address_is_ours() -> None:
+def test_only_frames_to_a_groups_mac_address_are_ours() -> None:
     frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
     for first, leaves in ((frame[:6], 1), (b"\xff" * 6, 1), (GATEWAY_MAC, 0)):
         switch = TofinoSwitch(4, SLOTS, labels())

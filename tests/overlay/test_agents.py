@@ -97,7 +97,7 @@ def test_plans_of_every_kind(strategy):
         synchronise(agents, 300_000, 1)
 
 
-def test_buckets_of_one_model_are_under_way_together():
+def test_buckets_of_one_model_are_reduced_concurrently():
     nodes = ("a", "b", "c")
     with running(Drawn(nodes, 3)) as (_, agents):
         given = [{node: np.full(50_000 + k, k, np.float32) for node in nodes} for k in range(6)]
@@ -163,7 +163,7 @@ def test_a_coordinator_that_comes_back_is_joined_again():
             agent.close()
 
 
-def test_what_strangers_send_changes_nothing():
+def test_messages_of_strangers_change_nothing():
     nodes = ("a", "b", "c")
     rng = random.Random(5)
     with running(Drawn(nodes, 1)) as (coordinator, agents):
@@ -187,7 +187,7 @@ def test_different_sizes_are_an_error_for_everyone():
                 future.result(SECONDS)
 
 
-def test_who_has_no_part_is_refused():
+def test_an_agent_without_a_part_is_refused():
     with Coordinator(Drawn(("a",), 1)) as coordinator:
         stranger = Agent(coordinator.address, "x", listen=("127.0.0.1", 0))
         with pytest.raises(OverlayError, match="x has no part in this job"):
@@ -195,7 +195,7 @@ def test_who_has_no_part_is_refused():
         stranger.close()
 
 
-def test_who_comes_again_before_it_was_missed_is_taken_in():
+def test_an_agent_that_rejoins_before_it_was_missed_is_accepted():
     """On a busy machine an agent gives its connection up as silent, and the coordinator hears of the new one first."""
 
     def join(address: tuple[str, int]) -> str:
@@ -283,7 +283,7 @@ def test_agents_with_clocks_of_their_own_measure_the_same():
                 agent.close()
 
 
-def test_what_comes_late_is_not_received_into_a_tensor_that_was_given_back():
+def test_late_data_is_not_received_into_a_returned_tensor():
     tensor = np.full(8, 7.0, np.float32)
     got = []
 

@@ -223,7 +223,7 @@ class TestSelMcast:
             rounds[scheme] = policy.round.sum()
         assert rounds["SelMcast"] > 1.2 * rounds["Orpheus"]
 
-    def test_who_has_nobody_to_send_to_goes_on_alone(self):
+    def test_an_agent_without_receivers_continues_alone(self):
         policy = SelMcast(self.nodes[:2], [1] * 2, [1] * 2, 1, k=None)
         for node in self.nodes[:2]:
             policy.handle(Back(node), 0.0)
@@ -231,7 +231,7 @@ class TestSelMcast:
         (order,) = policy.handle(Ready("h0", 1000), 2.0)
         assert isinstance(order, ContinueAlone) and order.node == "h0" and not policy.tasks
 
-    def test_what_the_sender_tells_late_does_not_undo_that_it_has_arrived(self):
+    def test_a_late_report_of_the_sender_does_not_undo_an_arrival(self):
         policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 2, k=None)
         for node in self.nodes[:3]:
             policy.handle(Back(node), 0.0)
@@ -242,7 +242,7 @@ class TestSelMcast:
         policy.handle(Progress("h0", number, "h1", 0.0), 1.3)
         assert policy.handle(Finished("h2", number), 1.4) == [Release("h0", number)]
 
-    def test_switches_copy_at_rates_that_change_with_who_else_sends(self):
+    def test_switches_copy_at_rates_that_change_with_other_senders(self):
         graph = named(nx.complete_graph(4, nx.DiGraph))
         nx.set_edge_attributes(graph, 100.0, "mbps")
         network = Network(graph, {(u, v): (u, v) for u in graph for v in graph}, switch="s-{}".format)
@@ -305,7 +305,7 @@ class TestSelMcast:
         assert policy.round[:2].tolist() == [1, 1]
 
 
-def test_a_simulated_copy_takes_what_its_link_takes():
+def test_a_simulated_copy_takes_its_links_time():
     graph = nx.DiGraph()
     graph.add_edge(0, 1, mbps=10.0)
     graph.add_edge(1, 0, mbps=10.0)

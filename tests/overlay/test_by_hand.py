@@ -98,7 +98,7 @@ def coordinator(tmp_path, *options: str):
 
 
 @pytest.mark.parametrize("options", [("--system", "crew", "--p", "2"), ("--system", "netstorm"), ("--strategy", "wan")])
-def test_sites_train_under_a_system_that_somebody_chose(options, tmp_path):
+def test_sites_train_under_a_chosen_system(options, tmp_path):
     with coordinator(tmp_path, *options) as address:
         agents = {site: Agent(address, site, listen=("127.0.0.1", 0)) for site in SITES}
         try:
@@ -114,7 +114,7 @@ def test_sites_train_under_a_system_that_somebody_chose(options, tmp_path):
                 agent.close()
 
 
-def test_a_strategys_trees_go_around_what_is_broken():
+def test_a_strategys_trees_avoid_broken_connections():
     """The plan is made as `--strategy` makes it: it is made again when two agents cannot reach each other."""
     arguments = argparse.Namespace(
         system=None, switches=None, detours=False, strategy="wan", seed=0, chunk=1000, mtu=1500, loss=0.0, window=8
@@ -133,7 +133,7 @@ def test_a_strategys_trees_go_around_what_is_broken():
     assert not {("lima", "oslo"), ("oslo", "lima")} & hops()
 
 
-def test_what_does_not_go_together_is_said(tmp_path, capsys):
+def test_incompatible_options_are_reported(tmp_path, capsys):
     topology, job = network()
     (tmp_path / "net.json").write_text(json.dumps(topology.to_json()))
     (tmp_path / "job.json").write_text(json.dumps(job.to_json()))

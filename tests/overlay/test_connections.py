@@ -57,7 +57,7 @@ def test_all_are_open_before_the_first_task(connections):
         until(lambda: met(agents, connections))
 
 
-def test_who_joins_late_is_met_and_who_comes_back_too_and_no_socket_is_left():
+def test_late_and_returning_agents_are_connected_and_no_socket_is_left():
     policy = Star(NODES)
     with Coordinator(policy) as coordinator:
         agents = {n: Agent(coordinator.address, n, listen=("127.0.0.1", 0)) for n in NODES[:2]}
@@ -78,7 +78,7 @@ def test_who_joins_late_is_met_and_who_comes_back_too_and_no_socket_is_left():
                 agent.close()
 
 
-def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_nothing_is_lost():
+def test_an_idle_connection_that_breaks_is_reopened_without_a_loss():
     """b and c never exchange anything; a's connections to b are needed in each round."""
     policy = Star(NODES)
     with running(policy) as (_, agents):
@@ -95,7 +95,7 @@ def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_noth
         synchronise(agents, 1000, 2)
 
 
-def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(monkeypatch):
+def test_an_unreachable_member_is_not_lost_until_a_task_needs_it(monkeypatch):
     monkeypatch.setattr("overlay.net.transport.CONNECT_SECONDS", 0.2)
     monkeypatch.setattr("overlay.net.neighbours.REOPEN_SECONDS", 0.05)
     with socket.socket() as free:
@@ -125,7 +125,7 @@ def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(m
         until(lambda: met(agents))
 
 
-def test_a_large_job_opens_only_what_tasks_need(monkeypatch):
+def test_a_large_job_opens_only_the_connections_of_tasks(monkeypatch):
     assert kept_open(KEPT_CONNECTIONS + 1, 1) and not kept_open(KEPT_CONNECTIONS + 2, 1)
     assert kept_open(KEPT_CONNECTIONS // 4 + 1, 4) and not kept_open(KEPT_CONNECTIONS // 4 + 2, 4)
     monkeypatch.setattr("overlay.net.transport.KEPT_CONNECTIONS", 1)
@@ -135,7 +135,7 @@ def test_a_large_job_opens_only_what_tasks_need(monkeypatch):
         assert opened == {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
 
 
-def test_a_task_as_the_last_one_is_told_by_its_number():
+def test_a_task_like_the_last_one_is_announced_by_its_number():
     """The new agent that a joins with knows of no earlier task."""
     told: list[str] = []
 

@@ -70,7 +70,7 @@ def test_multicasts_are_mixed(seed, count):
         np.testing.assert_array_equal(hub.tensors[node], wanted[node])
 
 
-def test_what_does_not_belong_is_counted_and_dropped():
+def test_foreign_messages_are_counted_and_dropped():
     both = ("a", "b")
     tree = SumTree("r", 0, 4, tuple(Edge(n, "r") for n in both), tuple(Edge("r", n) for n in both), both, both)
     requests: list[SendRequest] = []

@@ -35,13 +35,13 @@ def test_rounds_go_on_and_are_right(system, faults, tmp_path):
         assert "backup: acts in the place of" in said
 
 
-def test_what_is_not_there_cannot_fail(capsys):
+def test_failures_of_unknown_nodes_are_refused(capsys):
     assert run(["--wan", "b4", "--fail", "dc0-dc99 at 1s"]) == 1
     assert "cannot fail" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("system", ["selmcast-bsp-l3", "selmcast-l3"])
-def test_switches_copy_multicasts_and_what_is_lost_comes_again(system, tmp_path):
+def test_switches_copy_multicasts_and_lost_packets_are_resent(system, tmp_path):
     """SelMcast multicasts in layer 3 over links that lose packets: every receiver gets every value that was sent to it.
     With stale synchronisation and sealed packets, a site dies meanwhile, and the others continue.
     """

@@ -42,7 +42,7 @@ def test_sites_in_threads_begin_with_the_same_model():
             assert all(torch.equal(first[name], value) for name, value in model.state_dict().items())
 
 
-def test_training_on_sockets_is_what_its_groups_make_of_it():
+def test_training_on_sockets_is_determined_by_its_groups():
     result = trained(Run(alike=False, p=2, x=0.02, seed=1, target=0.15, compute_s=0.02))
     if result.alone:
         pytest.skip("this machine is so busy that agents took the coordinator for gone, and went on alone")
@@ -77,7 +77,7 @@ def made_up(run: Run, rounds: int) -> Trained:
     return Trained(run, (own,) * WORKERS, (tuple(map(float, range(rounds))),) * WORKERS, PAIRS, 9.0, 0.5)
 
 
-def test_what_is_in_the_folder_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_results_in_the_folder_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     asked: list[list[Run]] = []
 
     def write(runs: Sequence[Run], folder: Path, at_once: int) -> int:
@@ -104,7 +104,7 @@ def test_what_is_in_the_folder_is_not_run_again(tmp_path: Path, monkeypatch: pyt
     assert len(asked) == 2
 
 
-def test_who_has_not_got_there_is_counted():
+def test_runs_that_miss_the_target_are_counted():
     run = Run(False, 2, 1.0, 0)
     short = replace(made_up(run, 4), accuracies=((0.1, 0.2),) * 2 + ((0.1, 0.96, 0.3, 0.97),) * 6)
     (row,) = fig3.summary([short])

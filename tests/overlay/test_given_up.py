@@ -56,7 +56,7 @@ def begun(agents):
 
 
 @pytest.mark.parametrize("dies", ["a", "c"], ids=["the root", "a leaf"])
-def test_a_round_that_dies_leaves_what_was_brought(dies):
+def test_a_failed_round_restores_the_submitted_values(dies):
     with running(Slow(NODES)) as (_, agents):
         tensors, futures = begun(agents)
         half_done(agents, tensors)
@@ -67,7 +67,7 @@ def test_a_round_that_dies_leaves_what_was_brought(dies):
             np.testing.assert_array_equal(tensors[node], np.float32(k + 1))
 
 
-def test_what_an_agent_has_got_in_full_stays_when_the_others_round_is_given_up():
+def test_a_complete_result_stays_when_the_others_round_is_given_up():
     """Its trainer continues to compute on the result, while others submit their values again."""
     with running(Kept(NODES)) as (coordinator, agents):
         tensors, futures = begun(agents)
@@ -125,7 +125,7 @@ def works(agents) -> None:
         until(lambda node=node: not +agents[node]._tasks._paths._chunks_on)
 
 
-def test_ways_are_free_again_after_a_round_that_was_given_up():
+def test_routes_are_free_again_after_a_round_was_given_up():
     """Chunks that wait for a route when their round ends would hold it for ever, and all later rounds would be
     blocked.
     """
@@ -141,7 +141,7 @@ def test_ways_are_free_again_after_a_round_that_was_given_up():
         works(agents)
 
 
-def test_ways_are_free_again_after_a_connection_that_broke():
+def test_routes_are_free_again_after_a_connection_broke():
     """Its queue ends with it: the chunks that waited there are discarded, and their route is free nevertheless."""
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:

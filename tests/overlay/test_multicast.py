@@ -63,7 +63,7 @@ def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int,
     assert np.array_equal(np.concatenate([found[n] for n in sorted(found)]), source)
 
 
-def test_a_chunk_leaves_its_root_once_and_what_is_missing_goes_to_who_lacks_it() -> None:
+def test_a_chunk_leaves_its_root_once_and_missing_packets_go_to_those_that_lack_them() -> None:
     requests: list[SendRequest] = []
     timers: list = []
     now = [0.0]

@@ -93,7 +93,7 @@ def test_a_policy_that_raises_ends_the_round_that_it_was_asked_about(policy):
 
 
 @pytest.mark.parametrize("line", [b"[]", b"null", b"3", b'"join"', b'{"type": "join", "node": []}', b"Infinity"])
-def test_what_is_no_message_ends_one_connection(line, caplog):
+def test_an_invalid_message_ends_one_connection(line, caplog):
     with caplog.at_level(logging.ERROR, "asyncio"), running(Drawn(NODES, 1)) as (there, agents):
         with socket.create_connection(there.address, SECONDS) as stranger:
             stranger.sendall(line + b"\n")
@@ -107,14 +107,14 @@ def test_what_is_no_message_ends_one_connection(line, caplog):
     assert not caplog.records, [record.getMessage() for record in caplog.records]
 
 
-def test_what_a_coordinator_should_not_say_does_not_end_the_membership():
+def test_an_invalid_message_of_the_coordinator_does_not_end_the_membership():
     """The message is one that an agent of another version might send: the agent comes again."""
     lines: list[str] = []
     with Coordinator(Drawn(("a",), 1)) as there:
         agent = Agent(there.address, "a", listen=("127.0.0.1", 0), log=lines.append)
         try:
             agent.wait_joined()
-            there._loop.call_soon_threadsafe(there._members["a"].tell, b'[]\n')
+            there._loop.call_soon_threadsafe(there._members["a"].tell, b"[]\n")
             until(lambda: any("no coordinator at" in line for line in lines))
             synchronise({"a": agent}, 100, 1)
         finally:
@@ -124,7 +124,7 @@ def test_what_a_coordinator_should_not_say_does_not_end_the_membership():
 # --- who is missing ---
 
 
-def test_who_waits_in_vain_hears_for_whom():
+def test_a_timeout_names_the_missing_agents():
     with Coordinator(Drawn(NODES, 1)) as there:
         agents = {node: Agent(there.address, node, listen=("127.0.0.1", 0)) for node in ("a", "b")}
         try:
@@ -144,7 +144,7 @@ def test_who_waits_in_vain_hears_for_whom():
                 agent.close()
 
 
-def test_who_waits_in_vain_for_a_round_to_end_hears_for_whom_and_gets_its_values_back():
+def test_a_timeout_within_a_round_names_the_missing_agents_and_restores_the_values():
     with running(SlowRounds(("a", "b", "c", "d"))) as (_, agents):
         given = {node: np.full(8192, 3.0, np.float32) for node in agents}
         futures = {node: agents[node].synchronise_async(given[node]) for node in ("b", "c", "d")}
@@ -156,7 +156,7 @@ def test_who_waits_in_vain_for_a_round_to_end_hears_for_whom_and_gets_its_values
             np.testing.assert_array_equal(given[node], np.float32(3.0))
 
 
-def test_without_a_coordinator_who_waits_hears_that():
+def test_a_timeout_without_a_coordinator_says_so():
     agent = Agent(("127.0.0.1", 1), "a", listen=("127.0.0.1", 0))
     try:
         with pytest.raises(Late, match=r"there is no coordinator at 127\.0\.0\.1:1"):
@@ -165,7 +165,7 @@ def test_without_a_coordinator_who_waits_hears_that():
         agent.close()
 
 
-def test_who_waits_for_long_finds_for_whom_in_its_log(monkeypatch):
+def test_a_long_wait_logs_the_missing_agents(monkeypatch):
     monkeypatch.setattr(coordinator, "REMIND_SECONDS", 0.0)
     lines: list[str] = []
     with Coordinator(Drawn(NODES, 1)) as there:
@@ -264,7 +264,7 @@ agent.close()
 
 @pytest.mark.parametrize("connections", ["1", "3"])
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
-def test_nothing_is_printed_but_words_when_a_peer_dies(connections, secure, tmp_path, caplog):
+def test_no_traceback_is_printed_when_a_peer_dies(connections, secure, tmp_path, caplog):
     if secure:
         make(tmp_path, Wanted(nodes=NODES))
     own = Security.of(credentials(tmp_path / "controller")) if secure else None

@@ -89,7 +89,7 @@ def test_orders_for_tasks_that_do_not_run_are_ignored(order):
     assert not effects.found
 
 
-def test_what_is_no_task_s_reaches_the_effects_as_it_is():
+def test_orders_that_concern_no_task_reach_the_effects_unchanged():
     effects = Recorder()
     rejected = Reject(("a", "b"), "b has 5 values to synchronise, and a 6")
     OrderExecutor(effects).carry_out([rejected])

@@ -61,7 +61,7 @@ class TestCrew:
         (start,) = [o for node in self.nodes[:p] for o in policy.handle(Ready(node, 1000), 0.0)]
         return policy, start.task
 
-    def test_a_lost_aggregators_block_goes_to_whom_equation_3_picks_and_the_rest_stays(self):
+    def test_a_lost_aggregators_block_goes_to_the_worker_of_equation_3(self):
         policy, task = self.started()
         lost = next(k for k, tree in enumerate(task.trees) if tree.root not in task.participants)
         helper = task.trees[lost].root
@@ -84,7 +84,7 @@ class TestCrew:
         assert policy.handle(Lost(helper), 1.0) == []  # No task depends on it any more.
         assert Task.from_json(mend.task.to_json()) == mend.task
 
-    def test_a_cut_between_two_members_moves_both_blocks_and_where_nobody_can_all_is_done_again(self):
+    def test_a_cut_between_two_members_moves_both_blocks_or_repeats_the_task(self):
         policy, task = self.started()
         (mend,) = policy.handle(Lost("h0", "h1"), 1.0)
         mend.task.check()
@@ -108,7 +108,7 @@ class TestCrew:
             policy.handle(Finished(node, again.task.number), 2.0)
         assert not policy.running
 
-    def test_a_broken_connection_is_gone_round(self):
+    def test_trees_avoid_a_broken_connection(self):
         policy = Crew(self.nodes, matrix(mesh(5)), 2)
         for node in self.nodes:
             policy.handle(Back(node), 0.0)
@@ -194,7 +194,7 @@ class TestCrew:
 
 
 class TestNetStorm:
-    def test_trees_follow_what_was_measured_and_roots_stay(self):
+    def test_trees_follow_the_measurements_and_roots_stay(self):
         graph = named(netstorm_draw(np.random.default_rng(1)))
         policy = NetStorm(graph, chunk_values=1000, update=5.0, probes=2)
         (first,) = [o for node in policy.nodes for o in policy.handle(Ready(node, 90_000), 0.0)]
@@ -237,7 +237,7 @@ class TestNetStorm:
             seconds[name] = run.sim.now / run.rounds
         assert seconds["NetStorm"] < seconds["MST"] < seconds["BKT"] < seconds["STAR"]
 
-    def test_detours_carry_what_the_direct_way_does_not(self):
+    def test_detours_carry_the_excess_of_the_direct_path(self):
         graph = nx.DiGraph()
         for u, v, mbps in ((0, 1, 10.0), (0, 2, 100.0), (2, 1, 100.0)):
             graph.add_edge(u, v, mbps=mbps)

@@ -106,7 +106,7 @@ class Switches:
 
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["selmcast-l3", "orpheus-l3"]))
-def test_whoever_still_gets_a_multicast_gets_all_of_its_packets(rng: random.Random, system: str) -> None:
+def test_remaining_receivers_of_a_multicast_get_all_of_its_packets(rng: random.Random, system: str) -> None:
     """Run a manager's orders, with agents that are ready, done, lost and back in any order."""
     policy = make(system, ring(), 1000, p=4, chunk=100, seed=rng.randint(0, 99))
     switches = Switches(rng)
@@ -171,7 +171,7 @@ def test_whoever_still_gets_a_multicast_gets_all_of_its_packets(rng: random.Rand
     assert switches.most <= 2 * len(policy.nodes)
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_replication_that_does_not_fit_changes_nothing() -> None:
     policy = make("selmcast-l3", ring(), 1000, p=4, chunk=100, seed=1)
     replication = Replication(TOPOLOGY, replace(LIMITS, label_table_size=1), lambda: ())
     switches = replication._switches = Switches(random.Random(1))  # type: ignore[assignment]

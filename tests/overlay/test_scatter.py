@@ -20,7 +20,7 @@ def crew(p: int, *, blocking: bool, seed: int = 1, chunk: int = 64) -> Crew:
     return Crew(NODES, bandwidth, p, chunk_values=chunk, blocking=blocking)
 
 
-def test_groups_over_sockets_have_their_means_and_use_what_came_early():
+def test_groups_over_sockets_have_their_means_and_use_early_chunks():
     values = 20_000
     with running(crew(2, blocking=False)) as (_, agents):
         for round_ in range(6):
@@ -78,7 +78,7 @@ def test_links_that_would_wait_for_the_group_are_used():
     assert seconds[False] < 0.8 * seconds[True]
 
 
-def test_a_task_takes_over_only_what_is_with_the_right_one():
+def test_a_task_takes_over_only_chunks_at_the_right_aggregator():
     policy = crew(2, blocking=False)
     for node in NODES:
         policy.away.discard(node)
@@ -97,7 +97,7 @@ def test_a_task_takes_over_only_what_is_with_the_right_one():
     assert sum(tree.count for tree in start.task.trees) == 1000
 
 
-def test_what_left_by_connections_that_broke_is_sent_again():
+def test_chunks_sent_over_broken_connections_are_sent_again():
     """The chunk may never have come: the owner's process has started again, and waits for it."""
     policy = crew(2, blocking=False)
     policy.away.clear()
@@ -119,7 +119,7 @@ def test_what_left_by_connections_that_broke_is_sent_again():
     assert settled({**now, gone: new}) == there - {gone}
 
 
-def test_nothing_is_kept_for_ever():
+def test_early_chunks_are_not_kept_for_ever():
     scatter: Scatter[bytes] = Scatter("h0")
     for turn in range(10 * OVER):
         scatter.came("h1", turn, 0, b"", ())

@@ -73,7 +73,7 @@ def test_new_files_hold_for_new_connections(tmp_path):
             each.close()
 
 
-def test_nobody_joins_as_somebody_else(folder):
+def test_no_agent_joins_under_another_name(folder):
     with Coordinator(One(NODES), security=security(folder, "controller")) as coordinator:
         liar = agent(coordinator, "a", security(folder, "nodes/x"))
         with pytest.raises(OverlayError, match="certificate at the other end is inart://node/x's, not node a's"):
@@ -113,7 +113,7 @@ def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
             each.close()
 
 
-def test_what_is_missing_is_said(folder, capsys):
+def test_missing_certificates_are_reported(folder, capsys):
     with pytest.raises(ValueError, match="agents and coordinators need a certificate"):
         Security.of(Tls(authority=folder / "controller" / "authority.pem"))
     common = ["coordinator", "--topology", "netstorm:seed=1", "--job", "model=1M", "--listen", "0.0.0.0:0"]

@@ -83,7 +83,7 @@ def test_a_window_of_one_waits_for_each_result():
     assert found == [pytest.approx(2 * each_way, rel=2e-3)]  # Nobody waits for the last acknowledgement.
 
 
-def test_whoever_passes_on_carries_it_again():
+def test_forwarding_nodes_carry_the_data_again():
     values = 10_000
     up, down = Edge("h2", "h0", ("h1",)), Edge("h0", "h2", ("h1",))
     tree = SumTree("h0", 0, values, (up,), (down,), ("h0", "h2"), ("h0", "h2"))
@@ -109,7 +109,7 @@ def copied(values: int, chunk: int, topology: Topology, last: str) -> float:
     return found[0]
 
 
-def test_what_fills_no_frame_goes_with_the_next_chunk():
+def test_a_partial_frame_goes_with_the_next_chunk():
     # 358 values and the header are 1,496 bytes: alone two frames, in a row one frame for each and a few more.
     topology, values = far(1.0, delay_ms=0.0), 358 * 50
     stream = (values * 4 + 50 * HEADER_BYTES) * (1 + FRAME_HEADERS / SEGMENT_BYTES) * 8e-6
@@ -153,7 +153,7 @@ def test_loss_slows_a_connection_as_mathis_has_it():
     assert slow == pytest.approx(2 * wire_seconds(values, 1, mathis_mbps(1e-3, 0.01)), rel=0.1)
 
 
-def test_draws_of_losses_are_those_of_their_seed():
+def test_random_losses_are_determined_by_their_seed():
     values, topology = 50_000, far(3.0, delay_ms=30.0)
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     found = [

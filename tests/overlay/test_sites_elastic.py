@@ -119,7 +119,7 @@ def test_a_slow_site_is_not_waited_for_longer_than_patience_and_catches_up():
         assert slow.agree(state(1), 0).round == 1
 
 
-def test_who_is_missing_is_said():
+def test_missing_sites_are_reported():
     no_name = pytest.raises(OverlayError, match="is no name of a site")
     with coordinating(1, probe_seconds=0) as (coordinator, _), no_name:
         joined(coordinator, "two words")
@@ -211,7 +211,7 @@ def started(orders) -> Task:
     return task
 
 
-def test_nobody_adds_to_a_round_twice_when_one_has_the_result_and_the_others_not():
+def test_no_site_contributes_twice_when_only_one_has_the_result():
     policy = decided()
     orders = [order for node in "abc" for order in policy.handle(ready(node, 0), 0.0)]
     task = started(orders)
@@ -222,7 +222,7 @@ def test_nobody_adds_to_a_round_twice_when_one_has_the_result_and_the_others_not
     assert isinstance(refused, Reject) and refused.behind == 1 and policy.active == {"a"}
 
 
-def test_who_had_the_result_before_anybody_heard_of_it_is_ahead():
+def test_a_site_that_had_the_result_first_is_ahead():
     policy = decided()
     task = started([order for node in "abc" for order in policy.handle(ready(node, 0), 0.0)])
     policy.handle(Lost("c"), 0.1)
@@ -232,7 +232,7 @@ def test_who_had_the_result_before_anybody_heard_of_it_is_ahead():
     assert [(order.nodes, order.behind) for order in orders if isinstance(order, Reject)] == [(("b",), 1)]
 
 
-def test_sums_of_integers_need_exactly_those_who_agreed_on_the_scales():
+def test_integer_sums_need_exactly_the_sites_that_agreed_on_the_scales():
     policy = decided()
     task = started([order for node in "abc" for order in policy.handle(ready(node, 0, "maximum"), 0.0)])
     for node in "abc":
@@ -349,7 +349,7 @@ def test_no_sum_leaves_its_field_and_the_error_is_bounded(bits, sites):
     assert bits + np.log2(sites) <= width(bits, sites) < bits_a_value(bits, sites) <= 32 + 32 / 512
 
 
-def test_what_is_not_finite_is_seen_by_all():
+def test_nonfinite_values_are_noticed_at_all_sites():
     values = np.ones(1024, np.float32)
     values[3], values[600] = np.nan, np.inf
     scales = scales_of(values)

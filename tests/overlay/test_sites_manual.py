@@ -25,7 +25,7 @@ def inart(*words: str, **options) -> subprocess.Popen[str]:
                             env=environment, **options)  # fmt: skip
 
 
-def test_the_manuals_script_trains_at_two_sites_and_the_commands_say_what_is_there(tmp_path):
+def test_the_manuals_script_trains_at_two_sites_and_the_commands_show_them(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)[0])
     secrets = tmp_path / "secrets"
@@ -61,7 +61,7 @@ def test_the_manuals_script_trains_at_two_sites_and_the_commands_say_what_is_the
             assert "waits for 2 more sites" in status.communicate(timeout=60)[0]  # Both have left.
 
 
-def test_the_manuals_table_of_bits_is_what_is_packed():
+def test_the_manuals_table_of_bits_equals_the_packed_format():
     rows = re.findall(r"^\| (4|8|16) \| (.*) \|$", PAGE, flags=re.M)
     assert len(rows) == 3
     for bits, cells in rows:

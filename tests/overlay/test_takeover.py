@@ -57,7 +57,7 @@ def lost(coordinator: Coordinator, node: str) -> dict[str, Any]:
     return {"type": "lost", "node": node, "address": address, "reason": "the connection ended"}
 
 
-def test_what_is_heard_late_of_an_agent_that_began_anew_says_nothing_of_its_links():
+def test_late_reports_of_a_restarted_agent_do_not_concern_its_links():
     """Its neighbours find its connections broken at any time after the coordinator has."""
     broken: list[tuple[str, str]] = []
 
@@ -75,7 +75,7 @@ def test_what_is_heard_late_of_an_agent_that_began_anew_says_nothing_of_its_link
         assert broken == [("a", "b")]
 
 
-def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
+def test_losses_of_a_returned_agent_do_not_concern_its_links():
     """The agent died while no coordinator was active, and is back before one is."""
     broken: list[tuple[str, str]] = []
 
@@ -94,7 +94,7 @@ def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
         assert broken == [("a", "b")]
 
 
-def test_what_an_agent_had_brought_that_is_another_process_now_is_not_waited_for():
+def test_values_of_a_replaced_process_are_not_waited_for():
     """The agent reported it while no coordinator was active, died, and is back before one is."""
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
@@ -198,7 +198,7 @@ def test_a_coordinator_that_comes_back_goes_on_where_it_was():
             check_groups(tensors, {node: future.result(SECONDS) for node, future in futures.items()})
 
 
-def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
+def test_a_replaced_worker_process_is_lost_for_running_tasks():
     """It would wait for data that the others had sent to the first process."""
     done = threading.Event()
 
@@ -254,7 +254,7 @@ def test_a_task_past_its_budget_is_discarded():
             np.testing.assert_array_equal(tensors[node], np.float32(k))
 
 
-def test_a_backup_lets_nobody_in_while_the_other_is_there():
+def test_a_backup_admits_no_agent_while_the_primary_is_active():
     with Coordinator(Drawn(NODES, 1)) as primary:
         heir = Coordinator(Drawn(NODES, 1), backs_up=primary.address)
         with heir, joined(primary.address) as agents:
@@ -293,7 +293,7 @@ TASK = Task(7, 4, (TREE,))
         (AgentState(5, 7, {7: (TASK, False)}, {}), AgentState(0, 0, {}, {}), {"a", "b"}),  # b has started again.
     ],
 )
-def test_what_agents_tell_says_how_far_a_task_is(a, b, what):
+def test_reports_of_agents_determine_a_tasks_progress(a, b, what):
     found = recover_tasks({"a": a, "b": b})
     assert found is not None and found.epoch == 5 and found.number == NUMBERS_PER_COORDINATOR
     kinds = {"done": found.done, "given up": found.given_up}

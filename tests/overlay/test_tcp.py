@@ -41,7 +41,7 @@ losses = st.floats(1e-4, 0.1)
 
 @settings(max_examples=20, deadline=None)
 @given(losses)
-def test_windows_are_those_of_rounds_that_are_played(loss: float) -> None:
+def test_windows_agree_with_simulated_rounds(loss: float) -> None:
     """The exact distribution agrees with rounds that are drawn one by one."""
     found = window_distribution(loss)
     assert found.sum() == pytest.approx(1.0) and found[0] == pytest.approx(0.0, abs=1e-9)
@@ -76,7 +76,7 @@ def test_more_connections_carry_more_and_never_more_than_the_link(
 
 
 @pytest.mark.parametrize(("mbps", "loss"), [(1.5, 0.01), (6.7, 0.01), (3.0, 0.05)])
-def test_a_connection_of_the_simulator_carries_what_the_law_says(mbps: float, loss: float) -> None:
+def test_a_simulated_connection_has_the_rate_of_the_formula(mbps: float, loss: float) -> None:
     sim, rtt, frames = Simulator([mbps]), 0.06, 30_000
     connection = Window(sim, [0], rtt, loss, random=Random(1))
     ended: list[float] = []
@@ -109,7 +109,7 @@ class Drawn(Random):
     [(1.0, (0.0, 1.0), 1), (1.0, (0.0, 0.0, 1.0), 2), (0.0, (0.0, 1.0), 2)],
     ids=["once", "and again", "nothing comes after it"],
 )
-def test_what_follows_a_lost_segment_waits_for_it(behind: float, drawn: tuple[float, ...], round_trips: int) -> None:
+def test_segments_after_a_lost_one_wait_for_it(behind: float, drawn: tuple[float, ...], round_trips: int) -> None:
     sim, rtt = Simulator([12.0]), 0.1
     connection = Window(sim, [0], rtt, 0.5, random=Drawn(*drawn))
     sent: list[float] = []
@@ -127,7 +127,7 @@ def test_what_follows_a_lost_segment_waits_for_it(behind: float, drawn: tuple[fl
 
 @settings(max_examples=5, deadline=None)
 @given(st.integers(1, 30), st.sampled_from([0.0002, 0.002, 0.01]), st.integers(1, 4))
-def test_wan_plans_no_link_above_what_connections_carry_of_it(seed: int, loss: float, connections: int) -> None:
+def test_wan_loads_no_link_above_its_connections_rate(seed: int, loss: float, connections: int) -> None:
     graph = netstorm_draw(np.random.default_rng(seed))
     for _, _, data in graph.edges(data=True):
         data["mbps"] /= 20
@@ -143,7 +143,7 @@ def test_wan_plans_no_link_above_what_connections_carry_of_it(seed: int, loss: f
     assert plan.rate_mbps < planned("wan", topology, job, seed=1, chunk=2048).rate_mbps
 
 
-def test_a_topology_without_loss_stays_as_it_is() -> None:
+def test_a_topology_without_loss_is_unchanged() -> None:
     topology = overlay(nx.DiGraph([(0, 1, {"mbps": 3.0}), (1, 0, {"mbps": 3.0})]), 30.0)
     assert with_tcp_rates(topology, 0.0) is topology
     left = with_tcp_rates(topology, 0.01, Connections(2, 2))
@@ -151,7 +151,7 @@ def test_a_topology_without_loss_stays_as_it_is() -> None:
     assert left.bandwidth_mbps("h0", "dc0") == topology.bandwidth_mbps("h0", "dc0")
 
 
-def test_losses_ask_for_more_connections_and_nothing_lost_for_none() -> None:
+def test_only_losses_ask_for_more_connections() -> None:
     lossless = Seen(10_000, 0, 0.06, 6.0)
     assert connections_by([lossless], 4) == 1
     assert connections_by([], 4) == 1
@@ -161,7 +161,7 @@ def test_losses_ask_for_more_connections_and_nothing_lost_for_none() -> None:
     assert connections_by([Seen(10_000, 100, 0.001, 6.0)], 4) == 1  # A window is soon large enough again.
 
 
-def test_the_kernel_says_what_a_connection_has_sent() -> None:
+def test_the_kernel_reports_the_bytes_of_a_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
         theirs, _ = server.accept()
         with theirs:

@@ -116,7 +116,7 @@ def test_compiling_again_gives_the_same(values: int, tmp_path: Path) -> None:
     assert build.differences(tmp_path, kept.directory) == []
 
 
-def test_what_is_not_compiled_is_named() -> None:
+def test_missing_artifacts_are_named() -> None:
     with pytest.raises(artifacts.ArtifactError, match=r"128 values.*4, 64, 256.*--values 128"):
         artifacts.find(values=128)
     with pytest.raises(artifacts.ArtifactError, match="no target 'abacus'"):

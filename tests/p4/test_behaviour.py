@@ -175,7 +175,7 @@ def test_only_complete_sums_have_the_next_label(pair: Pair) -> None:
     ]
 
 
-def test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum(pair: Pair) -> None:
+def test_forwarded_packets_keep_their_headers_and_sums_have_no_udp_checksum(pair: Pair) -> None:
     """Any sender, port of ours, service, TTL, and a wrong IPv4 checksum: forwarded, replicated, completed.
 
     It runs before the test that restarts the switch: bmv2 keeps the nodes of its groups when it gets a program again,

@@ -24,7 +24,7 @@ def test_the_recordings_are_the_planned_ones() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_the_reference_model_does_what_bmv2_did(path: Path) -> None:
+def test_the_reference_model_gives_bmv2s_recorded_answers(path: Path) -> None:
     recording = read(path)
     reference = rig.switch(recording.values)
     for number, (arrival, out) in enumerate(recording.steps):
@@ -33,7 +33,7 @@ def test_the_reference_model_does_what_bmv2_did(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_softswitch_does_what_bmv2_did(path: Path) -> None:
+def test_softswitch_gives_bmv2s_recorded_answers(path: Path) -> None:
     recording = read(path)
     target = SoftswitchTarget(find(values=recording.values), rig.switch(recording.values))
     try:

@@ -29,7 +29,7 @@ def action_of(register: str, name: str) -> str:
     return found
 
 
-def test_every_register_is_there_and_gets_what_it_should() -> None:
+def test_every_register_exists_and_gets_its_operands() -> None:
     found = compiled()
     assert set(found) == {"slot_epoch", "slot_sequence", "slot_flows", *VALUES}
     inputs = {name: (register.inputs[64], register.inputs.get(96)) for name, register in found.items()}

@@ -153,7 +153,7 @@ def test_a_program_that_only_the_compiler_accepts_is_refused(tmp_path: Path, mon
     assert not (tmp_path / "out" / artifacts.MANIFEST).exists()
 
 
-def test_what_the_assembler_writes_is_for_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assemblers_output_is_for_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = build_folder(tmp_path / "p4c", 'touch "$2/tofino.bin" "$2/context.json"\n')
     monkeypatch.setenv("P4C_TOFINO", str(folder))
     toolchain = Toolchain.find()
@@ -261,7 +261,7 @@ def built_artifact(folder: Path) -> Path:
     return folder
 
 
-def test_a_release_installs_what_the_compiler_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_release_installs_the_compilers_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = built_artifact(tmp_path / "tna-64")
     made = tofino_release.make(artifacts.load(built), tmp_path / "one")
     assert made.read_bytes() == tofino_release.make(artifacts.load(built), tmp_path / "two").read_bytes()

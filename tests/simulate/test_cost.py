@@ -152,7 +152,7 @@ def test_the_simulator_takes_as_long(topology, strategy, size, seed):
     assert run_plan(plan, topology, pace=0.97)[0] == pytest.approx(cost.seconds(size), rel=1e-6)
 
 
-def test_packets_are_what_agents_send():
+def test_packet_counts_are_those_of_agents():
     from worker_agent.split import ranges
 
     topology = limited(fattree(4), Limits.of_target("v1model"))

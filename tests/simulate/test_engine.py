@@ -196,7 +196,7 @@ def test_groups_wait_for_their_flows_and_holds() -> None:
     assert ends == [5.0]
 
 
-def test_flows_change_their_group_and_what_they_have_to_send() -> None:
+def test_flows_change_their_group_and_their_remaining_data() -> None:
     """Three flows of 10 Mbit share links of 10 Mbit/s; at 0.5 s two of them move to a group of their own, one with 1
     Mbit left and one with 20.
     """

@@ -91,7 +91,7 @@ def test_the_command_line_runs_a_plan_and_repeats_itself(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("results", [0, 1])
-def test_a_plan_on_the_testbed_takes_what_its_rate_says(results: int) -> None:
+def test_the_time_of_a_plan_on_the_testbed_agrees_with_its_rate(results: int) -> None:
     """Trees keep their pace, and results load the links only where the topology counts them there."""
     topology = parse_topology(f"testbed:results={results}")
     for strategy in ("inart", "atp", "lbmm", "exact"):

@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {
-    path.name for path in ROOT.iterdir() if path.is_dir() and any(path.glob("*.py")) and path.name != "softswitch"
-}
+OURS = {path.name for path in ROOT.iterdir() if path.is_dir() and any(path.glob("*.py")) and path.name != "softswitch"}
 DEMO = ROOT / "tests" / "softswitch" / "p4runtime" / "demo.json"
 
 
@@ -46,7 +44,7 @@ def test_only_its_benchmark_and_tests_import_it() -> None:
     assert users, "the search finds nothing at all"
 
 
-def test_it_imports_nothing_of_ours() -> None:
+def test_softswitch_imports_no_other_package_of_the_repository() -> None:
     assert importers({"softswitch"}, OURS) == set()
 
 

@@ -23,11 +23,11 @@ from tests.p4.test_behaviour import (
     test_any_sequence,
     test_every_prefix_of_an_ipv4_frame,
     test_flush_then_late_packets_pass_through,
+    test_forwarded_packets_keep_their_headers_and_sums_have_no_udp_checksum,
     test_four_workers_make_one_packet,
     test_long_sequences_meet_every_verdict,
     test_only_complete_sums_have_the_next_label,
     test_the_maximum_is_of_signed_numbers,
-    test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum,
 )
 from tests.tofino import frames
 from tests.tofino.chip import PROGRAMS, Chip, missing
@@ -39,11 +39,11 @@ __all__ = [
     "test_any_sequence",
     "test_every_prefix_of_an_ipv4_frame",
     "test_flush_then_late_packets_pass_through",
+    "test_forwarded_packets_keep_their_headers_and_sums_have_no_udp_checksum",
     "test_four_workers_make_one_packet",
     "test_long_sequences_meet_every_verdict",
     "test_only_complete_sums_have_the_next_label",
     "test_the_maximum_is_of_signed_numbers",
-    "test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum",
 ]
 pytestmark = pytest.mark.timeout(1800)
 

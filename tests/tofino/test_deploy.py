@@ -83,7 +83,7 @@ def test_programs_and_kinds_must_fit(capsys):
 
 
 @pytest.mark.parametrize("what", [PLAN, ["--tofino", "--remove"]])
-def test_without_an_sde_it_says_at_once_what_is_missing(what, tmp_path, capsys, monkeypatch):
+def test_without_an_sde_the_missing_part_is_reported_at_once(what, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("SDE_INSTALL", raising=False)
     file = tmp_path / "switches.json"
     nobody = {"address": "192.0.2.1:50052", "device_id": 0}
@@ -135,7 +135,7 @@ def test_clearing_registers_goes_with_removing(command, capsys):
 
 
 @pytest.mark.parametrize("what", [["1"], ["all", "--clear-registers"]])
-def test_what_needs_to_know_the_loopback_ports_asks_for_the_topology(command, switches, capsys, what):
+def test_options_that_need_the_loopback_ports_require_the_topology(command, switches, capsys, what):
     """Without the loopback ports a job's sums cannot be told from others': removing one job would remove others'
     sums.
     """

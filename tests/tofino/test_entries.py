@@ -126,7 +126,7 @@ def test_any_mutation_is_refused(program, entries, data):
     assert entry_problems(program.schema, wrong), wrong
 
 
-def test_what_does_not_fit_together_is_refused(program, entries):
+def test_inconsistent_entries_are_refused(program, entries):
     label = next(entry for entry in entries if local(entry.table) == "label_table")
     assert any("entries have the key" in problem for problem in problems(program.schema, [label, label]))
     size = program.schema.table("label_table").size
@@ -163,7 +163,7 @@ def rule(ingress_port: int, label: int, **values: int) -> LabelEntry:
         ([rule(99, 1, everyone=1)], "port 99, which the topology's front panel does not have"),
     ],
 )
-def test_what_tofino_cannot_do_is_explained(program, topology, rules, message):
+def test_unsupported_rules_are_explained(program, topology, rules, message):
     with pytest.raises(TargetError, match=message):
         program.entries(RuleSet("V1", tuple(rules), (), ()), PortMap(Panel.of(topology, "V1")))
 

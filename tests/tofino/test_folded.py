@@ -69,7 +69,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("device", [one_pipe, two_pipes])
-def test_sums_go_round_through_the_pipes_own_ports(program, topology, device):
+def test_sums_recirculate_through_the_pipes_own_ports(program, topology, device):
     for entries in installed(program, topology, device, target="t2na"):
         for entry in entries:
             if local(entry.action or "") == "aggregate":
@@ -94,7 +94,7 @@ def test_sums_of_two_pipes_are_exact_on_tofino_1():
     assert all(switch.round > 0 for switch in network.switches.values())
 
 
-def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
+def test_too_much_traffic_for_the_internal_ports_is_refused(topology):
     """200 Gbit/s of loopback carry two workers of 100 Gbit/s, but not four; looped front-panel ports add capacity."""
     kind = TofinoKind(find("t2na", VALUES))
     plan = get_strategy("inart")(topology, parse_job("workers=6,ps=2", topology), seed=0)
@@ -105,7 +105,7 @@ def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
 
 
 @pytest.mark.parametrize(("loops", "fits"), [(1, False), (5, True)])
-def test_loopback_ports_of_tofino_1_must_carry_what_goes_round(loops, fits, tmp_path, capsys):
+def test_loopback_ports_of_tofino_1_must_carry_recirculated_traffic(loops, fits, tmp_path, capsys):
     """Four workers of 50 Gbit/s and their sum need (4 * 0.6 + 1.8) * 50 = 210 Gbit/s."""
     data = json.loads(Path(TESTBED).read_text())
     for node in data["nodes"][:2]:

@@ -91,7 +91,7 @@ def test_ports_are_read_by_the_topologys_numbers(network, switches, targets, top
     assert targets[0].read_ports(20.0) == dict.fromkeys(numbers, True)
 
 
-def test_cable_that_is_pulled_is_led_around_and_used_again(network, switches, log, until, monkeypatch):
+def test_jobs_are_rerouted_around_a_pulled_cable_which_is_used_again_later(network, switches, log, until, monkeypatch):
     monkeypatch.setattr(ports, "STEADY_SECONDS", 0.0)
     topology = network.topology
     job = network.launch(Job("one", ("W1", "W2"), ("S1",), 1_000_000), "inart")[1]

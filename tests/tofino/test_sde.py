@@ -18,7 +18,7 @@ from tests.tofino.wire import bri_wire_pb2
 
 
 @pytest.mark.parametrize("value", ["", "/no/such/folder", "EMPTY"])
-def test_what_is_missing_is_said_with_how_to_get_it(value, tmp_path, monkeypatch):
+def test_missing_parts_are_reported_with_how_to_get_them(value, tmp_path, monkeypatch):
     monkeypatch.setenv("SDE_INSTALL", str(tmp_path) if value == "EMPTY" else value)
     with pytest.raises(SdeMissing, match=r"SDE_INSTALL") as missing:
         sde.load_client()

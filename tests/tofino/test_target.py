@@ -115,7 +115,7 @@ def test_entry_that_the_switch_only_claims_to_have_is_noticed(targets, switches,
 
 
 @pytest.mark.parametrize("table", ["label_table", "$pre.mgid", "ipv4_table", "$PORT"])
-def test_what_is_missing_or_changed_on_the_switch_is_repaired(make_target, switches, rules, table):
+def test_missing_or_changed_entries_on_the_switch_are_repaired(make_target, switches, rules, table):
     """Entries that no rule names are repaired too. Each time another entry of the table is removed."""
     t = make_target(switches["V1"])
     installed([t], {"V1": rules["V1"]})
@@ -159,7 +159,7 @@ def test_ports_are_those_of_the_front_panel(make_target, switches, rules):
     assert there == {device_port(connector, 0) for connector in (1, 2, 3, 4, 5, 6, 7)}
 
 
-def test_port_that_was_there_is_used_and_stays(make_target, switches, rules):
+def test_an_existing_port_is_used_and_stays(make_target, switches, rules):
     preset(switches["V1"], 1)
     preset(switches["V1"], 9)
     before = switches["V1"].snapshot()
@@ -364,7 +364,7 @@ def test_large_rule_set_goes_in_batches(make_target, switches, rules, monkeypatc
     assert switches["V1"].writes == 1 + 3
 
 
-def test_what_bridges_is_written_read_back_and_removed(targets, switches, rules, topology):
+def test_bridging_entries_are_written_read_back_and_removed(targets, switches, rules, topology):
     """These entries have ternary keys with priorities, floods by port, and the CPU's port, which no topology has."""
     wanted = bridged(topology, rules, FIRST_UNKNOWN + 320)
     installed(targets, wanted)

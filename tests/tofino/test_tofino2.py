@@ -99,7 +99,7 @@ def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, caps
 
 
 @pytest.mark.parametrize(("options", "last"), [(["--tofino"], 3), (["--tofino", "2"], 7)])
-def test_channels_are_those_of_the_chips_connectors(options, last, tmp_path, capsys):
+def test_channels_must_exist_on_the_chips_connectors(options, last, tmp_path, capsys):
     data = json.loads(Path(TESTBED_2).read_text())
     for node in data["nodes"][:2]:
         node["loopback_ports"] = [{"front_panel": "31/4", "speed": "100G"}]

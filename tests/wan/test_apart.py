@@ -58,7 +58,7 @@ def test_framing_is_that_of_full_frames():
     assert large.headers < 0.3 * framing.headers and large.acknowledgements < 0.2 * framing.acknowledgements
 
 
-def test_a_task_that_nobody_looked_at_has_no_parts():
+def test_a_task_without_samples_has_no_parts():
     links = {("dc1", "dc0"): 4.0, ("dc0", "dc1"): 8.0}
     sample = (100.0, dict.fromkeys(links, counters(0)))
     assert taken_apart(TASK, (100.0, 100.1), [sample], links, segment_bytes(1500)) == []

@@ -112,7 +112,7 @@ def test_where_connections_share_a_link_the_split_counts_all_of_them() -> None:
         assert apart / 2 - 1e-9 <= together <= apart + 1e-9
 
 
-def test_the_policy_follows_what_the_network_tells_of_links() -> None:
+def test_the_policy_follows_reported_link_rates() -> None:
     links = line(100, 100)
     policy = Crew(["h0", "h1", "h2"], links.narrowest(), 2, links=links)
     for node in policy.nodes:
@@ -269,7 +269,7 @@ def test_scatter_that_does_not_block_starts_before_the_group_is_known() -> None:
     assert run.result.rounds[:2].sum() >= 2
 
 
-def test_early_scatter_as_printed_delays_others_and_on_idle_bandwidth_nobody() -> None:
+def test_early_scatter_as_printed_delays_others_and_on_idle_bandwidth_does_not() -> None:
     """Scatter of a second group shares links with the first group's multicast. Workers 0 and 1 scatter from 0 to 1 s,
     then worker 2 sends them its block until 2 s. Worker 2 has been ready itself since 0.5 s and scatters to them over
     the same links, which takes half a second more.
@@ -336,7 +336,7 @@ def test_failover_in_the_middle_of_scatter_or_multicast(when: float) -> None:
     assert not run.tasks and not run.policy.running  # Nobody is waiting for contributions.
 
 
-def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None:
+def test_a_task_without_a_replacement_is_abandoned_and_training_continues() -> None:
     """Workers 0 and 1 lose each other and all others; when the connections are back, they synchronise again."""
     matrix = np.full((3, 3), 10.0)
     faults = (Fault(0, None, 0.5, 3.0),)
@@ -346,7 +346,7 @@ def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None
     assert result.rounds[0] > 1 and result.rounds[1] > 1
 
 
-def test_without_the_controller_a_worker_trains_alone_and_what_has_begun_goes_on() -> None:
+def test_without_the_controller_a_worker_trains_alone_and_running_tasks_continue() -> None:
     """Worker 0 loses the controller from 0.5 s, after its group of 0 and 1 has begun, to 6 s; worker 2 is never
     ready.
     """
@@ -360,14 +360,14 @@ def test_without_the_controller_a_worker_trains_alone_and_what_has_begun_goes_on
     assert run.sim.run(10.0) and run.result.rounds.tolist() == [2, 2, 0]
 
 
-def test_an_initiator_that_can_ask_nobody_for_a_replacement_abandons_its_task() -> None:
+def test_an_initiator_without_a_controller_abandons_its_task() -> None:
     matrix = np.full((4, 4), 10.0)
     faults = (Fault(0, CONTROLLER, 0.2), Fault(0, 3, 0.5))
     run = single(Setup(p=2, model_mbit=40, faults=faults), matrix, [0, 1])
     assert run.result.abandoned == 1 and run.result.rounds.sum() == 0
 
 
-def test_no_block_goes_to_whom_the_controller_cannot_reach() -> None:
+def test_no_block_goes_to_a_worker_that_the_controller_cannot_reach() -> None:
     matrix = np.full((4, 4), 10.0)
     run = single(Setup(p=2, model_mbit=30, faults=(Fault(3, CONTROLLER),)), matrix, [0, 1])
     assert run.result.durations == pytest.approx([2.0])  # There are three blocks of 10 Mbit, not four of 7.5.
@@ -390,7 +390,7 @@ def test_while_the_controller_is_replaced_no_group_forms_and_scatter_that_does_n
         assert run.sim.run(end + 0.1) and run.result.rounds.tolist() == [1, 1, 0, 0]
 
 
-def test_what_has_begun_goes_on_without_the_controller_and_is_repaired_by_the_next() -> None:
+def test_running_tasks_continue_without_the_controller_and_are_repaired_by_the_next() -> None:
     matrix = np.full((4, 4), 10.0)
     steps = {worker: iter([0.0, 1e9] if worker < 2 else [1e9]) for worker in range(4)}
     faults = (Fault(CONTROLLER, None, 0.1, 5.0), Fault(0, 3, 0.5))
@@ -588,9 +588,7 @@ def test_a_plan_for_a_group_has_the_whole_group_in_every_tree(n: int, data: st.D
     matrix = np.array(data.draw(rows)).reshape(n, n)
     group = data.draw(st.lists(st.integers(0, n - 1), min_size=1, unique=True))
     graph = nx.DiGraph()
-    graph.add_weighted_edges_from(
-        [(i, j, matrix[i, j]) for i in range(n) for j in range(n) if i != j], weight="mbps"
-    )
+    graph.add_weighted_edges_from([(i, j, matrix[i, j]) for i in range(n) for j in range(n) if i != j], weight="mbps")
     job = Job("group", tuple(f"h{i}" for i in group), tuple(f"p{i}" for i in range(n)), 1_000_000)
     topology = overlay(graph)
     plan = get_strategy("crew")(topology, job)

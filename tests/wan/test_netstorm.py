@@ -187,7 +187,7 @@ def test_unknown_options_are_refused() -> None:
         Setup(rtt_ms=30.0)
 
 
-def test_guesses_are_replaced_by_what_the_links_do() -> None:
+def test_guesses_are_replaced_by_measured_throughputs() -> None:
     """On a static network with guessed throughputs, the guesses stay without awareness. With awareness the policy
     follows the measurements, but only when they differ by more than UPDATE_RATE.
     """

@@ -305,7 +305,7 @@ def test_sites_without_workers_and_shared_sites(name: str) -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.one_of(instances(), troubled_instances()), st.sampled_from(OF_TREES))
-def test_no_trees_of_any_strategy_are_faster_than_what_wan_proves(instance: tuple[Topology, Job], name: str) -> None:
+def test_no_trees_of_any_strategy_beat_the_wan_bound(instance: tuple[Topology, Job], name: str) -> None:
     """The plans are feasible on any fabric: several servers and workers at a switch, servers' ingress, results counted
     or not.
     """
@@ -363,7 +363,7 @@ def test_stored_hops_add_up() -> None:
 
 @settings(max_examples=examples(8), deadline=None)
 @given(networks(4), st.floats(0.0, 0.3))
-def test_packing_leaves_room_for_what_goes_back(graph: nx.DiGraph, back: float) -> None:
+def test_packing_leaves_room_for_acknowledgements(graph: nx.DiGraph, back: float) -> None:
     """Acknowledgements fit beside the payload on every link, and the rate is what the bound allows."""
     if len(graph) == 1:
         return

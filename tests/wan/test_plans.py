@@ -53,7 +53,9 @@ def test_the_command_line_compares_all(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_command_line_names_what_is_cut_off(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_names_unreachable_nodes(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The topology lacks a link, has a link without bandwidth, or has a link in one direction only."""
     for broken in ([], [(1, 2, 0.0), (2, 1, 0.0)], [(1, 2, 5.0), (2, 1, 0.0)]):
         graph = nx.DiGraph()
@@ -135,7 +137,7 @@ def test_a_packing_needs_its_roots_within_reach() -> None:
         pack(graph, [0], terminals=[0, 1, 2])
 
 
-def test_what_compare_promises_is_checked() -> None:
+def test_the_bounds_of_compare_are_checked() -> None:
     row = {"network": "x", "strategy": "wan", "worst_gap_%": 1.0, "ahead": 1.2}
     assert promised([row, {**row, "strategy": "crew", "ahead": 0.5}]) == []
     assert "bound" in promised([{**row, "worst_gap_%": 6.0}])[0]

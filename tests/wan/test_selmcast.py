@@ -72,7 +72,7 @@ def test_selection_is_the_pseudo_codes(task: selmcast.Instance) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(instances())
-def test_random_selection_takes_exactly_what_it_must(task: selmcast.Instance) -> None:
+def test_random_selection_takes_exactly_the_required_receivers(task: selmcast.Instance) -> None:
     x = selmcast.orpheus(task, np.random.default_rng(0))
     check(x, task)
     assert (x.sum(axis=1) == np.maximum(task.receivers, task.must.sum(axis=1))).all()
@@ -255,7 +255,7 @@ def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(instances(), st.data())
-def test_ssp_only_drops_and_keeps_what_is_nearly_there(task: selmcast.Instance, data: st.DataObject) -> None:
+def test_ssp_only_drops_receivers_and_keeps_nearly_complete_ones(task: selmcast.Instance, data: st.DataObject) -> None:
     n = task.n
     x = ~np.eye(n, dtype=bool)
     part = np.array(data.draw(st.lists(st.integers(0, 10), min_size=n, max_size=n))) / 10
@@ -269,7 +269,7 @@ def test_ssp_only_drops_and_keeps_what_is_nearly_there(task: selmcast.Instance, 
         assert y[x & (v < 0.75 * task.volumes[:, None])].all()
 
 
-def test_ssp_of_one_new_worker_is_the_basic_selection_and_what_fits() -> None:
+def test_ssp_of_one_new_worker_extends_the_basic_selection() -> None:
     """Workers 1, 2, 3 have downloads of 1, 2, 4: the new worker 0 takes 3 (0.25 s); no other worker has it by then."""
     task = selmcast.instance([9] * 4, [1, 1, 2, 4], 1)
     x = np.zeros((4, 4), bool)
@@ -280,7 +280,7 @@ def test_ssp_of_one_new_worker_is_the_basic_selection_and_what_fits() -> None:
     assert np.flatnonzero(selmcast.select_ssp(task, waiting)[0]).tolist() == [2, 3]  # The worker would wait anyway.
 
 
-def test_what_a_link_on_the_way_carries_counts() -> None:
+def test_load_of_intermediate_links_counts() -> None:
     """0's path to 2 is wider than to 1, but 3 sends to 4 over it: alone 0 takes 2, and beside 3's multicast 1."""
     names = [str(k) for k in range(5)]
     ways: dict[tuple[str, str], str] = {(i, j): i + j for i in names for j in names}

@@ -83,7 +83,7 @@ def test_a_multicast_of_layer_3_uses_a_link_once_and_one_of_layer_7_once_per_rec
     assert plan.multicasts[0].receivers == ("b", "c")
 
 
-def test_selection_avoids_slow_receivers_and_takes_whom_it_must() -> None:
+def test_selection_avoids_slow_receivers_but_takes_required_ones() -> None:
     topology, job = star({"a": (9.0, 9.0), "b": (9.0, 9.0), "c": (9.0, 9.0), "d": (9.0, 1.0)})
     free = selmcast(topology, job)
     assert all("d" not in each.receivers for each in free.multicasts)
@@ -93,7 +93,7 @@ def test_selection_avoids_slow_receivers_and_takes_whom_it_must() -> None:
     assert "d" in next(m for m in orpheus(topology, job, must={"a": ["d"]}).multicasts if m.sender == "a").receivers
 
 
-def test_who_was_left_out_longest_comes_first() -> None:
+def test_receivers_that_were_left_out_longest_come_first() -> None:
     """Downloads are 2: beside one receiver each, two more deliveries fit before the end at a's link (download 1)."""
     topology, job = star({"a": (9.0, 1.0), "b": (9.0, 2.0), "c": (9.0, 2.0), "d": (9.0, 2.0)})
     plan = selmcast(topology, job, must={"b": ["a"]}, stale={("a", "d"): 3})
@@ -110,7 +110,9 @@ def test_who_was_left_out_longest_comes_first() -> None:
         ({"a": (5.0, 5.0), "b": (5.0, 5.0)}, {"frozen_split": {"p": 1.0}}, "no split to keep"),
     ],
 )
-def test_what_cannot_be_planned_says_why(rates: dict[str, tuple[float, float]], options: dict, message: str) -> None:
+def test_impossible_plans_are_refused_with_the_reason(
+    rates: dict[str, tuple[float, float]], options: dict, message: str
+) -> None:
     topology, job = star(rates)
     with pytest.raises(ValueError, match=message):
         selmcast(topology, job, **options)
@@ -141,7 +143,7 @@ def test_plans_that_are_wrong_are_refused() -> None:
         build(get_strategy("selmcast-l7")(topology, job), topology, LIMITS, job_id=1, epoch=1)
 
 
-def test_switches_copy_what_a_sender_sends_once() -> None:
+def test_switches_copy_packets_that_a_sender_sends_once() -> None:
     """Each multicast, followed through the label tables, reaches each of its receivers once, and nobody else."""
     topology = fattree(4, 20.0)
     plan = selmcast(topology, place_job(topology, 10, 1), receivers=4)
@@ -189,7 +191,7 @@ def test_a_non_blocking_fat_tree_is_the_papers_big_switch() -> None:
     assert evaluate(plan, topology).gap == pytest.approx(0, abs=1e-9)
 
 
-def test_it_beats_random_receivers_where_access_is_what_limits() -> None:
+def test_it_beats_random_receivers_where_access_links_are_the_bottleneck() -> None:
     topology, job = star({f"w{k}": (6.0 + k % 5, 6.0 + 3 * k % 5) for k in range(20)})
     rates = [orpheus(topology, job, seed=seed).rate_mbps for seed in range(5)]
     assert selmcast(topology, job).rate_mbps > 1.2 * max(rates)

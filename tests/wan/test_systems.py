@@ -51,7 +51,7 @@ def test_our_plan_follows_the_network_and_keeps_to_it(network) -> None:
     assert policy.plan.rate_mbps == pytest.approx(policy.plan.proven_mbps, rel=2e-3)
 
 
-def test_our_plan_counts_what_links_lose(network) -> None:
+def test_our_plan_accounts_for_packet_loss(network) -> None:
     graph, _ = network
     rates = [
         make("wan", graph, 20_000, p=4, chunk=2048, seed=1, loss=loss, delay_ms=delay_ms).plan.rate_mbps
@@ -82,7 +82,7 @@ def test_sites_train_over_sockets(name: str, network) -> None:
         assert len({points[-1].accuracy for points in found}) == 1
 
 
-def test_curves_and_bytes_are_those_of_all_sites() -> None:
+def test_curves_and_bytes_cover_all_sites() -> None:
     reports = [
         {"node": "h0", "bytes_sent": {"h1": 10}, "points": [{"at_s": 1.0, "accuracy": 0.2}]},
         {
@@ -99,7 +99,7 @@ def test_curves_and_bytes_are_those_of_all_sites() -> None:
     assert link_bytes(reports, routes) == {"dc0->dc2": 10, "dc2->dc1": 10, "dc1->dc0": 5}
 
 
-def test_what_a_site_carries_is_counted_over_its_cpu_seconds():
+def test_a_sites_traffic_is_counted_over_its_cpu_seconds():
     row = through(20_000, 1, 4096, 4, 2)
     assert row["in_and_out_gbit_per_cpu_s"] == pytest.approx(2 * row["in_gbit_per_cpu_s"])
     assert row["in_gbit_per_cpu_s"] > 0 and row["leaf_cpu_s"] > 0

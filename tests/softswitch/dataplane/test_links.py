@@ -101,7 +101,7 @@ def test_a_full_queue_drops_the_newest(fabric: Fabric, queue: dict[str, float]) 
     assert line.devices[0].port_stats()[2].drops == {"queue_full": 179}
 
 
-def test_small_frames_go_before_what_waits(fabric: Fabric) -> None:
+def test_small_frames_overtake_queued_frames(fabric: Fabric) -> None:
     line = Line(fabric, rate_mbps=1, queue_packets=10, ahead_bytes=64)
     sizes: list[int] = []
     line.devices[1].capture = lambda port, data: sizes.append(len(data))
@@ -123,7 +123,7 @@ def segment(data: int) -> bytes:
     return ethernet(5, 6, 0x0800) + ipv4(1, 2, protocol=6, payload=tcp)
 
 
-def test_acknowledgements_go_before_what_waits_and_data_of_tcp_never(fabric: Fabric) -> None:
+def test_acknowledgements_overtake_queued_frames_and_tcp_data_never_does(fabric: Fabric) -> None:
     line = Line(fabric, rate_mbps=1, queue_packets=10, ahead_bytes=90)
     sizes: list[int] = []
     line.devices[1].capture = lambda port, data: sizes.append(len(data))
@@ -228,7 +228,7 @@ def test_flips_can_be_in_the_values_of_udp_alone_and_be_switched_on_and_off(fabr
     assert not any(flips_of(line, frames)), "they end before the first byte that may be hit"
 
 
-def test_what_a_flip_changes_is_only_in_the_copy_that_it_hits(fabric: Fabric) -> None:
+def test_a_flipped_bit_affects_only_one_copy(fabric: Fabric) -> None:
     """Copies of a multicast share their bytes: only the one on the broken link changes."""
     devices = [fabric.add_device(n) for n in (1, 2)]
     arrived: dict[int, bytes] = {}

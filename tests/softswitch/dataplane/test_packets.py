@@ -87,7 +87,7 @@ def test_frames_of_every_size(fabric: Fabric) -> None:
         device.process(512, b"x")
 
 
-def test_a_frame_that_goes_round_for_ever_is_stopped(fabric: Fabric) -> None:
+def test_endless_recirculation_is_stopped(fabric: Fabric) -> None:
     """A resubmission whose condition never ends is stopped; bmv2 would repeat it for ever."""
     device = fabric.add_device(1)
     device.load(program("router"))

@@ -45,7 +45,7 @@ def linked(fabric: Fabric) -> Device:
     return device
 
 
-def test_records_what_passes_a_port(fabric: Fabric, tmp_path: Path) -> None:
+def test_frames_of_a_port_are_recorded(fabric: Fabric, tmp_path: Path) -> None:
     device = linked(fabric)
     begin = time.time()
     pcap.record(device, 2, tmp_path / "in", tmp_path / "out")
@@ -67,9 +67,7 @@ def test_records_what_passes_a_port(fabric: Fabric, tmp_path: Path) -> None:
         pcap.record(device, 2, tmp_path / "in", Path("/dev/full"))
 
 
-def test_a_full_disk_ends_a_record_whole(
-    fabric: Fabric, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_ends_a_record_whole(fabric: Fabric, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     device = linked(fabric)
     pcap.record(device, 2, tmp_path / "in", tmp_path / "out")
     limit = 64 << 20  # larger than any file written meanwhile

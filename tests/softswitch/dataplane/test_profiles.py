@@ -63,7 +63,7 @@ def test_the_hash_chooses(device: Device, shared: ActionProfile) -> None:
     assert {result(device, flow) for flow in range(20)} == {0}  # an empty group runs no action
 
 
-def test_who_may_go(device: Device, shared: ActionProfile) -> None:
+def test_only_unused_members_and_groups_may_be_deleted(device: Device, shared: ActionProfile) -> None:
     shared.insert_group(1, [GroupMember(1), GroupMember(2)])
     device.insert("I.lpm_table", KEY, Group(1))
     other = (Match("lpm", 1 << 31, prefix_len=1),)

@@ -16,7 +16,7 @@ RECORDINGS = sorted((Path(__file__).parent / "recorded").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda p: p.stem)
-def test_softswitch_does_what_bmv2_did(path: Path) -> None:
+def test_softswitch_gives_bmv2s_recorded_answers(path: Path) -> None:
     recording = Recording.read(path)
     with Fabric() as fabric:
         device = fabric.add_device(1)

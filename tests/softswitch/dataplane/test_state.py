@@ -31,7 +31,7 @@ def loaded(fabric: Fabric, name: str, number: int = 1, cpu_port: int | None = No
     return device
 
 
-def test_registers_are_what_packets_and_control_wrote(fabric: Fabric) -> None:
+def test_registers_hold_the_values_that_packets_and_control_wrote(fabric: Fabric) -> None:
     device = loaded(fabric, "sums")
     device.process(1, command(0, 5, list(range(VALUES))))
     assert device.register_read("MyIngress.sum07", 5) == 7
@@ -44,7 +44,7 @@ def test_registers_are_what_packets_and_control_wrote(fabric: Fabric) -> None:
     assert len(everything) == 1024 and everything[5] == 32 and sum(everything) == 32
 
 
-def test_a_flipped_bit_is_in_what_the_next_packet_reads(fabric: Fabric) -> None:
+def test_the_next_packet_reads_a_flipped_bit(fabric: Fabric) -> None:
     device = loaded(fabric, "sums")
     device.process(1, command(0, 5, list(range(VALUES))))
     device.register_flip("MyIngress.sum07", 5, 4)

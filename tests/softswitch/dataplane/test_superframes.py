@@ -227,12 +227,14 @@ SIZES = st.sampled_from([1, 2, 3, 47, 100, 101, 1048, 1400])
 
 @settings(max_examples=60, deadline=None)
 @given(
-    n=st.integers(2, 40), size=SIZES, last=st.floats(0, 1), checksum=st.booleans(), tos=st.integers(0, 255),
+    n=st.integers(2, 40),
+    size=SIZES,
+    last=st.floats(0, 1),
+    checksum=st.booleans(),
+    tos=st.integers(0, 255),
     v6=st.booleans(),
 )
-def test_udp_that_comes_in(
-    shared: Rig, *, n: int, size: int, last: float, checksum: bool, tos: int, v6: bool
-) -> None:
+def test_udp_that_comes_in(shared: Rig, *, n: int, size: int, last: float, checksum: bool, tos: int, v6: bool) -> None:
     sent = superframe(n, size, max(1, round(size * last)), checksum=checksum or v6, tos=tos, v6=v6)
     before = shared.device.port_stats().get(1, PortStats(0, 0, 0, 0))
     found = shared.passed([sent])
@@ -244,7 +246,11 @@ def test_udp_that_comes_in(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    n=st.integers(2, 40), size=SIZES, last=st.floats(0, 1), flags=st.integers(0, 255), v6=st.booleans(),
+    n=st.integers(2, 40),
+    size=SIZES,
+    last=st.floats(0, 1),
+    flags=st.integers(0, 255),
+    v6=st.booleans(),
     options=st.sampled_from([b"", bytes([1, 1, 8, 10]) + bytes(range(8))]),
 )
 def test_tcp_that_comes_in(
@@ -290,17 +296,20 @@ def bursts(draw: st.DrawFn) -> list[bytes]:
 
 @settings(max_examples=150, deadline=None)
 @given(frames=bursts())
-def test_what_leaves_together_is_what_would_leave_apart(shared: Rig, frames: list[bytes]) -> None:
+def test_super_frames_carry_the_same_frames_as_single_ones(shared: Rig, frames: list[bytes]) -> None:
     same(shared.together(frames), frames)
 
 
 @pytest.mark.parametrize("checksum", ["zero", "right"])
-@pytest.mark.parametrize(("n", "size", "last", "expected"), [
-    (60, 1048, None, [60]),
-    (60, 1048, 17, [60]),
-    (70, 1048, None, [62, 8]),  # 65,535 bytes with headers
-    (200, 20, None, [128, 72]),  # Linux allows no more segments
-])
+@pytest.mark.parametrize(
+    ("n", "size", "last", "expected"),
+    [
+        (60, 1048, None, [60]),
+        (60, 1048, 17, [60]),
+        (70, 1048, None, [62, 8]),  # 65,535 bytes with headers
+        (200, 20, None, [128, 72]),  # Linux allows no more segments
+    ],
+)
 def test_one_flow_leaves_as_one_frame(
     shared: Rig, *, checksum: str, n: int, size: int, last: int | None, expected: list[int]
 ) -> None:
@@ -388,7 +397,7 @@ def test_extreme_sizes(shared: Rig, vnet: bytes) -> None:
     same(shared.received(), [settled(frame) for frame in frames])
 
 
-def test_the_reference_is_what_the_kernel_does(rig: Rig) -> None:
+def test_the_reference_agrees_with_the_kernel(rig: Rig) -> None:
     """The reference agrees with the kernel, which segments for a socket and an interface without offload."""
     run("ethtool", "-K", rig.far[1], "tx", "off")
     sent = superframe(5, 300, 11)

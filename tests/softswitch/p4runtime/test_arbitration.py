@@ -206,7 +206,7 @@ def test_role_config_limits_what_a_role_may_do(served: Served) -> None:
     everything.write(insert(acl_entry()))  # the default role still has everything
 
 
-def test_a_new_role_config_is_told_to_all_and_holds_at_once(served: Served) -> None:
+def test_a_new_role_config_is_announced_to_all_and_holds_at_once(served: Served) -> None:
     first, second = served.client(role="r").stream(), served.client(role="r").stream()
     first.send(configured(2, "r", scheme(shared_p4_ids=[EXACT])))
     first.next()
@@ -217,7 +217,7 @@ def test_a_new_role_config_is_told_to_all_and_holds_at_once(served: Served) -> N
     assert served.server.targets[1].arbiter.scope_of("r").ids == {ACL}
 
 
-def test_what_is_exclusive_belongs_to_one_role(served: Served) -> None:
+def test_exclusive_entities_belong_to_one_role(served: Served) -> None:
     first, second, third = (served.client(role=name).stream() for name in "abc")
     first.send(configured(1, "a", scheme(exclusive_p4_ids=[EXACT])))
     assert first.status()[0] == OK

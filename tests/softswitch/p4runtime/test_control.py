@@ -135,7 +135,7 @@ def test_stats(running: Running) -> None:
     assert one["p4runtime"]["up"] is True
 
 
-def test_shape_changes_only_what_is_given(running: Running) -> None:
+def test_shape_changes_only_given_fields(running: Running) -> None:
     shape = control.call(running.path, "shape", device="s1", port=1, shape={"loss": 0.1, "delay_ms": 5})
     assert shape == {"rate_mbps": 20.0, "loss": 0.1, "delay_ms": 5.0}
     assert running.fabric.shapes[1, 1] == shape
@@ -260,7 +260,7 @@ def test_socket_in_use_and_stale_socket(running: Running, tmp_path: Path) -> Non
     control.ControlServer(str(stale), running.switches).stop()
 
 
-def test_flips_are_in_the_registers_that_are_named_and_are_said(running: Running) -> None:
+def test_flips_hit_the_named_registers_and_are_reported(running: Running) -> None:
     device = running.fabric.devices[1]
     device.program = SimpleNamespace(
         registers={name: RegisterInfo(name, 16, 32) for name in ("values.sum_0", "values.sum_1", "owner")}

@@ -149,7 +149,7 @@ def test_default_action_groups_and_sessions(served: Served, primary: Client, sen
     assert sent.get(timeout=10) == (12, demo_frame()[:20])
 
 
-def test_registers_and_counters_show_what_packets_did(served: Served, primary: Client, sent: Sent) -> None:
+def test_registers_and_counters_show_the_effect_of_packets(served: Served, primary: Client, sent: Sent) -> None:
     primary.write(insert(acl_entry(action=action(FORWARD, b"\x01"))))
     for port in (100, 200):
         served.devices[1].inject(5, demo_frame(port=port))

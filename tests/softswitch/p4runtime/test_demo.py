@@ -31,7 +31,7 @@ def test_artifacts_are_compiled_from_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
-def test_fake_program_declares_what_the_real_one_does() -> None:
+def test_the_fake_program_declares_the_same_as_the_real_one() -> None:
     real, fake = Program.load(PROGRAM_JSON), FakeProgram()
     for name, table in fake.tables.items():
         size = real.tables[name].size  # of a const table: the number of its entries

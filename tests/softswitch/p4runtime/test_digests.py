@@ -95,7 +95,7 @@ def test_lists_are_full_or_old(learning: Learning) -> None:
     assert learning.sources() == [1]
 
 
-def test_what_is_not_acknowledged_is_not_repeated(learning: Learning) -> None:
+def test_unacknowledged_digests_are_not_repeated(learning: Learning) -> None:
     learning.configure(INSERT, ack=HOUR)
     learning.frame(1)
     first = learning.next()
@@ -202,7 +202,7 @@ def test_slow_client_does_not_hold_up_packets(learning: Learning) -> None:
     assert learning.sources() == [0]
 
 
-def test_new_pipeline_ends_what_was_configured(learning: Learning) -> None:
+def test_a_new_pipeline_removes_the_digest_configuration(learning: Learning) -> None:
     learning.configure(INSERT, timeout=HOUR, size=5)
     learning.frame(1)
     learning.client.set_pipeline(JSON, p4info=P4INFO)

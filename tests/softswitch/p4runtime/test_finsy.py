@@ -16,7 +16,7 @@ PYTHON = os.environ.get("FINSY_PYTHON")
 
 
 @pytest.mark.skipif(PYTHON is None, reason="FINSY_PYTHON does not name a Python with finsy (pip install finsy)")
-def test_finsy_does_what_it_can(tmp_path: Path) -> None:
+def test_finsy_works_within_its_features(tmp_path: Path) -> None:
     assert PYTHON is not None
     command = [sys.executable, "-m", "softswitch", "--no-p4", "--device-id", "1", "--cpu-port", "255",
                "--grpc-server-addr", "127.0.0.1:0"]  # fmt: skip

@@ -88,7 +88,7 @@ def test_bad_metadata_is_reported_and_dropped(served: Served, metadata: list, co
     assert len(served.devices[1].sent) == 1
 
 
-def test_who_may_not_send(served: Served, primary: Client) -> None:
+def test_only_the_primary_may_send_packets(served: Served, primary: Client) -> None:
     good = packet_out(b"frame", (1, b"\x01"), (2, b"\x01"))
     backup = served.client(election_id=0).stream()
     backup.send(good)

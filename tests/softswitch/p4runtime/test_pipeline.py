@@ -36,7 +36,7 @@ def test_without_pipeline(client: Client) -> None:
         assert refusal(call)[0] == grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_get_returns_what_is_asked_for(client: Client) -> None:
+def test_get_returns_the_requested_parts(client: Client) -> None:
     client.set_pipeline(PROGRAM_JSON, cookie=1 << 63)
     everything = client.get_pipeline().config
     assert everything.p4_device_config == PROGRAM_JSON

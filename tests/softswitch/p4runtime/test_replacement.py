@@ -125,7 +125,7 @@ def test_saved_pipeline_takes_writes_and_runs_when_committed(served: Served, cli
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-def test_pipeline_that_is_saved_again_or_overtaken_is_gone(served: Served, client: Client) -> None:
+def test_a_saved_pipeline_is_dropped_when_another_replaces_it(served: Served, client: Client) -> None:
     client.set_pipeline(NEW[0], NEW[1], SET.VERIFY_AND_SAVE)
     client.write(*both(INSERT, 2))
     client.set_pipeline(NEW[0], NEW[1], SET.VERIFY_AND_SAVE)

@@ -76,7 +76,7 @@ print("version", APIVersion())
     assert list(device.sessions) == [100]
 
 
-def test_shell_finds_what_is_there_and_deletes(served: Served, primary: Client, tmp_path: Path) -> None:
+def test_the_shell_reads_and_deletes_entries(served: Served, primary: Client, tmp_path: Path) -> None:
     primary.write(insert(exact_entry()), insert(exact_entry(b"\x09")))
     printed = shell(
         served,

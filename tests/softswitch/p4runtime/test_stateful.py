@@ -303,7 +303,7 @@ def test_members_and_groups(profiles: Switch) -> None:
     assert s.codes(update(DELETE, table_entry=entries[0]), in_use[2], in_use[0]) == [OK, OK, OK]
 
 
-def test_what_profiles_refuse(profiles: Switch) -> None:
+def test_profiles_refuse_invalid_members_and_groups(profiles: Switch) -> None:
     s = profiles
     assert s.code(update(INSERT, action_profile_member=s.member("shared", 1, "set", 1))) == OK
     foreign = s.member("shared", 5, "set", 5)
@@ -354,7 +354,7 @@ def test_what_profiles_refuse(profiles: Switch) -> None:
     assert s.codes(*plain) == [OK] * 8 + [code_pb2.RESOURCE_EXHAUSTED]
 
 
-def test_what_p4c_leaves_out_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_that_p4c_omits_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
     program = Program.load((PROGRAMS / "profiles.json").read_bytes())
     info = p4info_pb2.P4Info()
     info.CopyFrom(info_of("profiles"))
@@ -406,12 +406,15 @@ def test_one_shots(profiles: Switch) -> None:
 
 def test_roll_back_of_profiles(profiles: Switch) -> None:
     s = profiles
-    assert s.codes(
-        *(update(INSERT, action_profile_member=s.member("shared", n, "set", n)) for n in (1, 2, 3)),
-        update(INSERT, action_profile_group=s.group("shared", 1, (1, 1), (2, 2))),
-        update(INSERT, table_entry=s.entry("lpm_table", 1, group_id(1))),
-        update(INSERT, table_entry=s.entry("counted_table", 1, s.one_shot((s.action("set", 7), 1)))),
-    ) == [OK] * 6
+    assert (
+        s.codes(
+            *(update(INSERT, action_profile_member=s.member("shared", n, "set", n)) for n in (1, 2, 3)),
+            update(INSERT, action_profile_group=s.group("shared", 1, (1, 1), (2, 2))),
+            update(INSERT, table_entry=s.entry("lpm_table", 1, group_id(1))),
+            update(INSERT, table_entry=s.entry("counted_table", 1, s.one_shot((s.action("set", 7), 1)))),
+        )
+        == [OK] * 6
+    )
 
     def state() -> tuple:
         return (
@@ -512,9 +515,7 @@ def notification(s: Switch) -> p4rt.IdleTimeoutNotification:
 
 def test_idle_timeouts(idle: Switch) -> None:
     s = idle
-    entry = s.entry(
-        "ternary_table", 5, s.call("set", 9), idle_timeout_ns=20 * MS, metadata=b"m", controller_metadata=3
-    )
+    entry = s.entry("ternary_table", 5, s.call("set", 9), idle_timeout_ns=20 * MS, metadata=b"m", controller_metadata=3)
     assert s.code(update(INSERT, action_profile_member=s.member("profile", 1, "set", 1))) == OK
     indirect = s.entry("profile_table", 6, member_id(1), idle_timeout_ns=25 * MS)
     silent = s.entry("exact_table", 7, s.call("set", 1))
@@ -582,13 +583,16 @@ def test_idle_timeouts_refused(idle: Switch) -> None:
     table = s.id("tables", "exact_table")
     default = p4rt.TableEntry(table_id=table, is_default_action=True, action=call)
     default.idle_timeout_ns = 5
-    assert s.codes(
-        update(INSERT, table_entry=s.entry("without_table", 1, call, idle_timeout_ns=5)),
-        update(INSERT, table_entry=s.entry("without_table", 1, call, time_since_last_hit=hit)),
-        update(INSERT, table_entry=s.entry("exact_table", 1, call, time_since_last_hit=hit)),
-        update(INSERT, table_entry=s.entry("exact_table", 1, call, idle_timeout_ns=-5)),
-        update(MODIFY, table_entry=default),
-    ) == [code_pb2.INVALID_ARGUMENT] * 5
+    assert (
+        s.codes(
+            update(INSERT, table_entry=s.entry("without_table", 1, call, idle_timeout_ns=5)),
+            update(INSERT, table_entry=s.entry("without_table", 1, call, time_since_last_hit=hit)),
+            update(INSERT, table_entry=s.entry("exact_table", 1, call, time_since_last_hit=hit)),
+            update(INSERT, table_entry=s.entry("exact_table", 1, call, idle_timeout_ns=-5)),
+            update(MODIFY, table_entry=default),
+        )
+        == [code_pb2.INVALID_ARGUMENT] * 5
+    )
     for query in (
         p4rt.TableEntry(table_id=s.id("tables", "without_table"), time_since_last_hit=hit),
         p4rt.TableEntry(table_id=table, is_default_action=True, time_since_last_hit=hit),

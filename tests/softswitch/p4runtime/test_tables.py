@@ -74,7 +74,7 @@ def read_code(client: Client, query: p4rt.Entity) -> int:
     ],
     ids=str,
 )
-def test_what_is_read_is_what_was_written(primary: Client, entry: p4rt.TableEntry) -> None:
+def test_written_entries_are_read_back(primary: Client, entry: p4rt.TableEntry) -> None:
     primary.write(insert(entry))
     assert primary.read(table_query(table_id=entry.table_id)) == [p4rt.Entity(table_entry=entry)]
     assert primary.read(p4rt.Entity(table_entry=entry)) == [p4rt.Entity(table_entry=entry)]
