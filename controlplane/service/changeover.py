@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 
-from controlplane.service.update import PREPARE_SECONDS, Update, UpdateError
+from controlplane.service.next_plan import UpdateError
+from controlplane.service.update import PREPARE_SECONDS, Update
 from controlplane.targets.base import TargetError
 
 LATE_SECONDS = PREPARE_SECONDS + 15.0

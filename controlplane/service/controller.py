@@ -31,9 +31,10 @@ from controlplane.service.core.state import Refused
 from controlplane.service.events import EventLog
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
+from controlplane.service.next_plan import UpdateError
 from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
-from controlplane.service.update import Update, UpdateError
+from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
 

@@ -12,7 +12,7 @@ from controlplane.service.core.ways import connected
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Way, in_words, named, points_alone, suspects, ways_of
-from controlplane.service.update import Version
+from controlplane.service.versions import Version
 
 WINDOW_SECONDS = 10.0
 """What failed longer ago says nothing any more."""

@@ -12,11 +12,13 @@ from controlplane.planner.plan import Plan
 from controlplane.service.core import mending, parts
 from controlplane.service.core.actions import Say
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.turns import SAME
 from controlplane.service.core.ways import Need
 from controlplane.service.network_state import NetworkState
+from controlplane.service.next_plan import UpdateError
 from controlplane.service.replanning import Replanning
 from controlplane.service.running import RunningJob
-from controlplane.service.update import SAME, Update, UpdateError
+from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 
 

@@ -22,7 +22,7 @@ from controlplane.service.network import Network
 from controlplane.service.periodic import Periodic
 from controlplane.service.ports import PortWatch
 from controlplane.service.slow_trees import SlowTrees
-from controlplane.service.update import Version
+from controlplane.service.versions import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
 

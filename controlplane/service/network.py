@@ -22,6 +22,7 @@ from controlplane.service.core.state import Known
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
 from controlplane.service.network_state import NetworkState
+from controlplane.service.next_plan import Frame, UpdateError
 from controlplane.service.orders import Replan, replan
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
@@ -31,7 +32,8 @@ from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import Stored
 from controlplane.service.switches import Switches
-from controlplane.service.update import Update, UpdateError, Updater
+from controlplane.service.update import Update, Updater
+from controlplane.service.versions import Version
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.secret_labels import SecretLabels
@@ -135,20 +137,22 @@ class Network:
             journal=self.settings.journal(job_id),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
+        frame = Frame(
+            whole,
+            self.kind.limits,
+            job_id,
+            self.settings.pace,
+            self.kind.check,
+            left=lambda topology: self.state.left(topology, job_id),
+        )
         updater = Updater(
-            plan,
+            Version(plan, deployment),
             self.topology,
-            deployment,
-            limits=self.kind.limits,
+            frame,
             switches=self.switches,
             roster=roster,
             log=self.log,
-            job_id=job_id,
-            pace=self.settings.pace,
-            check=self.kind.check,
-            left=lambda topology: self.state.left(topology, job_id),
             changed=lambda: self.changed(),
-            job=whole,
         )
         job = RunningJob(roster, updater, job_id)
         needed = {*plan.job.workers, *plan.job.parameter_servers}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import Ordered
+from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import without
 from controlplane.service.running import JobsError, RunningJob
-from controlplane.service.update import Update, UpdateError
+from controlplane.service.update import Update
 
 if TYPE_CHECKING:
     from controlplane.service.network import Network
@@ -26,7 +27,7 @@ class Replan:
     """Plan a job again for the network's present state, and change over.
 
     name: the job's; "": the only one, or all where something is kept off or no more. given: the present state (None:
-    that of the last plan). changes: to it (`apply_changes`). off, restored: switches, links ("V1-V2") and parameter
+    that of the last plan). changes: to it (present.py). off, restored: switches, links ("V1-V2") and parameter
     servers that are kept off from now on, or no more; that holds for all jobs, and what runs is led around them first.
     strategy: None: that of the running plan. dry_run: plan only.
     """

@@ -15,9 +15,10 @@ from controlplane.service.admission import AdmissionControl
 from controlplane.service.changeover import Late, Work, change_over
 from controlplane.service.core.turns import SAME, Rate, Turns, goes_on, in_two_steps, worst_first
 from controlplane.service.network_state import NetworkState
+from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import with_loads
 from controlplane.service.running import RunningJob
-from controlplane.service.update import Update, UpdateError
+from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 
 TURN_SECONDS = 2.0

@@ -12,8 +12,8 @@ from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
+from controlplane.service.next_plan import UpdateError
 from controlplane.service.running import JobsError
-from controlplane.service.update import UpdateError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork

@@ -40,11 +40,11 @@ from controlplane.service.core.state import Refused
 from controlplane.service.epochs import EpochStore
 from controlplane.service.members import Member
 from controlplane.service.network import Network
+from controlplane.service.next_plan import UpdateError
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError
 from controlplane.service.settled import unsettled
 from controlplane.service.state import StateError, StateFolder, Stored
-from controlplane.service.update import UpdateError
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError

@@ -26,10 +26,13 @@ from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service import update as update_module
 from controlplane.service.controller import update_reply
 from controlplane.service.epochs import EpochStore
+from controlplane.service.next_plan import Frame, UpdateError
+from controlplane.service.present import apply_changes
 from controlplane.service.room import build_beside, first_label, last_label
 from controlplane.service.roster import Roster
 from controlplane.service.switches import Switches
-from controlplane.service.update import UpdateError, Updater, apply_changes
+from controlplane.service.update import Updater
+from controlplane.service.versions import Version
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
@@ -65,14 +68,12 @@ class Rig:
         self.agents = Agents(self.roster)
         self.carries: int | None = None
         self.updater = Updater(
-            self.plan,
+            Version(self.plan, self.deployment),
             self.topology,
-            self.deployment,
-            limits=SMALL,
+            Frame(self.plan.job, SMALL, check=self._check),
             switches=self.kept,
             roster=self.roster,
             log=self.log.append,
-            check=self._check,
         )
 
     def _check(self, plan: Plan, topology: Topology) -> None:
@@ -129,7 +130,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
         ("configuration", "prepare", "switch_over"),
         ("prepare", "switch_over", "retire"),
     }
-    assert rig.hold(rig.updater._deployment), "the old entries are gone, the new ones are there"
+    assert rig.hold(rig.updater.deployment), "the old entries are gone, the new ones are there"
     # The agents' configuration matches the switches before and after the change.
     installed = {entry.label for target in rig.inner for entry in target.read().labels}
     assert installed and not installed & {e.label for target in rig.targets for e in target.read().labels}
@@ -161,7 +162,7 @@ def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
     rig.agents._report("W4", pb.UpdateReport.DRAINED)
     thread.join(20)
     assert result
-    assert rig.hold(rig.updater._deployment)
+    assert rig.hold(rig.updater.deployment)
 
 
 def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
@@ -231,7 +232,7 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
         assert "W2 is gone" in str(outcome[0])
         assert rig.hold(rig.deployment)
     else:
-        assert rig.hold(rig.updater._deployment)
+        assert rig.hold(rig.updater.deployment)
         assert rig.updater.plan is not rig.plan
     until(lambda: "abort" in rig.agents.events["W1"], "the others are told")
     # After joining again, every agent gets the configuration that is on the switches.
@@ -239,7 +240,7 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
         pb.JoinRequest(node="W2", role="worker", version=ENCODING, agent="agent-W2")
     )
     assert rig.roster.running
-    installed = rig.updater._deployment.agents["W1"]
+    installed = rig.updater.deployment.agents["W1"]
     assert rig.roster.configs["W1"].worker_trees == installed.worker_trees
     rig.agents.members["W2"].events.put(None)
 
@@ -258,7 +259,7 @@ def test_operations_are_repeated_where_the_plan_before_cannot_be_rerouted(rig, w
     if when == "drains":
         until(lambda: len(rig.updater.versions) == 2 and rig.updater.plan is not rig.plan, "it has changed over")
     with pytest.raises(UpdateError, match="cannot be led around"):
-        rig.updater.repair(rig.updater.state(without=["V1"]))
+        rig.updater.repair(rig.topology.replace(remove_nodes=["V1"]))
     if when == "makes ready":
         rig.agents.silent = ""
         rig.agents._report("W2", pb.UpdateReport.PREPARED)
@@ -267,7 +268,7 @@ def test_operations_are_repeated_where_the_plan_before_cannot_be_rerouted(rig, w
     assert done[0].changed and rig.roster.epoch > done[0].epoch
     assert rig.agents.events["W1"][-4:] == ["switch_over", "prepare", "switch_over", "retire"]
     assert any("is started again with the one that runs" in line for line in rig.log)
-    assert rig.hold(rig.updater._deployment), "the old entries are gone"
+    assert rig.hold(rig.updater.deployment), "the old entries are gone"
     assert rig.roster.running and rig.roster.state.handover is None
 
 
@@ -275,10 +276,10 @@ def test_job_that_does_not_run_yet_starts_with_the_new_plan(rig):
     update = rig.updater.update(rig.updater.state(changes=BUSY))
     assert update.changed
     assert update.epoch == 0
-    assert rig.hold(rig.updater._deployment)
+    assert rig.hold(rig.updater.deployment)
     rig.agents.join()
     assert rig.roster.running
-    assert rig.roster.configs["W1"].worker_trees == rig.updater._deployment.agents["W1"].worker_trees
+    assert rig.roster.configs["W1"].worker_trees == rig.updater.deployment.agents["W1"].worker_trees
 
 
 def test_plan_that_is_right_stays_and_a_dry_run_changes_nothing(rig):
@@ -300,7 +301,7 @@ def test_switch_that_is_lost_can_be_kept_off_or_the_error_says_so(rig, until):
     with pytest.raises(UpdateError, match="needs switch V2, which does not answer: plan with --without V2"):
         rig.updater.update(rig.updater.state(changes=BUSY))
     with pytest.raises(Unreachable, match="no route with bandwidth left from W5"):  # W5 is connected to V2.
-        rig.updater.update(rig.updater.state(without=["V2"]))
+        rig.updater.update(rig.topology.replace(remove_nodes=["V2"]))
     assert rig.updater.plan is rig.plan
 
 
@@ -316,8 +317,6 @@ def test_states_that_are_not_of_this_network_are_refused(rig):
     ):
         with pytest.raises(TopologyError, match=message):
             state(changes=[change])
-    with pytest.raises(TopologyError, match="W1 is not a switch"):
-        state(without=["W1"])
     other = rig.topology.to_json()
     other["edges"][0]["ports"] = {other["edges"][0]["source"]: 40, other["edges"][0]["target"]: 41}
     with pytest.raises(TopologyError, match="in the deployed network"):

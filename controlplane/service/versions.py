@@ -1,0 +1,177 @@
+"""A plan as it is installed, and the same one led around what is gone. Nothing is written: these are its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.planner.entries import RuleSet
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.job import JobError
+from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.repair import Repair, intact, repair, unbroken
+from controlplane.planner.plan.slots import aligned
+from controlplane.planner.rules import Deployment, Places, Taken, build
+from controlplane.planner.topology import Topology
+from controlplane.service.next_plan import Frame
+from controlplane.service.room import union
+
+LEAST_PART = 0.25
+"""Lowest fraction of its planned rate to which a rerouted plan is throttled, whatever its new routes carry."""
+
+Slots = dict[str, set[tuple[int, int]]]
+"""By switch, ranges of slots."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A plan as it is installed. planned_mbps: its rate before it was led around anything; 0: it was not."""
+
+    plan: Plan
+    deployment: Deployment
+    planned_mbps: float = 0.0
+
+
+def rulesets(versions: Iterable[Version]) -> dict[str, RuleSet]:
+    """What all of these have on the switches."""
+    found: dict[str, RuleSet] = {}
+    for version in versions:
+        for switch, rules in version.deployment.rulesets.items():
+            found[switch] = union(found[switch], [rules]) if switch in found else rules
+    return found
+
+
+@dataclass(frozen=True)
+class Around:
+    """What leading versions around something comes to: the versions now, how many trees were led another way, (tree,
+    switch that added, switch that took over) of those that are added elsewhere, and what each node's agent has to know
+    of it."""
+
+    versions: tuple[Version | None, ...]
+    trees: int
+    moved: tuple[tuple[int, str, str], ...]
+    told: Mapping[str, list[RepairedTree]]
+
+
+NOT_AROUND = Around((), 0, (), {})
+
+
+def drains_in_vain(draining: Version | None, present: Topology | None) -> str:
+    """Why operations under the plan that is switched over from cannot end, where they can be started again; empty: they
+    can end, or nothing is switched over from. present: the state of the network that was seen last."""
+    if draining is None or present is None or not all(c.repeats for c in draining.deployment.agents.values()):
+        return ""
+    broken = [f"tree {index}" for index, tree in enumerate(draining.plan.trees) if not intact(tree, present)]
+    return f"{', '.join(broken)} of the plan before cannot be led around what is gone" if broken else ""
+
+
+def lead_around(
+    frame: Frame, versions: Iterable[Version | None], topology: Topology, taken: Mapping[str, Taken], spent: Slots
+) -> Around:
+    """Versions that are installed, led around what `topology`, the network's present state, lacks.
+
+    taken: on every switch, also by these. spent: slots that are free and may not be used yet; gets those that these
+    versions leave. Raises CannotRepair, DoesNotFit.
+    """
+    gaps: dict[str, list[tuple[int, int]]] = {}
+    declared = held(topology).slots
+    for switch, by in taken.items():
+        used = Taken(slots=tuple(sorted((*by.slots, *spent.get(switch, ())))))
+        gaps[switch] = used.gaps(frame.limits.slots, declared.get(switch))
+    after: list[Version | None] = []
+    told: dict[str, list[RepairedTree]] = {}
+    trees, moved = 0, list[tuple[int, str, str]]()
+    for version in versions:
+        if version is None or unbroken(version.plan, topology):
+            after.append(version)
+            continue
+        new, found = repaired(frame, version, topology, taken=taken, gaps=gaps, spent=spent)
+        after.append(new)
+        trees += len(found.trees)
+        moved += found.moved
+        for node, config in new.deployment.agents.items():
+            told.setdefault(node, []).extend(as_told(config, new.plan, found, frame.pace))
+    return Around(tuple(after), trees, tuple(moved), told)
+
+
+def repaired(
+    frame: Frame,
+    version: Version,
+    topology: Topology,
+    *,
+    taken: Mapping[str, Taken],
+    gaps: dict[str, list[tuple[int, int]]],
+    spent: Slots,
+) -> tuple[Version, Repair]:
+    """A version led around what `topology`, the network's present state, lacks; and what was done.
+
+    taken: on every switch, also by this version. gaps: free slots, of which what it takes goes. spent: gets the slots
+    that it leaves. Raises CannotRepair, DoesNotFit.
+    """
+    old = version.deployment
+    sizes, slots = old.sizes, dict(old.slots)
+
+    def take(switch: str, tree: int) -> bool:
+        place = aligned(gaps.get(switch, []), sizes[tree])
+        if place is not None:
+            slots[switch, tree] = place
+        return place is not None
+
+    found = repair(version.plan, topology, take)
+    for index, point, _ in found.moved:
+        first = slots.pop((point, index))
+        spent.setdefault(point, set()).add((first, first + sizes[index]))
+    groups = {v: {group.ports: group.group for group in rules.groups} for v, rules in old.rulesets.items()}
+    made = build(
+        found.plan,
+        topology,
+        frame.limits,
+        job_id=frame.job_id,
+        epoch=0,
+        first_label=old.first_label,
+        taken=_beside_its_own(old, taken),
+        places=Places(sizes, slots, groups),
+        gathers=any(tree.others_labels for agent in old.agents.values() for tree in agent.root_trees),
+    )
+    planned = version.planned_mbps or version.plan.rate_mbps
+    slowed = _slowed(frame, replace(found.plan, rate_mbps=planned), topology)
+    return Version(slowed, replace(made, agents=old.agents), planned), found
+
+
+def _beside_its_own(old: Deployment, taken: Mapping[str, Taken]) -> dict[str, Taken]:
+    """What is taken on every switch, without the labels of a deployment that is to be replaced."""
+    own = {switch: len(rules.labels) for switch, rules in old.rulesets.items()}
+    return {switch: replace(by, labels=max(0, by.labels - own.get(switch, 0))) for switch, by in taken.items()}
+
+
+def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
+    """At the rate that its trees can have over these ways: where they do not carry more, it only costs packets."""
+    try:
+        carried = evaluate(plan, frame.left(topology)).rate_mbps
+    except (PlanError, JobError):
+        return plan
+    return replace(plan, rate_mbps=min(plan.rate_mbps, max(carried, LEAST_PART * plan.rate_mbps)))
+
+
+def as_told(config: AgentConfig, plan: Plan, found: Repair, pace: float) -> list[RepairedTree]:
+    """What an agent has to know of a plan that was led around something: all rates, and where what is under way may be
+    lost."""
+    labels = {tree.tree: tree.up_label for tree in config.worker_trees}
+    labels |= {tree.tree: tree.return_label for tree in config.root_trees}
+    rates = {tree: plan.tree_rate_mbps(tree) * pace for tree in labels}
+    return [RepairedTree(label, rates[tree], tree in found.up, tree in found.down) for tree, label in labels.items()]
+
+
+def with_rates(config: AgentConfig, plan: Plan, pace: float) -> AgentConfig:
+    """The same labels and slots, with the shares and rates of this plan, which has the same trees."""
+
+    def rate(tree: int) -> float:
+        return plan.tree_rate_mbps(tree) * pace
+
+    trees = tuple(
+        replace(tree, share=plan.trees[tree.tree].share, rate_mbps=rate(tree.tree)) for tree in config.worker_trees
+    )
+    roots = tuple(replace(tree, rate_mbps=rate(tree.tree)) for tree in config.root_trees)
+    return replace(config, worker_trees=trees, root_trees=roots)
