@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +24,17 @@ from overlay.net.agent import Agent
 from overlay.net.site_services import Bytes, State, digest_of
 from overlay.net.submissions import About, Done
 from overlay.net.tls import Security
-from overlay.sites.packing import BITS, Floats, pack, scales_of, unpack, word_values
+from overlay.sites.packing import (
+    BITS,
+    Floats,
+    largest_blocks,
+    pack,
+    put_blocks,
+    scales_of,
+    take_blocks,
+    unpack,
+    word_values,
+)
 
 FLOAT_BITS = 32
 TIMEOUT_SECONDS = 600.0
@@ -161,58 +171,70 @@ class SiteGroup:
 
     # --- averages ---
 
-    def average(self, values: Floats, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS) -> Averaged:
+    def average(
+        self, values: Floats, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS, keep: float = 1.0
+    ) -> Averaged:
         """Replaces `values` by their weighted mean over all sites that take part in this round: the same bits at each.
 
         values: float32, one dimension, contiguous; the same number at all sites. round: its number, one more each time.
         weight: of this site's values (samples), above 0 at some site at least. bits: 32 (float32), or 16, 8 or 4:
-        integers, which sites add (packing.py). Sites that are lost meanwhile are left out, and the round is done by the
-        others. Raises Behind when the others have done this round already: `agree` gives their state; Late when
-        `timeout` has passed, naming who is missing.
+        integers, which sites add (packing.py). keep: below 1, with few bits: only this part of the blocks travels,
+        those with the largest values at any site; the mean of the others is 0, and all of them is left over. Sites that
+        are lost meanwhile are left out, and the round is done by the others. Raises Behind when the others have done
+        this round already: `agree` gives their state; Late when `timeout` has passed, naming who is missing.
         """
         if bits != FLOAT_BITS and bits not in BITS:
             raise ValueError(f"bits are {FLOAT_BITS} or one of {', '.join(map(str, BITS))}, not {bits}")
+        if not 0 < keep <= 1 or (keep < 1 and bits == FLOAT_BITS):
+            raise ValueError(f"keep is above 0 and at most 1, and below 1 only with few bits; got {keep}, {bits} bits")
         if not 0 <= weight < float("inf"):
             raise ValueError(f"a weight is a number from 0 on, got {weight}")
         began = time.monotonic()
         while True:
             try:
-                do = self._average_floats if bits == FLOAT_BITS else self._average_fields
-                done, left = do(values, round, weight, bits, began + self.timeout)
+                if bits == FLOAT_BITS:
+                    done, left = self._average_floats(values, About(round, "sum", weight), began + self.timeout)
+                else:
+                    about = About(round, "words", weight)
+                    done, left = self._average_fields(values, about, bits, keep, began + self.timeout)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
             except PeerLost as error:
                 self._log(f"{self.site}: round {round} is done again: {error}")
                 if time.monotonic() > began + self.timeout:
                     raise Late(str(error)) from None
 
-    def _average_floats(
-        self, values: Floats, round: int, weight: float, bits: int, end: float
-    ) -> tuple[Done, Floats | None]:
-        weighted = values * np.float32(weight)
-        done = self._synchronise(weighted, About(round, "sum", weight), end)
+    def _average_floats(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
+        weighted = values * np.float32(about.weight)
+        done = self._synchronise(weighted, about, end)
         np.multiply(weighted, np.float32(1 / self._total(done)), out=values)
         return done, None
 
     def _average_fields(
-        self, values: Floats, round: int, weight: float, bits: int, end: float
+        self, values: Floats, about: About, bits: int, keep: float, end: float
     ) -> tuple[Done, Floats | None]:
         scales = scales_of(values)
-        done = self._synchronise(scales, About(round, "maximum", weight), end)
-        sites, total = len(done.participants), self._total(done)
+        done = self._synchronise(scales, replace(about, op="maximum"), end)
+        sites, fraction = len(done.participants), about.weight / self._total(done)
         if sites == 1:
-            return self._alone(values, round, weight, end)
-        words, left = pack(values, scales, weight / total, bits, sites)
-        second = self._synchronise(words, About(round, "words", weight), end)
+            return self._alone(values, about, end)
+        blocks = largest_blocks(scales, keep)
+        taken, scales = take_blocks(values, blocks), scales[blocks]
+        words, left_of_taken = pack(taken, scales, fraction, bits, sites)
+        second = self._synchronise(words, about, end)
         if (second.participants, second.weights) != (done.participants, done.weights):
-            raise OverlayError(f"{self.site}: round {round} has scales of {done.participants} and sums of "
+            raise OverlayError(f"{self.site}: round {about.round} has scales of {done.participants} and sums of "
                                f"{second.participants}")  # fmt: skip
-        unpack(words, scales, bits, sites, values)
+        left = values.copy()
+        put_blocks(left, blocks, left_of_taken)
+        unpack(words, scales, bits, sites, taken)
+        values[:] = 0
+        put_blocks(values, blocks, taken)
         return second, left
 
-    def _alone(self, values: Floats, round: int, weight: float, end: float) -> tuple[Done, Floats | None]:
+    def _alone(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
         """The round of a single site: it says that it has done it, and keeps its values as they are."""
         nothing = np.zeros(word_values(1, FLOAT_BITS // 2, 1), np.float32)
-        return self._synchronise(nothing, About(round, "words", weight), end), np.zeros_like(values)
+        return self._synchronise(nothing, about, end), np.zeros_like(values)
 
     def _total(self, done: Done) -> float:
         total = sum(done.weights)

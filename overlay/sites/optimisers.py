@@ -130,7 +130,8 @@ class StreamingDiLoCo:
     one over torch.distributed. every: steps in which each fragment is averaged once. fragments: into how many parts of
     about equal size the model is divided. delay: steps between the sending of a fragment and its mixing in. mixing: the
     part of a site's own values that it keeps then (alpha; 0: none). rate, momentum: of the outer optimiser. bits: that
-    values travel in: 32, or 16, 8, 4 with error feedback. checkpoint: of `state_dict`, from an earlier run.
+    values travel in: 32, or 16, 8, 4 with error feedback. keep: below 1, only this part travels (`SiteGroup.average`).
+    checkpoint: of `state_dict`, from an earlier run.
 
     On return the model is that of the other sites: the state of the site that is furthest, checked by digest.
     """
@@ -147,6 +148,7 @@ class StreamingDiLoCo:
         rate: float = 0.4,
         momentum: float = 0.9,
         bits: int = 4,
+        keep: float = 1.0,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
         if fragments < 1 or every < fragments:
@@ -155,7 +157,7 @@ class StreamingDiLoCo:
             raise ValueError(f"delay is from 0 to below every={every}, mixing from 0 to below 1, got {delay}, {mixing}")
         self._model, self._group = model, group
         self.every, self.delay, self.mixing = every, delay, mixing
-        self.rate, self.momentum, self.bits = rate, momentum, bits
+        self.rate, self.momentum, self.bits, self.keep = rate, momentum, bits, keep
         self._world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if group is None and self._world == 1:
             raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
@@ -233,7 +235,7 @@ class StreamingDiLoCo:
     def _average(self, fragment: Fragment, gradient: Floats, round_: int, weight: float) -> Averaged:
         """In the worker's thread: averages, moves the outer values, and offers the new state to sites that join."""
         assert self._group is not None, "only the site's first process has a worker"
-        found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits)
+        found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits, keep=self.keep)
         if found.left is not None:
             fragment.left = found.left
         fragment.move(gradient, self.rate, self.momentum)
@@ -317,7 +319,8 @@ class StreamingDiLoCo:
 
     def _state(self) -> Bytes:
         """What all sites share, as bytes: a line of JSON, then outer values and momentum of each fragment."""
-        head = {"version": STATE_VERSION, "bits": self.bits, "rate": self.rate, "momentum": self.momentum,
+        head = {"version": STATE_VERSION, "bits": self.bits, "keep": self.keep, "rate": self.rate,
+                "momentum": self.momentum,
                 "values": [[part.parameters, part.values] for part in self.fragments]}  # fmt: skip
         words = json.dumps(head).encode()
         words += b" " * (-(len(words) + 1) % 4) + b"\n"
@@ -370,11 +373,12 @@ class DiLoCo(StreamingDiLoCo):
         rate: float = 0.7,
         momentum: float = 0.9,
         bits: int = 8,
+        keep: float = 1.0,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
             model, group, every=every, fragments=1, delay=0, mixing=0.0, rate=rate, momentum=momentum, bits=bits,
-            checkpoint=checkpoint,
+            keep=keep, checkpoint=checkpoint,
         )  # fmt: skip
 
 

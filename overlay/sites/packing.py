@@ -63,6 +63,29 @@ def _library() -> Any:
     return library
 
 
+def largest_blocks(scales: Floats, keep: float) -> NDArray[np.intp]:
+    """The part `keep` of the blocks that have the largest scales, at least one, in their order: the same at all sites,
+    since they have agreed on the scales. Blocks that are not finite come first, so that everybody sees them."""
+    count = max(1, math.ceil(keep * scales.size))
+    order = np.argsort(-np.nan_to_num(scales, nan=np.inf), kind="stable")
+    return np.sort(order[:count])
+
+
+def take_blocks(values: Floats, blocks: NDArray[np.intp]) -> Floats:
+    """These blocks of the values, one after the other; the last block of all is filled up with zeros."""
+    whole = np.zeros((math.ceil(values.size / BLOCK), BLOCK), np.float32)
+    whole.reshape(-1)[: values.size] = values
+    return whole[blocks].reshape(-1)
+
+
+def put_blocks(values: Floats, blocks: NDArray[np.intp], taken: Floats) -> None:
+    """Puts back what `take_blocks` took."""
+    whole = np.zeros((math.ceil(values.size / BLOCK), BLOCK), np.float32)
+    whole.reshape(-1)[: values.size] = values
+    whole[blocks] = taken.reshape(-1, BLOCK)
+    values[:] = whole.reshape(-1)[: values.size]
+
+
 def scales_of(values: Floats) -> Floats:
     """The largest magnitude of each block; NaN where the block has one."""
     scales = np.empty(math.ceil(values.size / BLOCK), np.float32)
