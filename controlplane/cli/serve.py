@@ -1,4 +1,11 @@
-"""The controller of a network: jobs are added and removed while it runs, and it remembers them over restarts."""
+"""The controller of a network: jobs are added and removed while it runs, and it remembers them over restarts.
+
+    python -m controlplane.serve --topology T --bmv2 --switches FILE --listen HOST:PORT
+    python -m controlplane.controller job add --controller HOST:PORT --job workers=8,ps=2,name=mine
+    python -m controlplane.controller job list --controller HOST:PORT
+
+--job (or --plan) names a job that exists from the start. See docs/deploy.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The scenarios of the hook's tests that a rank runs in a process of its own."""
+"""The scenarios of the hook's tests that a rank runs in a process of its own.
+
+Ranks talk gloo over loopback; `agent` is the socket of the agent process of "their" machine.
+"""
 
 from __future__ import annotations
 

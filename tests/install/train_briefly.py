@@ -1,5 +1,10 @@
-"""Checks whether training works with the torch, Python and protobuf of this environment: two processes, without a
-network.
+"""Checks whether training works with the torch, Python and protobuf of this environment, without a network.
+
+    python train_briefly.py
+
+Two processes train and print one JSON object: versions, and for hook, backend and FSDP2 "ok" or what went wrong. The
+hook gets an agent that sums over gloo; the backend finds no controller, and falls back. Needs nothing but the
+distribution and torch.
 """
 
 from __future__ import annotations

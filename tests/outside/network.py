@@ -1,5 +1,7 @@
-"""Nodes with an agent each, one parameter server, and a software switch between them, on which other projects' test
-suites run.
+"""Nodes with an agent each, one parameter server and a software switch between them, for other projects' test suites.
+
+The ranks of a suite run outside the namespaces and talk gloo over loopback; each reaches "its" node's agent over a Unix
+socket, and the agents' packets go through the switch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""Runs a whole all-reduce with chips as switches: workers and root of tests/model on a network that loses and doubles
-frames.
+"""Runs a whole all-reduce with chips as switches: workers and root of tests/model, on a network that loses frames.
+
+    INART_TOFINO_MODEL=... python -m tests.tofino.chip_system --bytes 64Ki --loss 0.02
+
+The network also doubles frames. Every result that a worker gets is compared with the exact sum or maximum. There is no
+clock, so a slow model loses nothing.
 """
 
 from __future__ import annotations

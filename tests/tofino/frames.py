@@ -1,4 +1,10 @@
-"""Sends frames of every kind through Intel's model of the chip and through ours, one after the other."""
+"""Sends frames of every kind through Intel's model of the chip and through ours, one after the other.
+
+    INART_TOFINO_MODEL=... python -m tests.tofino.frames --packets 100000 --seed 1
+    INART_TOFINO2_MODEL=... python -m tests.tofino.frames --artifact p4src/artifacts/t2na-64
+
+It prints the differences, and the verdicts of both. The tables are those of tests/p4/rig.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Plans go through the whole chain without a switch: rules, entries over BRI, the program's tables and register
-actions.
+"""Plans go through the whole chain without a switch: rules, entries over BRI, the program's tables and registers.
+
+Switches have two pipes with registers of their own, and ports of both in turns, so that flows have to meet.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What training scripts use: DDP hook, backend, FSDP. Only modules of this package import torch."""
+"""The parts that training scripts use: DDP hook, backend and FSDP. Only modules of this package import torch."""

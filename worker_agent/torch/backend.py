@@ -8,11 +8,11 @@ or without options and with $INART_CONTROLLER (or $INART_AGENT, "unix:/path"), o
     init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
                      backend_override={"replicate": ("inart", BackendOptions(...))})
 
-Sums (also of what is multiplied first) and means of float32, float16 and bfloat16 go through the network, with the
-hook's fallback: all-reduce and reduce-scatter; so do all-gather and broadcast of any dtype. With one rank a node, so do
-barriers, and all-reduces of a few values of other types, or by other operators, on the CPU. Everything else goes to
-gloo (CPU) or NCCL (CUDA), also what is small on CUDA, or where a node has several ranks. So does a group in one node,
-which has nothing to gain.
+Sums (also PREMUL_SUM) and means of float32, float16 and bfloat16 go through the network with the hook's fallback, as
+all-reduce and reduce-scatter; so do all-gather and broadcast of any dtype. With one rank per node, barriers and, on the
+CPU, all-reduces of a few values of other types or by other operators go through the network, too. Everything else goes
+to gloo (CPU) or NCCL (CUDA), including small tensors on CUDA or where a node has several ranks. A group within one node
+does not use the network, because it has nothing to gain from it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,18 @@ from worker_agent.work import Work
 
 NAME = "inart"
 SMALLEST_BYTES = 4096
-"""What is smaller goes to gloo or NCCL, on CUDA and where a node has several ranks: the ranks' agreement would take as
-long. With one rank a node and on the CPU, the ranks agree on many small operations at once (early.py)."""
+"""Smaller tensors go to gloo or NCCL on CUDA and where a node has several ranks: the ranks' agreement would take as
+long. With one rank per node and on the CPU, the ranks agree on many small operations at once (early.py).
+"""
 
 LEAST_VALUES = 64
-"""Of a packet, in any network that it is worth a thought: by it ranks decide alike which operations are small, also
-those that have not joined."""
+"""A lower limit of the data values of a packet in any practical network.
+
+With it all ranks, even those that have not joined, decide alike which operations are small.
+"""
 
 MOST_BYTES = 2**31 - 1
-"""What is larger goes to gloo or NCCL, too: an operation of an agent has at most so many elements, of bytes."""
+"""Larger tensors go to gloo or NCCL, too: an operation of an agent has at most this many elements (bytes)."""
 
 KEPT_WORKS = 4 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7) else 0
 
@@ -58,9 +61,12 @@ logger = logging.getLogger("inart")
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """As the arguments of InArtState. smallest: bytes of a tensor, below which it does not go through the network; the
-    same on all ranks; None: SMALLEST_BYTES where that is said, else all go. bits: that values of sums and means travel
-    in, where their type has more; rounded by chance. group_timeout: of what goes over gloo and NCCL."""
+    """The options of the backend, which have the meaning of InArtState's arguments.
+
+    smallest: size in bytes below which a tensor does not go through the network, the same on all ranks; None:
+    SMALLEST_BYTES where that applies, else no limit. bits: bits per value of sums and means whose type has more, with
+    stochastic rounding. group_timeout: timeout of operations over gloo and NCCL.
+    """
 
     controller: str | None = None
     agent: str | None = None
@@ -77,27 +83,27 @@ class BackendOptions:
 
     @property
     def _timeout(self) -> timedelta:
-        return self.group_timeout  # DeviceMesh asks for it
+        return self.group_timeout  # DeviceMesh reads this attribute.
 
 
 class InArtWork(dist.Work):
-    """An all-reduce under way. On CUDA, waiting is in stream order, as with NCCL."""
+    """An all-reduce in progress. On CUDA, waiting is in stream order, as with NCCL."""
 
     def __init__(self, future: torch.futures.Future[Any], work: Work | None = None) -> None:
-        """work: the agent's part of it, where who waits for that first has the result sooner."""
+        """Make the work. work: the agent's part of it, if waiting for that first gives the result sooner."""
         super().__init__()
         self._future = future
         self._part = work
 
     def wait(self, timeout: Any = None) -> bool:
-        """Until the result is there. Raises what the all-reduce failed with."""
+        """Wait for the result. Raises the error of the all-reduce."""
         if self._part is not None:
             self._part.fetch(None)
         self._future.wait()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Of the list of tensors."""
+        """Return the Future of the list of tensors."""
         return self._future
 
     def is_completed(self) -> bool:
@@ -107,7 +113,7 @@ class InArtWork(dist.Work):
         return self._future.done() and self.exception() is None
 
     def exception(self) -> Exception | None:  # type: ignore[override]
-        """Why it failed; None when it did not, or is not done."""
+        """Return the error, or None when there is none or the work is not done."""
         if not self._future.done():
             return None
         try:
@@ -121,19 +127,20 @@ class InArtWork(dist.Work):
 
 
 class InArtProcessGroup(dist.ProcessGroup):
-    """See the module. Attributes: network: None where the group does not use it."""
+    """A process group over the network (see the module). Attributes: network: None where the group does not use it."""
 
     def __init__(self, opts: Any, options: BackendOptions) -> None:
         rank, size = opts.group_rank, opts.group_size
         super().__init__(rank, size)  # type: ignore[call-arg]
-        # The same on all ranks, and new also when a group of this name was there before.
+        # The number is the same on all ranks, and new even if a group of this name existed before.
         generation = opts.store.add(f"inart/generation/{rank}", 1)
         name = f"{opts.group_id}/{generation}"
         if options.bits is not None and options.bits not in FIELDS:
             raise ValueError(f"bits must be one of {', '.join(map(str, FIELDS))}, not {options.bits}")
         self._options = options
         self._reductions = 0
-        # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which it is no InArtWork.
+        # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which the work is no
+        # InArtWork.
         self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
         self._name, self._desc = opts.group_id, ""
         self._inner = dist.ProcessGroup(dist.PrefixStore(f"{name}/others", opts.store), rank, size)
@@ -169,7 +176,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             logger.info("a group of %d ranks in one node: gloo or NCCL", size)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        """Through the network where it can be; see torch.distributed.all_reduce."""
+        """Run through the network if possible; see torch.distributed.all_reduce."""
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         given = _reduction(opts)
@@ -184,13 +191,13 @@ class InArtProcessGroup(dist.ProcessGroup):
         if len(tensors) == 1 and (few := self._of_few(tensors[0], given)) is not None:
             return self._through_network(tensors[0], few)
         if op == MEAN and all(tensor.device.type == "cpu" for tensor in tensors):
-            return self._mean(tensors)  # gloo has none
+            return self._mean(tensors)  # gloo has no mean.
         options = dist.AllreduceOptions()
         options.reduceOp = given  # type: ignore[assignment]
         return self._inner.allreduce(tensors, options)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
-        """Through the network where it can be; see torch.distributed.reduce_scatter_tensor."""
+        """Run through the network if possible; see torch.distributed.reduce_scatter_tensor."""
         factor = _factor(_reduction(opts))
         if factor is not None and self._scales(given):
             given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
@@ -199,12 +206,12 @@ class InArtProcessGroup(dist.ProcessGroup):
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
                 return self._work(parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
-        if op == MEAN and given.device.type == "cpu":  # gloo has none
+        if op == MEAN and given.device.type == "cpu":  # gloo has no mean.
             return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
-        """Through the network where it can be; see torch.distributed.all_gather_into_tensor."""
+        """Run through the network if possible; see torch.distributed.all_gather_into_tensor."""
         if self._suits(output, raw=True) and output.numel() == self.size() * given.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
@@ -212,7 +219,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        """Through the network where it can be; see torch.distributed.all_gather."""
+        """Run through the network if possible; see torch.distributed.all_gather."""
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
@@ -222,7 +229,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
-        """Through the network where it can be; see torch.distributed.broadcast."""
+        """Run through the network if possible; see torch.distributed.broadcast."""
         source = getattr(opts, "rootRank", None)
         if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], raw=True):
             parts = self._parts()
@@ -231,14 +238,14 @@ class InArtProcessGroup(dist.ProcessGroup):
         return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
 
     def barrier(self, opts: Any = None) -> Any:  # type: ignore[override]
-        """Through the network where it can be; see torch.distributed.barrier."""
+        """Run through the network if possible; see torch.distributed.barrier."""
         nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
         if not torch.cuda.is_available() and (few := self._of_few(nothing, dist.ReduceOp.MAX)) is not None:
             return self._through_network(nothing, few)
         return self._inner.barrier(*(() if opts is None else (opts,)))
 
     def _of_few(self, tensor: torch.Tensor, given: Any) -> Collective | None:
-        """The operation on a few values of any type that the network can do; None: it is another one."""
+        """Return the operation on a few values of any type if the network can do it, else None."""
         name = str(tensor.dtype).removeprefix("torch.")
         op = _operation(given) or next((few for few, ops in _FEW.items() if given == ops), None)
         if op is None or not self._takes_small(tensor) or name not in {*DTYPES, *SMALL_DTYPES} - {"bool"}:
@@ -267,7 +274,10 @@ class InArtProcessGroup(dist.ProcessGroup):
         return self.network.parts() if self.network is not None else None
 
     def _suits(self, tensor: torch.Tensor, *, raw: bool = False, nbytes: int | None = None) -> bool:
-        """raw: its bytes travel as they are. nbytes: of all that the operation moves."""
+        """Return whether the network reduces this tensor.
+
+        raw: its bytes travel unchanged. nbytes: bytes that the whole operation moves.
+        """
         size = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         return (
             self.network is not None
@@ -279,8 +289,9 @@ class InArtProcessGroup(dist.ProcessGroup):
         )
 
     def _scales(self, tensor: torch.Tensor) -> bool:
-        """Whether what is multiplied before a sum (PREMUL_SUM, which FSDP2 asks for when it is given a divisor) is
-        multiplied here: gloo cannot, and the network adds only. What is small on CUDA is NCCL's, which can."""
+        """Return whether this class multiplies the values of a PREMUL_SUM, which FSDP2 uses when it is given a divisor.
+        gloo cannot multiply, and the network only adds. Small tensors on CUDA go to NCCL, which can.
+        """
         return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor))
 
     def _through_network(self, tensor: torch.Tensor, op: Collective) -> InArtWork:
@@ -299,7 +310,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         return self._work(future.then(copy_back), part)
 
     def _encoded(self, op: Collective, tensor: torch.Tensor) -> Collective:
-        """With the bits that the options ask for, where they are fewer than the tensor's type has."""
+        """Return the operation with the bits of the options if they are fewer than those of the tensor's type."""
         bits = self._options.bits
         if bits is None or bits >= 8 * tensor.element_size():
             return op
@@ -316,14 +327,14 @@ class InArtProcessGroup(dist.ProcessGroup):
 
         return self._work(self._inner.allreduce(tensors, options).get_future().then(divide))
 
-    # A group that is a Python class keeps its own name and description: torch asks it, not the C++ object.
+    # A group that is a Python class stores its own name and description: torch asks this object, not the C++ object.
 
     def _set_group_name(self, name: Any) -> None:
         self._name = name
 
     @property
     def group_name(self) -> Any:
-        """As torch.distributed named it."""
+        """The name that torch.distributed gave the group."""
         return self._name
 
     def _set_group_desc(self, desc: str) -> None:
@@ -331,11 +342,11 @@ class InArtProcessGroup(dist.ProcessGroup):
 
     @property
     def group_desc(self) -> str:
-        """What it is for."""
+        """The description of the group."""
         return self._desc
 
     def getBackendName(self) -> str:
-        """As torch.distributed asks for it."""
+        """Return the backend's name; torch.distributed calls this."""
         return NAME
 
     def shutdown(self) -> None:
@@ -346,7 +357,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         self._inner.shutdown()
 
     def abort(self) -> None:
-        """Give up what is under way over gloo and NCCL."""
+        """Abort operations in progress over gloo and NCCL."""
         self._inner.abort()
 
     def __repr__(self) -> str:
@@ -358,13 +369,13 @@ def _reduction(opts: Any) -> Any:
 
 
 def _operation(opts: Any) -> Collective | None:
-    """Of options or an operator itself; None: neither sum nor mean."""
+    """Return the collective of options or of an operator; None: it is neither sum nor mean."""
     given = _reduction(opts)
     return SUM if given == dist.ReduceOp.SUM else MEAN if given == dist.ReduceOp.AVG else None
 
 
 def _factor(op: Any) -> Any:
-    """By what PREMUL_SUM multiplies each contribution: a number or a tensor of one. None: another operator."""
+    """Return the factor of PREMUL_SUM, a number or a one-element tensor; None: it is another operator."""
     return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
 
 
@@ -421,24 +432,24 @@ def _delegate(name: str) -> Any:
     return method
 
 
-# As versions of torch before 2.12 call them.
+# Versions of torch before 2.12 use these names.
 InArtProcessGroup._allgather_base = InArtProcessGroup.all_gather_single  # type: ignore[method-assign,assignment]
 InArtProcessGroup._reduce_scatter_base = InArtProcessGroup.reduce_scatter_single  # type: ignore[method-assign,assignment]
 
 for _name in _OTHERS:
-    if hasattr(dist.ProcessGroup, _name):  # some came with later versions of torch
+    if hasattr(dist.ProcessGroup, _name):  # Some methods came with later versions of torch.
         setattr(InArtProcessGroup, _name, _delegate(_name))
 
 
 def create(opts: Any, options: Any) -> InArtProcessGroup:
-    """What torch.distributed calls for a new group. Raises TypeError for another backend's options."""
+    """Return a new group; torch.distributed calls this. Raises TypeError for another backend's options."""
     if options is not None and not isinstance(options, BackendOptions):
         raise TypeError(f"the options of backend {NAME!r} are worker_agent.backend.BackendOptions, not {options!r}")
     return InArtProcessGroup(opts, options or BackendOptions())
 
 
 def register() -> None:
-    """Make "inart" known to torch.distributed; done when this module is imported. Again: nothing happens."""
+    """Register "inart" with torch.distributed, which importing this module does. A second call does nothing."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 

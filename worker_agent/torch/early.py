@@ -1,9 +1,9 @@
-"""Small operations whose results the caller has before the ranks have agreed that all of them have theirs.
+"""Small operations whose results the caller gets before the ranks have agreed that all of them have theirs.
 
-An agreement over gloo takes longer than a small operation does. So the ranks agree on many at once, in the background,
-and keep until then what each operation's array was, and what came of it. If one of them has failed on some rank, the
-ranks go through them one by one: whoever lacks a result gets it, to the bit, from a rank that has it; only what nobody
-has is done again over torch.distributed. Nobody ever acts on a result that the others do not get.
+An agreement over gloo takes longer than a small operation does. So the ranks agree on many at once in the background,
+and until then keep the input and the result of each operation. If one of them has failed on some rank, the ranks go
+through them one by one: a rank that lacks a result gets it bit by bit from a rank that has it; an operation whose
+result no rank has is repeated over torch.distributed. So no rank ever acts on a result that the others do not get.
 """
 
 from __future__ import annotations
@@ -19,35 +19,38 @@ from worker_agent.collectives import Collective, Kind
 from worker_agent.torch.groups import reduce_numbers
 
 EARLY_BYTES = 64 * 1024
-"""Of an operation at most."""
+"""The most bytes of an early operation."""
 MOST_EARLY = 64
-"""So many, or so many bytes, are agreed on at once."""
+"""The ranks agree after this many operations, or after MOST_EARLY_BYTES."""
 MOST_EARLY_BYTES = 1 << 20
 FIRST_LOOK_SECONDS = 0.1
 LAST_LOOK_SECONDS = 2.0
-"""While nothing new comes, a rank looks now and then whether another has failed at what this one has the result of."""
+"""While no new operation comes, a rank checks at these intervals whether another rank has failed at an operation whose
+result this rank has.
+"""
 CLOSE_SECONDS = 10.0
 
 
 def is_early(buffer: torch.Tensor, op: Collective) -> bool:
-    """Whether its result is handed out before the ranks agree: the same on all ranks. Of a reduce-scatter each rank has
-    another part, which no other rank could give it."""
+    """Return whether the result is handed out before the ranks agree, which is the same on all ranks. It never is for a
+    reduce-scatter, where each rank has another part, which no other rank could give it.
+    """
     nbytes = buffer.numel() * buffer.element_size()
     return buffer.device.type == "cpu" and nbytes <= EARLY_BYTES and op.kind is not Kind.REDUCE_SCATTER
 
 
 class Operation(Protocol):
-    """What there is of one: its array, and the result as it came (None: this rank has none)."""
+    """An early operation: its array, and a copy of the result (None: this rank has none)."""
 
     buffer: torch.Tensor
     kept: torch.Tensor | None
 
 
 class Window:
-    """Of the operations since the last agreement. Not thread-safe.
+    """The operations since the last agreement. Not thread-safe.
 
     Args:
-        name, store: as of Sequence.
+        name, store: see Sequence.
     """
 
     def __init__(self, name: str, store: Any, size: int) -> None:
@@ -59,7 +62,7 @@ class Window:
         self.items: list[Any] = []
 
     def add(self, item: Operation) -> bool:
-        """Whether it is full now: the same on all ranks."""
+        """Add an operation; returns whether the window is full now, which is the same on all ranks."""
         self.items.append(item)
         self._bytes += item.buffer.numel() * item.buffer.element_size()
         self._look_after = FIRST_LOOK_SECONDS
@@ -67,17 +70,17 @@ class Window:
         return len(self.items) >= MOST_EARLY or self._bytes >= MOST_EARLY_BYTES
 
     def take(self) -> list[Any]:
-        """Its operations, to be agreed on."""
+        """Remove and return the operations, for an agreement."""
         items, self.items, self._bytes = self.items, [], 0
         return items
 
     @property
     def wait_seconds(self) -> float | None:
-        """How long the thread may wait for something new; None: for ever."""
+        """The seconds that the thread may wait for a new operation; None: without limit."""
         return max(0.0, self._look_at - time.monotonic()) if self.items else None
 
     def somebody_failed(self) -> bool:
-        """Whether another rank waits for the next agreement. Looks less and less often."""
+        """Return whether another rank waits for the next agreement. Checks less and less often."""
         if not self.items or time.monotonic() < self._look_at:
             return False
         self._look_after = min(2 * self._look_after, LAST_LOOK_SECONDS)
@@ -85,17 +88,22 @@ class Window:
         return self.is_failed()
 
     def is_failed(self) -> bool:
-        """The same, asked at once."""
+        """Return whether another rank waits for the next agreement, checked now."""
         return bool(self._store.check([self._key("failed")]))
 
     def begin_agreement(self, good: bool) -> None:
-        """Before each; the ranks count them alike. Those that have nothing to agree on yet come when one has failed."""
+        """Begin an agreement; the ranks count agreements alike.
+
+        Ranks that have nothing to agree on yet take part when one has failed.
+        """
         if not good:
             self._store.set(self._key("failed"), "1")
         self._agreements += 1
 
     def await_close(self) -> bool:
-        """At the end: True when all ranks have come to it, or one waits for an agreement; False after a while."""
+        """Wait at the end until all ranks have arrived or one waits for an agreement (True), or until a timeout
+        (False).
+        """
         if not self.items:
             return False
         closed = self._key("closed")
@@ -105,7 +113,7 @@ class Window:
             if self.is_failed():
                 return True
             if self._store.add(closed, 0) >= self._size:
-                return False  # nobody has failed, and nobody will
+                return False  # No rank has failed, and none will.
             time.sleep(FIRST_LOOK_SECONDS / 10)
         return False
 
@@ -121,8 +129,10 @@ def settle(
     control: dist.ProcessGroup,
     again: Callable[[Any], None],
 ) -> None:
-    """After a failure, on all ranks alike: one step's operations, of which this rank has the results or not, are right
-    everywhere. again: does one of them over torch.distributed, by all ranks."""
+    """Make one step's operations right on all ranks after a failure; all ranks call this alike.
+
+    has: whether this rank has the results. again: repeats an operation over torch.distributed on all ranks.
+    """
     gives = has and all(item.kept is not None for item in items)
     giver, lacking = reduce_numbers(control, [(rank + 1) * gives, not has], dist.ReduceOp.MAX)
     if not lacking:

@@ -1,6 +1,6 @@
-"""Error feedback: what of a gradient did not travel is added to the next one.
+"""Error feedback: the part of a gradient that was rounded off is added to the next gradient.
 
-Where values travel in few bits each worker loses a part of each value. Kept, and added to the same parameter's gradient
+Where values travel in few bits each worker loses a part of each value. Kept and added to the same parameter's gradient
 in the next step, it arrives later instead of never (Seide et al. 2014, "1-bit stochastic gradient descent"; Karimireddy
 et al. 2019, "Error feedback fixes SignSGD").
 """
@@ -16,7 +16,7 @@ import torch
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements `first` to `first + count` of a buffer belong to `owner`."""
+    """A piece of a buffer: elements `first` to `first + count` belong to `owner`."""
 
     owner: Hashable
     first: int
@@ -24,14 +24,17 @@ class Piece:
 
 
 class Feedback:
-    """What did not travel, of each owner (a parameter, or a module's part): float32, as many as its elements."""
+    """The residual (the part that was rounded off) of each owner, a parameter or a module's part: float32, one per
+    element.
+    """
 
     def __init__(self) -> None:
         self._left: dict[Hashable, torch.Tensor] = {}
 
     def begin(self, values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
-        """What to reduce with "feedback" (worker_agent/collectives.py): float32, the values and what was left of them,
-        then as many zeros, which stay so where values travel another way."""
+        """Return the array to reduce with "feedback" (worker_agent/collectives.py): the values plus their residuals as
+        float32, then as many zeros, which stay zero where values do not lose bits.
+        """
         whole = values.new_zeros(2 * values.numel(), dtype=torch.float32)
         whole[: values.numel()].copy_(values.reshape(-1))
         for piece in pieces:
@@ -41,7 +44,7 @@ class Feedback:
         return whole
 
     def end(self, whole: torch.Tensor, values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
-        """The reduced values to `values`, and what did not travel is kept."""
+        """Copy the reduced values to `values`, and keep the new residuals."""
         count = values.numel()
         for piece in pieces:
             left = whole[count + piece.first : count + piece.first + piece.count]
@@ -53,11 +56,11 @@ class Feedback:
         return values.copy_(whole[:count].view_as(values))
 
     def state(self, names: Mapping[Hashable, str]) -> dict[str, torch.Tensor]:
-        """By name, of those that have one; on the CPU."""
+        """Return the residuals on the CPU by name, of owners that have one."""
         return {name: self._left[owner].cpu().clone() for owner, name in names.items() if owner in self._left}
 
     def load(self, state: Mapping[str, torch.Tensor], names: Mapping[Hashable, str]) -> None:
-        """What `state` gave. Raises ValueError that names what is not there."""
+        """Load residuals that `state` returned. Raises ValueError that names unknown parameters."""
         unknown = sorted(set(state) - set(names.values()))
         if unknown:
             raise ValueError(f"the model has no parameter {', '.join(unknown)}: load the state of this model")
@@ -65,7 +68,7 @@ class Feedback:
 
 
 def pieces_of(bucket: Any) -> list[Piece]:
-    """The parameters of a bucket of DDP, and where in its buffer each one's gradient is."""
+    """Return the parameters of a bucket of DDP and the places of their gradients in its buffer."""
     start = bucket.buffer().storage_offset()
     return [
         Piece(parameter, gradient.storage_offset() - start, gradient.numel())
@@ -74,7 +77,7 @@ def pieces_of(bucket: Any) -> list[Piece]:
 
 
 def names_of(model: torch.nn.Module) -> dict[Hashable, str]:
-    """Of a model's parameters and modules, whether DDP is around it or not."""
+    """Return the names of a model's parameters and modules, with or without DDP around it."""
     names: dict[Hashable, str] = {
         module: f"module {name.removeprefix('module.')}" for name, module in model.named_modules()
     }

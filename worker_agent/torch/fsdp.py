@@ -7,8 +7,8 @@
     state = InArtState(controller, process_group=mesh["replicate"].get_group())
     inart_fsdp(model, state)
 
-FSDP2 gathers parameters and scatters gradients inside the node; what it then has, a part of the gradients, is averaged
-over the nodes by the hook: each rank's part with the same part of the other nodes.
+FSDP2 gathers parameters and scatters gradients inside the node. Its result, a part of the gradients on each rank, is
+averaged over the nodes by the hook: each rank's part with the same part on the other nodes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def inart_fsdp(model: nn.Module, state: InArtState) -> int:
-    """Set the all-reduce hook of every FSDP2 module of `model`, after `fully_shard`; their number.
+    """Set the all-reduce hook of every FSDP2 module of `model` after `fully_shard`; returns their number.
 
-    state: of the ranks that hold the same part, one a node. The hook waits for the network: what the device has to
-    compute already goes on meanwhile.
+    state: of the ranks that hold the same part, one per node. The hook waits for the network; work that is already
+    queued on the device continues meanwhile.
 
-    Raises ValueError: there is no such module, it has a mesh of two dimensions, whose own all-reduce would come before
-    the hook, or the state's ranks also share a mesh. ImportError: a torch without FSDP2.
+    Raises ValueError: there is no such module; a module has a mesh of two dimensions, whose own all-reduce would come
+    before the hook; or the state's ranks also share a mesh. ImportError: this torch has no FSDP2.
     """
     try:
         from torch.distributed.fsdp import FSDPModule
@@ -63,7 +63,7 @@ def inart_fsdp(model: nn.Module, state: InArtState) -> int:
 
 
 def _reduce_of(module: FSDPModule, state: InArtState) -> Callable[[torch.Tensor], None]:
-    """The hook of one module; what of its part does not travel is the module's."""
+    """Return the hook of one module; the residuals of its part belong to the module."""
 
     def reduce(part: torch.Tensor) -> None:
         pieces = [Piece(module, 0, part.numel())] if state.keeps_errors(part) else []
@@ -73,7 +73,7 @@ def _reduce_of(module: FSDPModule, state: InArtState) -> Callable[[torch.Tensor]
 
 
 def _meshes(module: FSDPModule) -> list[dist.DeviceMesh]:
-    """Of the parameters that this module itself has sharded."""
+    """Return the meshes of the parameters that this module itself has sharded."""
     found = []
     for parameter in module.parameters(recurse=True):  # type: ignore[attr-defined]
         mesh = getattr(parameter, "device_mesh", None)

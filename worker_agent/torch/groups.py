@@ -1,8 +1,8 @@
-"""Process groups of InArt's own, beside those of the script: made from a store, under names that are never used twice.
+"""Process groups of InArt's own beside those of the script, made from a store under names that are never used twice.
 
-`dist.new_group` gives a group the name of its ranks and a counter that starts anew when the group is destroyed; the
-store still has the old one's addresses then, and who meets them waits for ever. These groups are no part of
-torch.distributed's world: nobody has to destroy them, and making and dropping them in a loop is fine.
+`dist.new_group` gives a group the name of its ranks and a counter that starts anew when the group is destroyed. The
+store still has the old group's addresses then, and a rank that uses them waits for ever. The groups here are no part of
+torch.distributed's world: nobody has to destroy them, and they can be made and dropped in a loop.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import torch
 import torch.distributed as dist
 
 OLDEST = 2, 6
-if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:  # process groups are made in another way there
+if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:  # Older versions make process groups in another way.
     raise ImportError(f"InArt needs torch 2.6 or later, this is {torch.__version__}: pip install 'torch>=2.6'")
 
 TIMEOUT = timedelta(minutes=30)
-"""As torch.distributed's default."""
+"""The default of torch.distributed."""
 
 
 def make_group(
     name: str, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout: timedelta = TIMEOUT
 ) -> dist.ProcessGroup:
-    """A group of `size` processes that all call this with the same, new name. backend: gloo (CPU) or nccl (CUDA)."""
+    """Make a group of `size` processes that all call this with the same, new name.
+
+    backend: gloo (CPU) or nccl (CUDA).
+    """
     prefix = dist.PrefixStore(f"inart/{name}", store)
     group = dist.ProcessGroup(prefix, rank, size)
     if backend == "nccl":
@@ -38,19 +41,19 @@ def make_group(
     made._set_sequence_number_for_group()
     group._set_default_backend(kind)
     group._register_backend(torch.device(device), kind, made)
-    # An unnamed group is refused by some of torch's bookkeeping.
+    # Some of torch's bookkeeping refuses a group without a name.
     group._set_group_name(f"inart/{name}")  # type: ignore[arg-type]
     group._set_group_desc("inart")
     return group
 
 
 def default_store() -> Any:
-    """The store that torch.distributed was initialised with."""
+    """Return the store that torch.distributed was initialised with."""
     return dist.distributed_c10d._get_default_store()
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """The texts of all ranks, by rank. A collective call."""
+    """Return the texts of all ranks, by rank. A collective call."""
     data = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
     group.allgather([lengths], [torch.tensor([len(data)])]).wait()
@@ -64,21 +67,21 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
 
 
 def reduce_numbers(group: dist.ProcessGroup, numbers: list[int], op: Any) -> list[int]:
-    """Whole numbers, by MIN or MAX over the ranks. A collective call."""
+    """Return the minimum or maximum (op) of whole numbers over the ranks. A collective call."""
     tensor = torch.tensor(numbers, dtype=torch.int64)
     group.allreduce([tensor], op).wait()
     return [int(number) for number in tensor]
 
 
 def agree(problem: str, group: dist.ProcessGroup) -> str:
-    """The problems of all ranks, in words; empty when there are none. A collective call."""
+    """Return the problems of all ranks in words; empty when there are none. A collective call."""
     return in_words(exchange(group, problem))
 
 
 def in_words(problems: list[str]) -> str:
-    """Problems by rank; the same one is said once."""
+    """Return the ranks' problems as one text, in which the same problem occurs once."""
     found = {rank: text for rank, text in enumerate(problems) if text}
-    # Often the same for all: a controller that is not there.
+    # All ranks often have the same problem, such as a controller that does not run.
     causes = sorted(set(found.values()), key=list(found.values()).index)
     lines = []
     for cause in causes[:4]:

@@ -1,15 +1,15 @@
-"""DistributedDataParallel's gradients summed in the network: one line in a training script.
+"""DistributedDataParallel's gradients summed in the network, with one line in a training script.
 
     state = InArtState(controller="10.1.0.1:9600")
     model.register_comm_hook(state, inart_hook)
 
-The hook gives what DDP's default gives, the mean over all ranks, and returns at once: its Future is completed from
-another thread. Any number of buckets may be under way. Gradients may be on the CPU or on CUDA devices, float32, float16
-or bfloat16. A step that does not get through the network is done over torch.distributed, and so are those after it
-until the network is back (recovery.py). The ranks of a node add up among themselves first (local_ranks.py).
+The hook computes what DDP computes by default, the mean over all ranks, and returns at once: its Future is completed
+from another thread. Any number of buckets may be in progress. Gradients may be on the CPU or on CUDA devices, as
+float32, float16 or bfloat16. A step that fails in the network is repeated over torch.distributed, and so are those
+after it until the network is back (recovery.py). The ranks of a node first add up among themselves (local_ranks.py).
 """
 
-# No postponed annotations here: DDP compares the hook's with the class itself.
+# Annotations are not postponed here, because DDP compares the hook's annotations with the class itself.
 import contextlib
 import logging
 import secrets
@@ -36,7 +36,7 @@ from worker_agent.torch.recovery import Route, Sequence
 from worker_agent.work import Work
 
 OPERATION_TIMEOUT = 1800.0
-"""As torch.distributed's: a rank may take its time, for evaluation or a checkpoint."""
+"""The default of torch.distributed: a rank may take a long time, for an evaluation or a checkpoint."""
 
 logger = logging.getLogger("inart")
 
@@ -46,13 +46,15 @@ class FallbackWarning(UserWarning):
 
 
 class Network:
-    """The reductions of one process group through the network, with a fallback: what the DDP hook, the backend and the
-    FSDP hook share. Arguments as InArtState's; a collective call.
+    """The reductions of one process group through the network, with a fallback.
+
+    The DDP hook, the backend and the FSDP hook share it. Its arguments are those of InArtState; making it is a
+    collective call.
 
     Args:
-        name: of groups that are made, never used before, the same on all ranks.
+        name: prefix of the groups that are made, the same on all ranks and never used before.
         store, rank, size: of the process group.
-        only_between_nodes: a group in one node does not join; between_nodes says so.
+        only_between_nodes: a group within one node does not join; between_nodes reports this.
     """
 
     def __init__(
@@ -138,8 +140,11 @@ class Network:
     def reduce(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
-        """The mean or sum over all ranks, in place, when the Future is done. last: of a step; the ranks agree on whole
-        steps. before: its content in other memory, where there is one. Raises TypeError for what cannot be reduced."""
+        """Start a reduction in place; returns a Future of the mean or sum over all ranks.
+
+        last: the buffer is the last of a step; the ranks agree on whole steps. before: a copy of its content, if there
+        is one. Raises TypeError for a tensor that cannot be reduced.
+        """
         if not op.raw:
             check(buffer)
         return self.start(buffer, op, last, before)[0]
@@ -147,8 +152,10 @@ class Network:
     def start(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """The same of what is known to be reducible, and the agent's part of it, where who waits for that first has the
-        result sooner."""
+        """Start a reduction of a tensor that is known to be reducible; returns its Future and the agent's Work.
+
+        Waiting for the Work first gives the result sooner.
+        """
         if self.sequence is not None:
             return self.sequence.start(buffer, op, last or not self.fallback, before)
         if self._route is None:
@@ -156,8 +163,9 @@ class Network:
         return self._route.begin(buffer, op)
 
     def parts(self) -> Parts | None:
-        """Collectives whose arrays are a part a rank; None where they do not go through the network: not all ranks
-        have been in it yet. A collective call until they have."""
+        """Return the collectives whose arrays have one part per rank; None when they do not go through the network,
+        because not all ranks have been in it yet. A collective call until they have.
+        """
         if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
             if self.sequence is not None:
                 self.sequence.order = order
@@ -167,14 +175,17 @@ class Network:
         return self._parts
 
     def join(self, timeout: float) -> Reducer:
-        """A reducer that is ready. Raises AgentError, OSError, ValueError: not within `timeout` seconds, or never."""
+        """Return a reducer that is ready.
+
+        Raises AgentError, OSError, ValueError when there is none within `timeout` seconds.
+        """
         if self._given is not None:
             return self._given
         assert self._node is not None, "or it is given"
         return self._node.join(timeout)
 
     def metrics(self) -> dict[str, float]:
-        """See InArtState.metrics."""
+        """Return the counters; see InArtState.metrics."""
         numbers = self.counts.metrics() | {"in_network": float(self.in_network)}
         stats = getattr(self.reducer, "stats", None)
         if stats is not None:
@@ -183,7 +194,7 @@ class Network:
         return numbers
 
     def close(self) -> None:
-        """Leave the job; after the last reduction. Again: nothing happens."""
+        """Leave the job after the last reduction. A second call does nothing."""
         sequence, self.sequence = self.sequence, None
         if sequence is not None:
             sequence.close()
@@ -193,12 +204,12 @@ class Network:
             node.close()
 
     def _position(self) -> int:
-        """Which part of an array of one part a rank is this rank's (passage.py); -1: not known."""
+        """Return the number of this rank's part in an array with one part per rank (passage.py); -1: not known."""
         index = int(getattr(self.reducer, "index", -1))
         return index if self.local is None or index < 0 else self.local.rank * self._workers + index
 
     def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
-        """The ranks of this node in the group, when there are several. A collective call, also when it fails."""
+        """Return the ranks of this node in the group when there are several. A collective call, also when it fails."""
         key = node_key(options.agent, options.node, options.size)
         places = []
         for text in exchange(self._control, f"{options.rank} {key}"):
@@ -223,12 +234,12 @@ class Network:
         other_size = self.reducer is not None and bool(self._check_workers(self.reducer))
         self.reducer = None
         message = f"in-network aggregation is not used, torch.distributed's all-reduce is, until it is back: {reasons}"
-        if other_size:  # nothing failed that could be back
+        if other_size:  # No failure happened that could be repaired.
             message = (
                 "in-network aggregation is not used for this process group, torch.distributed's all-reduce is: "
                 f"{reasons}. That stays so: only a group of all the job's workers goes through the network"
             )
-        # Each time, and without a line of our source behind it.
+        # The warning is given each time, and without a line of our source code.
         warnings.warn_explicit(message, FallbackWarning, "inart", 1)
         if logger.hasHandlers():
             logger.warning("%s", message)
@@ -239,7 +250,7 @@ class Network:
 
 
 def check(buffer: torch.Tensor) -> None:
-    """Raises TypeError when it cannot be reduced in the network, nor is it worth a fallback."""
+    """Check a tensor; raises TypeError when the network cannot reduce it and a fallback would not help."""
     name = str(buffer.dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise TypeError(f"gradients are {name}, InArt reduces {', '.join(DTYPES)}: train in one of these")
@@ -248,39 +259,39 @@ def check(buffer: torch.Tensor) -> None:
 
 
 class InArtState:
-    """State of `inart_hook`: joins the job's controller when it is made. One for each DDP model.
+    """State of `inart_hook`, which joins the job's controller when it is made. Use one for each DDP model.
 
-    Make it on all ranks, after `torch.distributed.init_process_group`: the ranks agree over the process group whether
-    all of them can run in-network. If one cannot, at the start or at a later step, all use torch.distributed's
-    all-reduce from that step on, each says so with a FallbackWarning, and all return at one later step once all can.
-    No gradient is lost: a step that did not arrive everywhere is done again, over torch.distributed, from what the
-    gradients were. This costs a copy of the gradients in memory and an all-reduce of eight bytes over gloo a step.
+    Make it on all ranks after `torch.distributed.init_process_group`: the ranks agree over the process group whether
+    all of them can run in the network. If one cannot, at the start or at a later step, all use torch.distributed's
+    all-reduce from that step on and give a FallbackWarning, and all return at one later step once all can. No gradient
+    is lost: a step that did not complete on all ranks is repeated over torch.distributed from the original gradients.
+    This costs a copy of the gradients in memory and an all-reduce of eight bytes over gloo per step.
 
     A node may have any number of ranks (LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them): they share one agent,
     and so do all states of a process. The operations of all states must come in the same order on all ranks.
 
     Args:
         controller: "host:port"; None: $INART_CONTROLLER.
-        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine, or an agent that is there
-            already (the caller closes it).
-        node: name in the topology; None: the one whose address this machine has.
+        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine, or an existing agent (the
+            caller closes it).
+        node: name in the topology; None: the node whose address this machine has.
         process_group: of the DDP model; None: the default group.
         timeout: seconds to wait for the other agents at the start.
         operation_timeout: seconds without progress after which an all-reduce fails.
-        fallback: False: raise instead, on all ranks at the start, on those that notice in a step; no copy, no
-            agreement.
-        take_over: put out another job's trainers that use this node's agent; else this one is refused.
+        fallback: False: raise errors instead, on all ranks at the start and on the ranks that notice one in a step;
+            there is no copy and no agreement.
+        take_over: replace another job's trainers that use this node's agent; otherwise this one is refused.
         interface, tls: see worker_agent.Agent.
-        bits: that each value travels in: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for
-            float16 and bfloat16. With fewer than its type has, a gradient is rounded by chance, and with one rank a
-            node what did not travel is kept for each parameter and added to its next gradient (state_dict has it).
+        bits: bits per value in packets: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for float16
+            and bfloat16. With fewer bits than its type has, a gradient is rounded stochastically, and with one rank per
+            node the residual is kept for each parameter and added to its next gradient (state_dict contains it).
 
     Attributes:
-        steps_in_network, steps_outside, falls: how many steps went which way (with fallback), and how often the job
-            left the network.
+        steps_in_network, steps_outside, falls: numbers of steps in the network and outside (with fallback), and how
+            often the job left the network.
 
     Raises:
-        AgentError: it cannot run in-network and `fallback` is False.
+        AgentError: the job cannot run in the network and `fallback` is False.
     """
 
     def __init__(
@@ -342,7 +353,7 @@ class InArtState:
 
     @property
     def reducer(self) -> Reducer | None:
-        """The agent, while the job runs in the network."""
+        """The agent while the job runs in the network."""
         return self._network.reducer
 
     @property
@@ -358,21 +369,24 @@ class InArtState:
         return self._network.counts.falls
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The mean of a bucket over all ranks, when the Future is done."""
+        """Return a Future of the mean of a bucket over all ranks."""
         last = not self._network.fallback or bucket.is_last()
         pieces = pieces_of(bucket) if self.keeps_errors(bucket.buffer()) else []
         return self.reduce_pieces(bucket.buffer(), pieces, last)
 
     def keeps_errors(self, tensor: torch.Tensor) -> bool:
-        """Whether what of its values does not travel is added to the next: they lose bits, and no other rank of the
-        node has added to them before."""
+        """Return whether the residuals of a tensor are added to the next one: its values lose bits, and no other rank
+        of the node has added to them before.
+        """
         return self._fewer(tensor) and self._network.local is None
 
     def reduce_pieces(
         self, buffer: torch.Tensor, pieces: list[Piece], last: bool = True
     ) -> torch.futures.Future[torch.Tensor]:
-        """The mean over all ranks, in place, when the Future is done. pieces: whose gradients are where in it, where
-        `keeps_errors`."""
+        """Return a Future of the mean over all ranks, in place.
+
+        pieces: the owners of the gradients in the buffer, if `keeps_errors`.
+        """
         if not pieces:
             return self._network.reduce(buffer, self._operation(MEAN, buffer), last)
         check(buffer)
@@ -384,39 +398,42 @@ class InArtState:
         return self._bits is not None and self._bits < 8 * tensor.element_size()
 
     def _operation(self, op: Collective, tensor: torch.Tensor, *, feedback: bool = False) -> Collective:
-        """With the bits that its values travel in, and other chances than any operation before."""
+        """Return the operation with its bits per value and a new random seed."""
         if self._bits is None or (self._bits == 32 and tensor.element_size() == 4):
             return op
         self._reductions += 1
         return op.encoded(self._bits, self._reductions, feedback=feedback)
 
     def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
-        """What this rank has to keep over a checkpoint where values travel in fewer bits than they have: what of each
-        parameter's gradient did not travel, and which chances have been drawn. Of each rank its own."""
+        """Return what this rank must save in a checkpoint when values travel in fewer bits than their type has: the
+        residual of each parameter's gradient, and the number of random seeds used. Each rank has its own.
+        """
         return {"reductions": self._reductions, "left": self._feedback.state(names_of(model))}
 
     def load_state_dict(self, state: Mapping[str, Any], model: torch.nn.Module) -> None:
-        """What `state_dict` gave on this rank. Raises ValueError: it is another model's."""
+        """Load what `state_dict` returned on this rank. Raises ValueError when it is another model's."""
         self._feedback.load(state["left"], names_of(model))
         self._reductions = int(state["reductions"])
 
     def allreduce(self, tensor: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
-        """The mean or sum of any contiguous tensor over all ranks, in place, when the Future is done; a step of its
-        own. Raises TypeError for what cannot be reduced."""
+        """Return a Future of the mean or sum of any contiguous tensor over all ranks, in place, as a step of its own.
+
+        Raises TypeError for a tensor that cannot be reduced.
+        """
         return self._network.reduce(tensor, self._operation(collective(op), tensor), True)
 
     def metrics(self) -> dict[str, float]:
-        """What this state has done so far, by name; `{f"inart/{k}": v ...}` is what TensorBoard takes.
+        """Return this state's counters by name; `{f"inart/{k}": v ...}` is the form for TensorBoard.
 
         steps_in_network, steps_outside, falls, in_network (1 or 0); reductions; bytes_reduced: of tensors;
-        communication_seconds: from a step's first bucket to its last sum, over all steps; exposed_seconds: of these,
-        after the last bucket was ready, when nothing could hide it; overlap: the share that was hidden; measured_mbps:
-        the rate on the wire, where this process runs the agent.
+        communication_seconds: from a step's first bucket to its last sum, over all steps; exposed_seconds: the part of
+        them after the last bucket was ready, when nothing could hide it; overlap: the fraction that was hidden;
+        measured_mbps: the rate on the wire, where this process runs the agent.
         """
         return self._network.metrics()
 
     def close(self) -> None:
-        """Leave the job; do it after the last backward. Again: nothing happens."""
+        """Leave the job, after the last backward pass. A second call does nothing."""
         self._network.close()
 
     def __reduce__(self) -> Any:
@@ -427,7 +444,9 @@ class InArtState:
 
 
 class _Refusing:
-    """Stands for arguments that make no sense: the ranks agree about the problem before anybody raises."""
+    """Replaces a reducer when the arguments are invalid: the ranks agree about the problem before any of them
+    raises.
+    """
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -445,7 +464,7 @@ FSDP1_ADVICE = (
 
 
 def _guard_fsdp1() -> None:
-    """Have FSDP1 refuse the hook when it is registered, not in the first backward pass."""
+    """Make FSDP1 refuse the hook when it is registered, instead of in the first backward pass."""
     module = sys.modules.get("torch.distributed.fsdp")
     wrapper = getattr(module, "FullyShardedDataParallel", None)
     if wrapper is None or hasattr(wrapper.register_comm_hook, "inart"):
@@ -463,7 +482,7 @@ def _guard_fsdp1() -> None:
 
 
 def inart_hook(state: InArtState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook for `DistributedDataParallel.register_comm_hook`."""
+    """Reduce a bucket: the hook for `DistributedDataParallel.register_comm_hook`."""
     if isinstance(bucket, torch.Tensor):
         raise TypeError(FSDP1_ADVICE)
     return state.reduce(bucket)

@@ -1,9 +1,4 @@
-"""The ranks of a node work together before and after the network: each carries one part of what the node has.
-
-    bucket --reduce-scatter on the node--> this rank's part --network--> its sum --all-gather on the node--> bucket
-
-passage.py has what each operation does.
-"""
+"""The cooperation of a node's ranks before and after the network: each rank carries one part of the node's data."""
 
 from __future__ import annotations
 
@@ -21,16 +16,16 @@ from worker_agent.torch.groups import make_group
 
 
 def node_key(agent: str | None, node: str | None, size: int) -> str:
-    """What the ranks of one node have in common, and no other node has. size: ranks of this node."""
+    """Return a text that all ranks of one node share and no other node has. size: ranks of this node."""
     if size == 1:
         return f"process {os.getpid()} on {_machine()}"
-    if "GROUP_RANK" in os.environ:  # torchrun's number of the node
+    if "GROUP_RANK" in os.environ:  # This is torchrun's number of the node.
         return f"node {os.environ['GROUP_RANK']}"
     return f"{agent or node or ''} on {_machine()}"
 
 
 def _machine() -> str:
-    """This network namespace of this boot: what sees the same abstract sockets."""
+    """Return a name of this network namespace of this boot: processes with the same name share abstract sockets."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -40,15 +35,17 @@ def _machine() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank of a process group is. key: of its node; rank: on the node."""
+    """The place of a rank of a process group. key: identifies its node; rank: on the node."""
 
     key: str
     rank: int
 
 
 def arrange(places: Sequence[Place], rank: int) -> tuple[list[int], int]:
-    """The ranks of `rank`'s node in the process group, by their rank on the node, and the number of nodes. Raises
-    AgentError when the nodes do not have the same number."""
+    """Return the group's ranks on `rank`'s node, ordered by their rank on the node, and the number of nodes.
+
+    Raises AgentError when the nodes do not have the same number of ranks.
+    """
     nodes: dict[str, list[tuple[int, int]]] = {}
     for number, place in enumerate(places):
         nodes.setdefault(place.key, []).append((place.rank, number))
@@ -58,7 +55,7 @@ def arrange(places: Sequence[Place], rank: int) -> tuple[list[int], int]:
             f"the nodes have {', '.join(map(str, sorted(sizes)))} ranks of this process group: in the network every "
             "node takes part with the same number"
         )
-    # The same part of a bucket must meet its likes of the other nodes.
+    # The same part of a bucket must meet the corresponding parts of the other nodes.
     kinds = {tuple(sorted(local for local, _ in members)) for members in nodes.values()}
     if len(kinds) > 1:
         raise AgentError("the nodes take part in this process group with different local ranks: use the same on each")
@@ -69,12 +66,12 @@ class LocalRanks:
     """The ranks of this node in a process group.
 
     Args:
-        name: of the groups that are made, the same on the ranks of this node and of no other.
-        rank, size: among them; size 2 or more.
-        workers: nodes of the process group, each a worker of the job.
+        name: prefix of the groups that are made, the same on the ranks of this node and on no other node.
+        rank, size: among them; size is 2 or more.
+        workers: nodes of the process group, each of which is a worker of the job.
 
     Attributes:
-        worker: which of them this node is; -1: not known, which only broadcasts need.
+        worker: the worker's number of this node; -1: not known, which only broadcasts need.
     """
 
     def __init__(self, name: str, store: Any, rank: int, size: int, workers: int) -> None:
@@ -88,7 +85,7 @@ class LocalRanks:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def groups(self, device: str) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """For scattering and for gathering: they are used by different threads, each in its own order."""
+        """Return the groups for scattering and for gathering: different threads use them, each in its own order."""
         if device not in self._groups:
             backend = "nccl" if device == "cuda" else "gloo"
             self._groups[device] = tuple(  # type: ignore[assignment]
@@ -98,7 +95,7 @@ class LocalRanks:
         return self._groups[device]
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """For what runs beside the computation."""
+        """Return the stream for work beside the computation."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]

@@ -1,7 +1,7 @@
 """Reduce-scatter, all-gather and broadcast of a process group whose nodes are the workers of a job.
 
-torch.distributed has part r for rank r, the network part i for worker i of the job (and where nodes have several ranks
-passage.py says which): the ranks tell each other once which part is each one's.
+torch.distributed has part r for rank r, the network has part i for worker i of the job (passage.py describes the parts
+where nodes have several ranks). Therefore the ranks exchange once which part each of them has.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Future = torch.futures.Future[Any]
 
 
 class Order:
-    """Which part is each rank's; known once all ranks are in the network at the same time.
+    """The part of each rank, which is known once all ranks are in the network at the same time.
 
     Args:
-        group: gloo, of all ranks, for this alone.
-        index: this rank's part; -1: not known.
+        group: a gloo group of all ranks that nothing else uses.
+        index: returns this rank's part; -1: not known.
     """
 
     def __init__(self, group: dist.ProcessGroup, index: Callable[[], int]) -> None:
@@ -33,10 +33,13 @@ class Order:
         self._calls = 0
 
     def find(self) -> list[int] | None:
-        """By rank; None: not known yet. The same on all ranks, which all call it equally often."""
+        """Return the parts by rank, or None when they are not known yet.
+
+        The result is the same on all ranks, which all must call this equally often.
+        """
         if self._found is None:
             self._calls += 1
-            if self._calls & (self._calls - 1) == 0:  # less and less often
+            if self._calls & (self._calls - 1) == 0:  # It is tried less and less often.
                 numbers = [int(text) for text in exchange(self._group, str(self._index()))]
                 if sorted(numbers) == list(range(len(numbers))):
                     self._found = numbers
@@ -44,11 +47,11 @@ class Order:
 
 
 class Parts:
-    """The operations, given the way through the network.
+    """The operations with one part per rank.
 
     Args:
-        reduce: (array, operation, what it was before or None) -> Future of the array.
-        order: by rank, the part that is its.
+        reduce: (array, operation, copy of the input or None) -> Future of the array.
+        order: the part of each rank, by rank.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Parts:
         self._reduce = reduce
 
     def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Collective) -> Future:
-        """`given`: a part a rank, left as it is; `output`: this rank's sum or mean."""
+        """Reduce `given`, which has a part per rank and stays unchanged; `output` gets this rank's sum or mean."""
         given = given.detach().contiguous()
         parts = given.view(len(self._order), -1)
         whole = torch.empty_like(parts)
@@ -80,7 +83,9 @@ class Parts:
         return self._reduce(whole.view(-1), op, before).then(take)
 
     def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Future:
-        """`given`: this rank's part; `outputs`: for all of them, one after another or one tensor each."""
+        """Gather `given`, this rank's part; `outputs` gets the parts of all ranks in sequence, or is one tensor for
+        each.
+        """
         together = isinstance(outputs, torch.Tensor)
         in_place = together and self._in_order and outputs.is_contiguous()  # type: ignore[union-attr]
         whole = outputs.detach() if in_place else given.new_empty(given.numel() * len(self._order))  # type: ignore[union-attr]
@@ -100,7 +105,7 @@ class Parts:
         return self._reduce(whole.view(-1), GATHER, None).then(take)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Future:
-        """source: a rank."""
+        """Broadcast a tensor. source: a rank."""
         whole = tensor.detach().contiguous()
 
         def take(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
@@ -113,7 +118,10 @@ class Parts:
 
 
 def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int]) -> Any:
-    """The same array and operation over a group of torch.distributed; a Work. order: by rank, the part that is its."""
+    """Run the same operation on the same array over a group of torch.distributed; returns a Work.
+
+    order: the part of each rank, by rank.
+    """
     parts = buffer.view(-1)
     if op.in_parts and op.raw:
         rows = parts.view(len(order), -1)
@@ -123,7 +131,7 @@ def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, orde
         options.rootRank = order.index(op.source)
         options.rootTensor = 0
         return group.broadcast([parts], options)
-    # gloo's reduce-scatter is an all-reduce, too
+    # gloo's reduce-scatter is an all-reduce, too.
     if op.mean:
         parts.div_(len(order))
     return group.allreduce([parts])

@@ -1,15 +1,15 @@
-"""How one operation of a process group crosses a node that has several ranks, and the network.
+"""The path of one operation of a process group through a node with several ranks and through the network.
 
     all-reduce       sum inside the node, a part each -> network -> all-gather inside the node
-    reduce-scatter   sum inside the node, each rank the parts of its likes on the other nodes -> network
-    all-gather       network, among its likes on the other nodes -> all-gather inside the node
+    reduce-scatter   sum inside the node, each rank the parts of its peers on the other nodes -> network
+    all-gather       network, among its peers on the other nodes -> all-gather inside the node
     broadcast        scatter inside the source's node -> network, a part each -> all-gather inside the node
 
-A rank's likes are the ranks with its number on the other nodes. So the network carries what a node sends or receives
-once, whatever number of ranks it has. NCCL inside the node on CUDA devices, gloo on the CPU.
+A rank's peers are the ranks with its number on the other nodes. So the network carries what a node sends or receives
+once, whatever number of ranks it has. NCCL is used inside the node on CUDA devices, gloo on the CPU.
 
-The array of reduce-scatter and all-gather is one part a rank: of local rank 0 of each node, by its worker's number,
-then of local rank 1, and so on.
+The array of reduce-scatter and all-gather has one part per rank: first those of local rank 0 of each node, ordered by
+the worker's number, then those of local rank 1, and so on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Future = torch.futures.Future[torch.Tensor]
 
 
 class Passage(ABC):
-    """One array on its way. What it held can still be reduced another way until `finish`.
+    """One array on its way through node and network. Its original content can still be reduced in another way until
+    `finish`.
 
     Attributes:
         reduced: done when this rank's part has been through the network.
@@ -57,7 +58,7 @@ class Passage(ABC):
             work.add_done_callback(lambda done: completion.finish(done.exception()))
             self.reduced: Future = completion.future
             return
-        # On a stream of its own; the part goes through pinned memory. Waiting is in stream order.
+        # The work is on a stream of its own; the part goes through pinned memory. Waiting is in stream order.
         device = buffer.device
         stream = local.stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
@@ -69,7 +70,7 @@ class Passage(ABC):
 
     @abstractmethod
     def _enter(self, op: Collective) -> Callable[[], object]:
-        """Set `_part`, and start what the ranks of the node do before the network; what is returned waits for it."""
+        """Set `_part` and start the node's work before the network; returns a function that waits for it."""
 
     _part: torch.Tensor
 
@@ -78,19 +79,23 @@ class Passage(ABC):
 
     @abstractmethod
     def gather(self) -> None:
-        """This rank's part has arrived, or is lost: hand it to the others of the node, who wait for it either way."""
+        """Hand this rank's part, which has arrived or is lost, to the other ranks of the node, which wait for it in
+        either case.
+        """
 
     @abstractmethod
     def finish(self, good: bool) -> None:
-        """Wait for the parts of the others. good: all have arrived, and the buffer gets them."""
+        """Wait for the parts of the other ranks. good: all have arrived, and the buffer gets them."""
 
     def _sum(self, whole: torch.Tensor, part: torch.Tensor, divisor: int) -> Callable[[], object]:
-        """The sum over the node's ranks of each one's part of `whole`, divided, to `part`."""
+        """Start the sum over the node's ranks of each one's part of `whole`, divided by `divisor`, into `part`; returns
+        a function that waits for it.
+        """
         if whole.is_cuda:
             options = ReduceScatterOptions()
             options.reduceOp = dist.ReduceOp.SUM if divisor == 1 else dist.ReduceOp.AVG  # type: ignore[assignment]
             return self._scatter._reduce_scatter_base(part, whole, options).wait
-        # Parts are exchanged and added here: in float32, in the same order on every node.
+        # Parts are exchanged and added here, in float32 and in the same order on every node.
         parts = torch.empty_like(whole)
         exchanged = self._scatter.alltoall_base(parts, whole, [], [])
 
@@ -107,7 +112,7 @@ def passage(
 ) -> Passage:
     """Begin an operation on `buffer` over all ranks of all nodes. Does not wait on the CPU.
 
-    buffer: contiguous for all but all-reduce.
+    buffer: contiguous, except for all-reduce.
     """
     if op.kind is Kind.ALL_REDUCE:
         made: type[Passage] = AllReduce
@@ -119,7 +124,7 @@ def passage(
 
 
 class Whole(Passage):
-    """What goes through in equal parts of a copy, padded, and is gathered there."""
+    """An operation on a padded copy, which travels in equal parts and is gathered again."""
 
     _whole: torch.Tensor
 
@@ -134,7 +139,7 @@ class Whole(Passage):
 
     @abstractmethod
     def _take(self) -> None:
-        """The buffer gets the copy."""
+        """Copy the result to the buffer."""
 
 
 class AllReduce(Whole):
@@ -153,7 +158,7 @@ class AllReduce(Whole):
 
 
 class ReduceScatter(Passage):
-    """Each rank's sum or mean; nothing is left to do inside the node."""
+    """A reduce-scatter: each rank gets its own sum or mean, and the node has nothing to do afterwards."""
 
     def _enter(self, op: Collective) -> Callable[[], object]:
         local, whole = self._local, self._buffer.view(-1)
@@ -170,7 +175,7 @@ class ReduceScatter(Passage):
 
 
 class AllGather(Passage):
-    """Every rank's part to all. In place: what is lost is gathered again, and this rank's own part stays."""
+    """An all-gather of every rank's part, in place: after a loss it is repeated, and this rank's own part stays."""
 
     def _enter(self, op: Collective) -> Callable[[], object]:
         self._part = self._buffer.view(self._local.size, -1)[self._local.rank]
@@ -184,7 +189,7 @@ class AllGather(Passage):
 
 
 class Broadcast(Whole):
-    """One rank's array to all: a part for each rank of its node, which passes it on."""
+    """A broadcast of one rank's array: it gives a part to each rank of its node, which passes it on."""
 
     def _enter(self, op: Collective) -> Callable[[], object]:
         local, bytes_ = self._local, self._buffer.view(-1).view(torch.uint8)
@@ -215,6 +220,6 @@ def _nothing() -> None:
 
 
 def _used(tensor: torch.Tensor) -> None:
-    """By the current stream, too: its memory is not to be given to others before."""
+    """Mark a tensor as used by the current stream, so that its memory is not reused before."""
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,15 +1,15 @@
-"""Reductions go through the network on all ranks, or over torch.distributed on all ranks; and the way back.
+"""Reductions that all ranks run through the network, or all over torch.distributed, with the transitions between them.
 
     buckets of a step -> network -> the ranks agree: did all of them arrive everywhere?
                                       yes: that is the result
-                                      no:  the gradients as they were, over torch.distributed; so are the next steps
+                                      no:  repeat it and the next steps over torch.distributed, from the own gradients
 
 An all-reduce may succeed on one rank and fail on another, so a rank cannot decide alone. The agreement is one
-all-reduce of eight bytes per step over a gloo group of its own, from a thread of its own: the caller never waits for
-it. Of small operations many are agreed on at once, after the caller has their results (early.py).
+all-reduce of eight bytes per step over a gloo group of its own and in a thread of its own: the caller never waits for
+it. The ranks agree on many small operations at once, after the caller has their results (early.py).
 
-Steps are numbered. When one fails, or when all could return, each rank says how many it has begun, and the first step
-that none has begun is the first to go the other way: on all ranks the same one, whatever each is doing at the time.
+Steps are numbered. When one fails, or when all could return, each rank reports how many steps it has begun, and the
+first step that none has begun is the first to use the other path: on all ranks the same step, whatever each is doing.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from worker_agent.torch.staging import Completion, CudaStaging
 from worker_agent.work import Work
 
 _LOOK = "look"
-"""To the thread: an early operation has failed, or is the first of a window."""
+"""Tells the thread that an early operation has failed, or is the first of a window."""
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
-"""In the network for so long: what failed before is forgotten, and the next way back begins quickly."""
+"""After this many seconds in the network earlier failures are forgotten, and the next return begins quickly."""
 JOIN_SECONDS = 2.0
 LATE_SECONDS = 10.0
-"""After so long, and then after twice as long each time, it is said who is waited for."""
+"""After this time, and then each time after twice as long, the log names the workers that are waited for."""
 
 logger = logging.getLogger("inart")
 
 
 class Route:
-    """Through the network: a tensor to the agent, from host memory or from a CUDA device."""
+    """The path through the network: a tensor goes to the agent, from host memory or from a CUDA device."""
 
     def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
@@ -61,17 +61,19 @@ class Route:
         self._staging: CudaStaging | None = None
 
     def staging(self) -> CudaStaging:
-        """For CUDA tensors."""
+        """Return the staging for CUDA tensors."""
         if self._staging is None:
             self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
         return self._staging
 
     def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
-        """The mean or sum over the workers, in place. Raises AgentError."""
+        """Start the mean or sum over the workers, in place; returns its Future. Raises AgentError."""
         return self.begin(buffer, op)[0]
 
     def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """The same, and the agent's part of it, where who waits for that has the result sooner."""
+        """Start the mean or sum over the workers; returns its Future and the agent's Work, if waiting for that first
+        gives the result sooner.
+        """
         if buffer.is_cuda:
             return self.staging().start(buffer, op), None
         completion = Completion(buffer)
@@ -80,14 +82,14 @@ class Route:
         return completion.future, work
 
     def late(self) -> list[str]:
-        """Who is waited for, where the agent can say."""
+        """Return the workers that are waited for, if the agent can tell."""
         ask = getattr(self.reducer, "late", None)
         return list(ask()) if ask is not None else []
 
 
 @dataclass
 class _Step:
-    """network: through it, or over torch.distributed; None: not decided."""
+    """A step. network: True through it, False over torch.distributed, None when not decided."""
 
     number: int
     network: bool | None
@@ -98,7 +100,10 @@ class _Step:
 
 @dataclass
 class _Item:
-    """buffer: replaced by its sum or mean. before: what it was, where the network works in place."""
+    """A buffer of a step.
+
+    buffer: is replaced by its sum or mean. before: its original content, where the network works in place.
+    """
 
     step: _Step
     buffer: torch.Tensor
@@ -121,14 +126,13 @@ class Sequence:
     """The reductions of one process group, in order. All ranks make the same calls.
 
     Args:
-        name: of groups that are made, never used before, the same on all ranks.
+        name: prefix of groups that are made, the same on all ranks and never used before.
         store, rank, size: of the process group.
-        control: gloo, of all ranks, for this alone. Agreement and what is done again go over it.
-        local: the ranks of this node; None: it is the only one.
-        agreement: False: an error instead of doing it again.
-        failed, returned: called with the reasons of all ranks when a step did not go through, and when the network is
-            used again.
-        join: gives a reducer that is ready, waiting for at most so many seconds. Raises AgentError, OSError.
+        control: a gloo group of all ranks that nothing else uses, for agreements and repeated reductions.
+        local: the ranks of this node; None: this is the only one.
+        agreement: False: raise an error instead of repeating the reduction.
+        failed, returned: called with the reasons of all ranks when a step failed, and when the network is used again.
+        join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
     """
 
     def __init__(
@@ -159,7 +163,8 @@ class Sequence:
         self._lock = threading.RLock()
         self._route: Route | None = None
         self._now = False
-        self._change: tuple[int, bool] | None = None  # the first step that goes the other way, and which
+        # This is the first step that uses the other path, and which path that is.
+        self._change: tuple[int, bool] | None = None
         self._paused = False
         self._begun = 0
         self._oldest = 0
@@ -174,9 +179,9 @@ class Sequence:
         self._since = time.monotonic()
         self._queue: queue.SimpleQueue[_Item | list[_Item] | str | None] = queue.SimpleQueue()
         self._window = Window(name, store, size)
-        self._settled_to = 0  # steps before this one are settled one by one: they were begun when one failed
+        self._settled_to = 0  # Steps before this one are settled one by one: they had begun when one failed.
         self._late_at = 0.0
-        self.order: list[int] = list(range(size))  # which worker each rank is, where that matters
+        self.order: list[int] = list(range(size))  # The number of each rank's worker, where that matters.
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
 
@@ -188,25 +193,31 @@ class Sequence:
             return last and self._mode(self._begun)
 
     def begin_in_network(self, reducer: Reducer) -> None:
-        """Before the first step."""
+        """Set the reducer before the first step."""
         self._route, self._now = Route(reducer), True
 
     def begin_outside(self, reasons: str) -> None:
-        """Before the first step, on all ranks: the network is not there yet."""
+        """Begin without the network, which is not available yet; all ranks call this before the first step."""
         self._fall(reasons)
         self._now, self._change = False, None
 
     def add(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
-        """The mean or sum of `buffer` over all ranks (or another collective), in place, when the Future is done. Does
-        not wait. last: of its step. before: the buffer's content in other memory, which stays until then."""
+        """Start the mean or sum of `buffer` over all ranks (or another collective), in place; returns its Future
+        without waiting.
+
+        last: it is the last buffer of its step. before: a copy of the buffer's content, which stays unchanged until the
+        Future is done.
+        """
         return self.start(buffer, op, last, before)[0]
 
     def start(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """The same, and the agent's part of it, where who waits for that has the result sooner."""
+        """Start a reduction as `add` does; also returns the agent's Work, if waiting for that first gives the result
+        sooner.
+        """
         with self._lock:
             step = self._step
             if step is None:
@@ -228,7 +239,7 @@ class Sequence:
         return item.completion.future, item.work
 
     def close(self) -> None:
-        """After the last step."""
+        """End the thread, after the last step."""
         self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -239,8 +250,9 @@ class Sequence:
     # -- with the lock held -------------------------------------------------------------------------------------------
 
     def _begin(self, item: _Item) -> None:
-        """Start what goes through the network; and all is for the thread, in the order of the steps, of early ones many
-        at a time."""
+        """Start operations of the network, and queue all operations for the thread in the order of the steps; early
+        ones are queued many at a time.
+        """
         if item.step.network:
             self._start(item)
         if item.early and item.step.network and item.step.number >= self._settled_to:
@@ -257,7 +269,7 @@ class Sequence:
             self._queue.put(self._window.take())
 
     def _start_early(self, item: _Item, route: Route) -> None:
-        """The caller has the result at once, and the ranks agree later."""
+        """Start an operation whose result the caller has at once, and on which the ranks agree later."""
         self._counts.step_begins(True)
         item.work = route.lane.submit(item.buffer, item.op)
 
@@ -291,7 +303,7 @@ class Sequence:
                         item.before = item.before if item.before is not None else item.buffer.clone()
                     self._start_early(item, route)
                 else:
-                    # What is broadcast or gathered is not changed where it comes from.
+                    # Broadcasts and gathers do not change the source's data.
                     if self._agreement and item.before is None and not item.op.raw:
                         item.before = self._copy(item)
                     item.reduced = route.start(item.buffer, item.op)
@@ -300,7 +312,9 @@ class Sequence:
                 item.ended.set()
 
     def _copy(self, item: _Item) -> torch.Tensor:
-        """The buffer's content; in memory that is used again by the next step, where no other step is under way."""
+        """Return a copy of the buffer's content; its memory is reused by the next step when no other step is in
+        progress.
+        """
         buffer, position = item.buffer, len(item.step.items) - 1
         if item.step.number != self._oldest:
             return buffer.clone()
@@ -317,7 +331,7 @@ class Sequence:
                 self._agree_on(item)
                 continue
             if item.early and item.step.network:
-                self._agree_on([item])  # begun while others were settled
+                self._agree_on([item])  # The operation began while others were settled.
                 continue
             step = item.step
             try:
@@ -332,7 +346,7 @@ class Sequence:
                         self._outside(item)
                         if item.last:
                             self._think_of_return()
-            except Exception as error:  # a rank is gone: nobody can go on
+            except Exception as error:  # A rank is lost, so no rank can continue.
                 for one in step.items:
                     one.completion.finish_once(_explained(error))
             finally:
@@ -342,7 +356,7 @@ class Sequence:
             self._agree_on(self._window.take())
 
     def _next(self) -> _Item | list[_Item] | None:
-        """What is to be done next; None: nothing any more."""
+        """Return the next operations to settle; None: the sequence is closed."""
         while True:
             with self._lock:
                 seconds = self._window.wait_seconds
@@ -362,7 +376,7 @@ class Sequence:
                 self._say_late(waiting, seconds)
 
     def _agree_on(self, items: list[_Item]) -> None:
-        """Early operations, of which the callers have the results where they went well."""
+        """Settle early operations; the callers already have the results of those that succeeded."""
         try:
             one_by_one = items[0].step.number < self._settled_to
             if not one_by_one and not self._agreed(self._are_well(items)):
@@ -379,13 +393,16 @@ class Sequence:
                 if item.kept is None:
                     self._finish(item, None)
                 item.kept = item.before = None
-        except Exception as error:  # a rank is gone: nobody can go on
+        except Exception as error:  # A rank is lost, so no rank can continue.
             for item in items:
                 item.completion.finish_once(_explained(error))
                 self._pass(item.step)
 
     def _are_well(self, items: list[_Item]) -> bool:
-        """Whether all of them end well. Where another rank has failed, they may wait for it: the agreement is first."""
+        """Return whether all of them succeed.
+
+        When another rank has failed, they may wait for that rank, so the agreement comes first.
+        """
         for item in items:
             seconds = LATE_SECONDS
             while not item.ended.wait(FIRST_LOOK_SECONDS):
@@ -399,13 +416,13 @@ class Sequence:
         return True
 
     def _agreed(self, good: bool) -> bool:
-        """Whether it is good on all ranks."""
+        """Return whether `good` holds on all ranks."""
         self._window.begin_agreement(good)
         return bool(reduce_numbers(self._control, [int(good)], dist.ReduceOp.MIN)[0])
 
     def _leave(self, reasons: str) -> None:
-        """All ranks leave the network at the first step that none has begun; those before it are settled."""
-        if self._change is None:  # else it was under way when the one before it failed
+        """Make all ranks leave the network at the first step that none has begun; earlier steps are settled."""
+        if self._change is None:  # Otherwise the step was in progress when the one before it failed.
             self._boundary(lambda first: (first, False))
             self._fall(reasons)
 
@@ -415,7 +432,7 @@ class Sequence:
         self._reduce(item).wait()
 
     def _pass(self, step: _Step) -> None:
-        """Nothing of this step is needed any more; before its Futures are done, so that the next finds it so."""
+        """Mark a step as finished; this happens before its Futures are done, so that the next step finds it so."""
         with self._lock:
             self._oldest = step.number + 1
             if self._change is not None and self._oldest >= self._change[0]:
@@ -436,7 +453,7 @@ class Sequence:
         self._await(item, arrived)
 
     def _await(self, item: _Item, arrived: threading.Event) -> None:
-        """Until a bucket has arrived, or failed."""
+        """Wait until a bucket has arrived or failed."""
         seconds = LATE_SECONDS
         while not arrived.wait(seconds):
             seconds = time.monotonic() - item.added
@@ -453,7 +470,7 @@ class Sequence:
             logger.warning("no sum of bucket %d of step %d for %.0f s, and no word who is late", bucket, step, seconds)
 
     def _settle(self, step: _Step) -> None:
-        """All buckets of a step have arrived here, or have failed: what of the other ranks?"""
+        """Complete a step all of whose buckets have arrived or failed here, after an agreement with the other ranks."""
         good = not step.problem
         if self._agreement:
             good = self._agreed(good)
@@ -468,7 +485,7 @@ class Sequence:
             self._pass(step)
             for item in step.items:
                 assert item.reduced is not None, "it went well"
-                item.reduced.wait()  # it is done: for CUDA this orders the streams
+                item.reduced.wait()  # The reduction is done: for CUDA this orders the streams.
                 self._finish(item, None)
             return
         if not self._agreement:
@@ -489,7 +506,7 @@ class Sequence:
             item.written.wait()
         work = self._reduce(item)
         if item.buffer.is_cuda:
-            work.wait()  # in stream order
+            work.wait()  # This waits in stream order.
             self._finish(item, None)
         else:
             work.get_future().add_done_callback(lambda future: self._finish(item, _error(future)))
@@ -511,7 +528,9 @@ class Sequence:
             self._counts.step_ends(item.step.began, item.added)
 
     def _spare(self, device: str) -> dist.ProcessGroup:
-        """torch.distributed's way for tensors of a device. Made when it is first needed, by all ranks at one step."""
+        """Return torch.distributed's group for tensors of a device; it is made at its first use, by all ranks at the
+        same step.
+        """
         if device not in self._spares:
             self._spares[device] = make_group(
                 f"{self._name}/spare", self._store, self._rank, self._size, backend="nccl"
@@ -526,7 +545,7 @@ class Sequence:
         return torch.cuda.stream(self._streams[device])
 
     def _boundary(self, change: Callable[[int], tuple[int, bool]]) -> None:
-        """The first step that no rank has begun; from it on `change` holds."""
+        """Find the first step that no rank has begun; `change` holds from that step on."""
         with self._lock:
             self._paused = True
             begun = self._begun
@@ -547,7 +566,7 @@ class Sequence:
                 self._begin(item)
 
     def _fall(self, reasons: str) -> None:
-        """What comes is over torch.distributed, on all ranks."""
+        """Use torch.distributed for the following steps, on all ranks."""
         steady = time.monotonic() - self._since > STEADY_SECONDS
         again = self._counts.falls > 0 and not steady
         self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
@@ -574,13 +593,14 @@ class Sequence:
 
 
 class Return:
-    """The way back into the network: joins again in the background; all ranks return at the same step.
+    """The return to the network: joins again in the background; all ranks return at the same step.
 
-    After a step the ranks start an all-reduce of "I could", and act on it a step later, when it is long done.
+    After a step the ranks start an all-reduce of "this rank could return", and use its result a step later, when it has
+    long completed.
 
     Args:
-        join: gives a reducer that is ready, waiting for at most so many seconds. Raises AgentError, OSError.
-        valid: what is wrong with a reducer; empty: nothing.
+        join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
+        valid: returns what is wrong with a reducer; empty: nothing.
     """
 
     def __init__(
@@ -601,13 +621,13 @@ class Return:
         self._thread.start()
 
     def poll(self) -> Reducer | None:
-        """Once a step, on all ranks alike: what to use from now on; None: not yet."""
+        """Return the reducer to use from now on, or None for not yet; called once a step, on all ranks alike."""
         if self._offer is not None:
             reducer, offer, work = self._offer
             work.wait()
             self._offer = None
             could, most, least = (int(number) for number in offer)
-            if could and most == -least:  # all are in the same epoch
+            if could and most == -least:  # All ranks are in the same epoch.
                 return reducer
         reducer = self._reducer
         could = reducer is not None and getattr(reducer, "ready", True)
@@ -615,7 +635,7 @@ class Return:
         offer = torch.tensor([int(could), epoch, -epoch], dtype=torch.int64)
         self._offer = reducer, offer, self._group.allreduce([offer], dist.ReduceOp.MIN)
         if not could and reducer is not None:
-            self._reducer = None  # its epoch has ended: the thread looks for the next
+            self._reducer = None  # Its epoch has ended: the thread looks for the next one.
         return None
 
     def close(self) -> None:
@@ -634,7 +654,8 @@ class Return:
                     self._reducer = reducer
                     continue
             except NotReadyError:
-                continue  # somebody is missing: to look again costs nothing, and all ranks are to see the return soon
+                # A rank is missing: another attempt costs nothing, and all ranks should notice the return soon.
+                continue
             except (AgentError, OSError):
                 pass
             self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
@@ -659,14 +680,14 @@ _TORCH_OPS = {
 
 
 def _on_stream_of(item: _Item) -> Any:
-    """What is started later, in another thread, still comes after what wrote the buffer."""
+    """Make work that another thread starts later come after the work that wrote the buffer."""
     if item.written is not None:
         item.written.wait()
     return _NOTHING
 
 
 def _explained(error: Exception) -> Exception:
-    """gloo's words for a rank that is gone say nothing of what to do."""
+    """Return an error that says what to do, since gloo's message for a lost rank does not."""
     if not isinstance(error, RuntimeError) or isinstance(error, AgentError):
         return error
     return AgentError(
@@ -688,6 +709,6 @@ def _problem(future: torch.futures.Future[torch.Tensor]) -> str:
     error = _error(future)
     if error is None:
         return ""
-    # torch puts the Python stack behind the text of an exception that came through a Future, and its class before it.
+    # torch appends the Python stack to the text of an exception from a Future, and puts its class before it.
     text = str(error).partition("\n\nAt:")[0].strip()
     return re.sub(r"^(\w+Error|Error): ", "", text) or type(error).__name__

@@ -1,10 +1,9 @@
-"""Futures of gradient buckets, and CUDA tensors through the network: to pinned host memory and back, beside the
-compute stream.
+"""Futures of gradient buckets, and the copying of CUDA tensors to pinned host memory and back beside computation.
 
     compute stream   gradients ready -> side stream: copy to pinned memory -> lane: submit, in the order of the calls
-    agent's thread   sum is there -> side stream: copy to the device -> whoever waits for the Future
+    agent's thread   sum has arrived -> side stream: copy to the device -> the waiter for the Future
 
-Nothing waits in the caller.
+The caller never waits.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from worker_agent.work import Work
 
 
 class Completion:
-    """The Future of a bucket, completed once from any thread.
+    """The Future of a bucket, which is completed once from any thread.
 
-    Future.set_exception only works for who waits in Python: DDP, in C++, would take the exception for the result. A
+    Future.set_exception only works for waiters in Python: DDP, in C++, would take the exception for the result. A
     continuation that raises makes a Future that has failed for both.
     """
 
@@ -36,12 +35,15 @@ class Completion:
         self.future: torch.futures.Future[torch.Tensor] = self._reduced.then(self._result)
 
     def finish(self, error: Exception | None) -> None:
-        """The bucket holds the result, or `error` happened. For CUDA: the current stream is the one that writes it."""
+        """Complete the Future: the bucket holds the result, or `error` occurred.
+
+        On CUDA the current stream must be the one that writes the bucket.
+        """
         self._error = error
         self._reduced.set_result(self._buffer)
 
     def finish_once(self, error: Exception | None) -> None:
-        """`finish`, unless it is done."""
+        """Do the same as `finish`, unless the Future is already done."""
         if not self._reduced.done():
             self.finish(error)
 
@@ -66,7 +68,7 @@ class CudaStaging:
 
     Args:
         allreduce_async: an agent's method: (CPU tensor, "mean" or "sum") -> Work, in place.
-        lane: of this process to the agent, where there is one already.
+        lane: the lane of this process to the agent, if it exists already.
     """
 
     def __init__(self, allreduce_async: Callable[..., Work], lane: Lane | None = None) -> None:
@@ -77,7 +79,9 @@ class CudaStaging:
         self._lock = threading.Lock()
 
     def start(self, buffer: torch.Tensor, op: Collective = MEAN) -> torch.futures.Future[torch.Tensor]:
-        """The mean (or sum) of `buffer` over all ranks, in place, in stream order once the Future is done."""
+        """Start the mean (or sum) of `buffer` over all ranks; it is in place and in stream order once the Future is
+        done.
+        """
         device = buffer.device
         stream = self._stream(device)
         completion = Completion(buffer)
@@ -99,7 +103,7 @@ class CudaStaging:
         return completion.future
 
     def close(self) -> None:
-        """After what was started."""
+        """End after the operations that were started."""
         if self._own_lane:
             self._lane.close(wait=True)
 
@@ -110,7 +114,7 @@ class CudaStaging:
             return self._streams[device]
 
     def _take(self, like: torch.Tensor) -> torch.Tensor:
-        """Pinned memory of the tensor's size: pinning costs a millisecond per 10 MB, so buffers are used again."""
+        """Return pinned memory of the tensor's size: pinning costs a millisecond per 10 MB, so buffers are reused."""
         with self._lock:
             free = self._free.setdefault((like.numel(), like.dtype), [])
             for position, (host, read) in enumerate(free):
@@ -129,7 +133,7 @@ class CudaStaging:
                 transfer.buffer.copy_(transfer.host.view_as(transfer.buffer), non_blocking=True)
                 read = torch.cuda.Event()
                 read.record(transfer.stream)
-                # The Future records the current stream: whoever waits for it waits for the copy.
+                # The Future records the current stream: a waiter for it waits for the copy.
                 transfer.completion.finish(None)
             with self._lock:
                 self._free[transfer.host.numel(), transfer.host.dtype].append((transfer.host, read))
