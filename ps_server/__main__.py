@@ -11,17 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from controlplane.common import command_line
-from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.tls import add_tls_arguments, tls_from
-from ps_server.server import Server
+from ps_server.versions import Versions
 from worker_agent.agent import controller_address
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoOptions
-from worker_agent.member import Member, scalars
+from worker_agent.member import Member
 
 
 class ParameterServer(Member):
@@ -29,76 +29,41 @@ class ParameterServer(Member):
 
     role: Literal["parameter_server"] = "parameter_server"
     joins_late = True
-    _server: Server | None = None
-    _next: Server | None = None
-    _old: Server | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.versions = Versions()
+        super().__init__(*arguments, **options)
 
     def _configure(self, config: AgentConfig, interface: str) -> None:
-        self._withdraw()
-        self._retire()
-        if self._server is None:
-            self._server = Server(config, interface)
-        else:
-            self._server.reconfigure(config)
+        self.versions.configure(config, interface)
 
     def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
-        if again or not self.ready:  # Nothing waits for the previous versions.
-            self._withdraw()
-            self._retire()
-        if self._next is not None or self._old is not None:
-            raise AgentError("the update before this one has not ended")
-        self._next = Server(config, interface)
+        self.versions.prepare(config, interface, again or not self.ready)
         return 0
 
     def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        # Both run: the old server still answers the workers' last operations before the switch-over.
-        self._old, self._server, self._next = self._server, self._next, None
+        self.versions.switch_over()
 
     def _withdraw(self) -> None:
-        successor, self._next = self._next, None
-        if successor is not None:
-            successor.close()
+        self.versions.withdraw()
 
     def _repaired(self, trees: Sequence[RepairedTree]) -> None:
-        for server in (self._server, self._next, self._old):
-            if server is not None:
-                server.repaired(trees)
+        self.versions.repaired(trees)
 
     def _retire(self) -> None:
-        old, self._old = self._old, None
-        if old is not None:
-            old.close()
+        self.versions.retire()
 
     def _stop(self, reason: str) -> None:
         """Do nothing: without workers nothing arrives, and a new epoch starts afresh."""
 
     def _end(self) -> None:
-        self._withdraw()
-        self._retire()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self.versions.end()
 
     def _open_chunks(self) -> Mapping[int, int]:
-        if self._server is None:
-            raise AgentError("the server is closed")
-        return self._server.open_chunks()
+        return self.versions.open_chunks()
 
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
-        if self._server is None:
-            raise AgentError("the server is closed")
-        stats = self._server.stats()
-        numbers = scalars(stats)
-        trees = []
-        for tree in stats.trees:
-            report = pb.TreeReport(tree=tree.tree, missing=tree.missing, waiting_seconds=tree.waiting_seconds)
-            if tree.missing:
-                report.oldest_chunk = tree.oldest_incomplete
-            trees.append(report)
-        wrong = {f"{REFUSED} of {name}": float(packets) for name, packets in self._server.suspects(stats).items()}
-        refused = sum(tree.check_failures for tree in stats.trees)
-        numbers |= {REFUSED: refused, **self._server.wrong_packets(stats)} if refused else {}
-        return {**numbers, **wrong, "ingress_bytes": stats.ingress_bytes}, trees
+        return self.versions.statistics()
 
 
 def make_parser() -> argparse.ArgumentParser:

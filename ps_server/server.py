@@ -40,7 +40,7 @@ class _Flow(ctypes.Structure):
 
 class _TreeConfig(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread")),
+        *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread", "here")),
         ("rate_mbps", ctypes.c_double),
         ("flow", ctypes.POINTER(_Flow)),
         ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
@@ -195,7 +195,7 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
 
     threads: number of I/O threads. Raises ValueError.
     """
-    if config.role != "parameter_server":
+    if config.node not in config.parameter_servers:
         raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
     keep: list[Any] = []
     trees = []
@@ -217,6 +217,7 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
                 len(flows),
                 tree.port,
                 thread,
+                config.node in config.workers,
                 tree.rate_mbps,
                 flows,
                 answers,
@@ -242,7 +243,7 @@ class Server:
         self._library = library()
         self._handle: int | None = None
         self._gone = "the server is closed"  # the reason why there is no handle
-        options, ports = io or IoOptions.from_environment(), [tree.port for tree in config.root_trees]
+        options, ports = (io or IoOptions.from_environment()).of(config), [tree.port for tree in config.root_trees]
         self._io = options.native(config, interface, ports, link_mbps(interface))
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)

@@ -99,7 +99,8 @@ class JobAgents:
     def start(self) -> None:
         """Start all processes, without waiting for them."""
         for node in self.job.parameter_servers:
-            self.start_root(node)
+            if node not in self.job.both_roles:  # a worker's agent is also its host's parameter server
+                self.start_root(node)
         for node in () if self._roots_only else self.job.workers:
             self.start_worker(node)
 

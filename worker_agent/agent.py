@@ -23,6 +23,7 @@ from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.member import LOOK_SECONDS, Member, scalars
+from worker_agent.own_root import OwnRoot
 from worker_agent.relay import NOTHING, Relay, Repeated
 from worker_agent.work import Work
 
@@ -61,6 +62,7 @@ class Agent(Member):
     ) -> None:
         self._operation_timeout = operation_timeout
         self._relay = Relay(self._report_drained)
+        self._root = OwnRoot()
         self._hold: threading.Timer | None = None
         self._listeners: list[Callable[[str], None]] = []
         super().__init__(controller, node, interface=interface, tls=tls, job=job, take_over=take_over, log=log)
@@ -153,12 +155,18 @@ class Agent(Member):
 
     def _configure(self, config: AgentConfig, interface: str) -> None:
         self._tell_stop(f"epoch {config.epoch} has begun")
+        self._root.configure(config, interface)
         self._relay.configure(config, self._make_engine(interface), f"epoch {config.epoch} has begun")
 
     def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
         self._cancel_hold()
+        self._root.prepare(config, interface, again)
         prepare = self._relay.prepare_again if again else self._relay.prepare
-        number = prepare(config, self._make_engine(interface))
+        try:
+            number = prepare(config, self._make_engine(interface))
+        except BaseException:
+            self._root.withdraw()
+            raise
         self._hold = threading.Timer(HOLD_SECONDS, self._end_hold)
         self._hold.daemon = True
         self._hold.start()
@@ -175,6 +183,7 @@ class Agent(Member):
 
     def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
         self._cancel_hold()
+        self._root.switch_over()
         if not self._relay.repeating:
             self._relay.switch_over(first_operation)
             return
@@ -186,12 +195,15 @@ class Agent(Member):
     def _withdraw(self) -> None:
         if not self._relay.repeating:  # else another change follows, or a stop
             self._cancel_hold()
+        self._root.withdraw()
         self._relay.withdraw()
 
     def _repaired(self, trees: Sequence[RepairedTree]) -> None:
+        self._root.repaired(trees)
         self._relay.repaired(trees)
 
     def _retire(self) -> None:
+        self._root.retire()
         self._relay.retire()
 
     def _cancel_hold(self) -> None:
@@ -223,6 +235,9 @@ class Agent(Member):
         self._cancel_hold()
         self._tell_stop("the agent is closed")
         self._relay.close()
+        if self._left_well:
+            self._root.linger()
+        self._root.end()
 
     def _open_chunks(self) -> Mapping[int, int]:
         return self._engine().open_chunks()
@@ -239,7 +254,9 @@ class Agent(Member):
         refused = sum(tree.check_failures for tree in stats.trees)
         numbers |= {REFUSED: refused} if refused else {}
         numbers |= {suspect_key(tree.tree): float(tree.check_failures) for tree in stats.trees if tree.check_failures}
-        return {**numbers, "resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}, trees
+        numbers |= {"resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}
+        self._root.add_to(numbers, trees)
+        return numbers, trees
 
     def __enter__(self) -> Agent:
         return self

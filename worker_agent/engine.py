@@ -127,7 +127,7 @@ class Engine:
         self._library = library()
         self._handle: int | None = None
         self._gone = "the engine is closed"  # why, when there is no handle
-        options = io or IoOptions.from_environment()
+        options = (io or IoOptions.from_environment()).of(config)
         mbps = sum(tree.rate_mbps for tree in config.worker_trees if math.isfinite(tree.rate_mbps))
         self._io = options.native(config, interface, [tree.port for tree in config.worker_trees], mbps)
         native, self._keep = self._native_config(config)

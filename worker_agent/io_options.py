@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import heapq
 import logging
+import math
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -28,6 +29,24 @@ _SYSTEM = Path("/sys")
 log = logging.getLogger("inart")
 
 
+class Uplink(ctypes.Structure):
+    """struct inart_uplink: the link of a host of both roles, which its worker and its parameter server share."""
+
+    _fields_ = (("free_at", ctypes.c_uint64), ("ns_a_byte", ctypes.c_double))
+
+
+_uplinks: dict[str, Uplink] = {}  # by interface; kept as long as the process, as engines may use them
+
+
+def uplink_of(config: AgentConfig, interface: str) -> Uplink | None:
+    """What the engines of one host's two roles share; None: the host has one, or how fast its link is is not known."""
+    if not config.both_roles or not 0 < config.link_mbps < math.inf:
+        return None
+    uplink = _uplinks.setdefault(interface, Uplink())
+    uplink.ns_a_byte = 8e3 / config.link_mbps
+    return uplink
+
+
 class IoConfig(ctypes.Structure):
     """struct inart_io_config."""
 
@@ -38,6 +57,7 @@ class IoConfig(ctypes.Structure):
         ("backend", ctypes.c_int32),
         ("threads", ctypes.c_uint32),
         ("core", ctypes.c_int32 * MOST_THREADS),
+        ("uplink", ctypes.POINTER(Uplink)),
     )
 
 
@@ -162,11 +182,16 @@ class IoOptions:
         os.environ.update({name: text for name, text in given.items() if text is not None})
         return cls.from_environment()
 
+    def of(self, config: AgentConfig) -> IoOptions:
+        """For this agent: only `udp` has what a host that is worker and parameter server sends to itself."""
+        return replace(self, backend="udp") if config.both_roles else self
+
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
         """For an engine with trees on `ports`, of `mbps` in all (0: not known)."""
         cores = numa_cores(interface) if isinstance(self.cores, str) else self.cores
         threads = self.threads or threads_for(mbps)
         threads = max(1, min(threads, len(set(ports)), MOST_THREADS))
+        uplink = uplink_of(config, interface)
         pinned = [cores[thread % len(cores)] if cores else -1 for thread in range(MOST_THREADS)]
         return IoConfig(
             interface.encode()[: _NAME_BYTES - 1],
@@ -175,6 +200,7 @@ class IoOptions:
             BACKENDS.index(self.backend),
             threads,
             (ctypes.c_int32 * MOST_THREADS)(*pinned),
+            None if uplink is None else ctypes.pointer(uplink),
         )
 
 

@@ -71,6 +71,7 @@ class Member(ABC):
         self._stopped = ""  # why the last epoch ended
         self._failure: AgentError | None = None
         self._closed = threading.Event()
+        self._left_well = False  # closed in good order, while the job ran
         if tls is None:
             try:
                 tls = credentials()
@@ -180,6 +181,7 @@ class Member(ABC):
         """
         if self._closed.is_set():
             return
+        self._left_well = announce and self.ready
         self._closed.set()
         self._membership.close(announce)
         if threading.current_thread() is not self._reporter:

@@ -134,9 +134,11 @@ def _answer(address: str, listening: Listening, network: Network, log: EventLog)
         if not address.startswith("unix:"):
             address = f"{address.rpartition(':')[0]}:{port}"
         for job in network.jobs:
-            roles = [config.role for config in job.roster.configs.values()]
-            workers, roots = roles.count("worker"), roles.count("parameter_server")
-            log(f"job {job.name}: waiting for {workers} workers and {roots} parameter servers")
+            configs = job.roster.configs.values()
+            workers = sum(config.role == "worker" for config in configs)
+            apart, both = len(configs) - workers, sum(config.both_roles for config in configs)
+            shared = f" ({both} of the workers are parameter servers, too)" if both else ""
+            log(f"job {job.name}: waiting for {workers} workers and {apart} parameter servers{shared}")
         print(f"controller serves on {address}", flush=True)
         end.wait()
         log("stopping; the rules stay on the switches (deploy --remove takes them off)")

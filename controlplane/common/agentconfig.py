@@ -110,13 +110,16 @@ class RepairedTree:
 class AgentConfig:
     """One agent's configuration for one epoch.
 
-    index: position in `workers` or in `parameter_servers`. address: IPv4 address of its data interface. repeats: the
-    job can go on without an agent that is lost, so workers keep the input of operations under way, to repeat them.
-    shrinks: the job can also go on without a worker, so workers keep results, too, for those that lack them.
+    index: position in `workers` or in `parameter_servers`; a node of both roles has a worker's role and index, and also
+    the trees that it is the root of. address: IPv4 address of its data interface. repeats: the job can go on without an
+    agent that is lost, so workers keep the input of operations under way, to repeat them. shrinks: the job can also go
+    on without a worker, so workers keep results, too, for those that lack them.
 
     key: secret of the epoch, 32 hexadecimal digits, shared by the controller and the job's agents; all sums are checked
     with it. Empty: all zeros (test rigs without a controller). sources: addresses that packets may come from: the
-    parameter servers' for a worker, the workers' for a parameter server; empty: any.
+    parameter servers' for a worker, the workers' for a parameter server; empty: any. link_mbps: what the link of a node
+    of both roles carries outwards, which its two engines share (native/engine.h); 0: not known, or the node has one
+    role.
     """
 
     job: str
@@ -135,6 +138,12 @@ class AgentConfig:
     shrinks: bool = False
     key: str = field(default="", repr=False)
     sources: tuple[str, ...] = ()
+    link_mbps: float = 0.0
+
+    @property
+    def both_roles(self) -> bool:
+        """Whether the node is worker and parameter server at once: its one agent has trees of both kinds."""
+        return self.node in self.workers and self.node in self.parameter_servers
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

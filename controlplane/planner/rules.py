@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -346,7 +347,7 @@ class _Builder(_Entries):
         labels = []
         for worker in self.plan.job.workers:
             branch = {worker}
-            node = parent[worker]
+            node = parent.get(worker, tree.root)  # the root itself hangs on no link
             while node != tree.root and parts[node] == 1:
                 branch.add(node)
                 node = parent[node]
@@ -375,6 +376,13 @@ class _Builder(_Entries):
         found = tuple(dict.fromkeys(self.topology.address(node) for node in nodes))
         return found if all(found) else ()
 
+    def shared_link_mbps(self, node: str) -> float:
+        """Of a node of both roles, what its link carries outwards; 0 where it has one role, or the link no limit."""
+        if node not in self.plan.job.both_roles:
+            return 0.0
+        rate = self.topology.residual_bandwidth_mbps(node, self.topology.access_switch(node))
+        return rate if math.isfinite(rate) else 0.0
+
     def deployment(self, epoch: int) -> Deployment:
         limits, job, rulesets = self.limits, self.plan.job, self.rulesets()
         agents: dict[str, AgentConfig] = {}
@@ -384,6 +392,10 @@ class _Builder(_Entries):
         )
         for role, nodes in roles:
             for index, node in enumerate(nodes):
+                if node in agents:  # of both roles: its one agent, a worker's, has the trees of both
+                    continue
+                others = job.parameter_servers if role == "worker" else job.workers
+                others = (*job.workers, *job.parameter_servers) if node in job.both_roles else others
                 agents[node] = AgentConfig(
                     job=job.name,
                     job_id=self.job_id,
@@ -397,9 +409,10 @@ class _Builder(_Entries):
                     worker_trees=tuple(self.worker_trees.get(node, ())),
                     root_trees=tuple(self.root_trees.get(node, ())),
                     address=self.topology.address(node),
-                    sources=self.addresses(job.parameter_servers if role == "worker" else job.workers),
+                    sources=self.addresses(others),
                     repeats=len(job.parameter_servers) > 1 or job.may_lose_workers,
                     shrinks=job.may_lose_workers,
+                    link_mbps=self.shared_link_mbps(node),
                 )
         if self.others:
             agents = self.with_others(agents)

@@ -61,7 +61,8 @@ class Effects:
     def places(self, configs: Mapping[str, AgentConfig]) -> tuple[Place, ...]:
         """What the core has to know of a plan's configurations."""
         return tuple(
-            Place(node, config.role, config.address, self.as_told(config).digest) for node, config in configs.items()
+            Place(node, config.role, config.address, self.as_told(config).digest, config.both_roles)
+            for node, config in configs.items()
         )
 
     def as_told(self, config: AgentConfig) -> AgentConfig:

@@ -95,7 +95,8 @@ class Measurements:
         self._taken = 0.0  # monotonic
         self._counted: dict[tuple[str, int, int], int] = {}
         self._when: dict[str, float] = {}  # by switch, monotonic
-        self._bytes: dict[tuple[str, str], _Reports] = {}  # by job and node
+        self._bytes: dict[tuple[str, str], _Reports] = {}  # by job and node: sent by a worker, come to a server
+        self._summed: dict[tuple[str, str], _Reports] = {}  # by job and node of both roles: come to its server
         self._history: dict[str, deque[tuple[float, float]]] = {}
         self._lock = threading.Lock()
         self._reading_lock = threading.Lock()
@@ -120,6 +121,7 @@ class Measurements:
             for gone in set(self._history) - names:
                 del self._history[gone]
             self._bytes = {key: value for key, value in self._bytes.items() if key[0] in names}
+            self._summed = {key: value for key, value in self._summed.items() if key[0] in names}
 
     def _rate(self, job: RunningJob, now: float) -> float:
         members = job.roster.members()
@@ -135,6 +137,9 @@ class Measurements:
             reports.add(member.reported, member.statistics.get("bytes_sent" if worker else "bytes_received", 0.0))
             if worker:
                 total += reports.mbps(now)
+            if config.both_roles:
+                summed = self._summed.setdefault((job.name, node), _Reports())
+                summed.add(member.reported, member.statistics.get("ingress_bytes", 0.0))
         return total / workers if workers else 0.0
 
     def history(self, job: str) -> list[tuple[float, float]]:
@@ -223,8 +228,9 @@ class Measurements:
         now = time.monotonic()
         for number, job in numbers.items():
             for root, config in job.roster.configs.items():
-                if config.role == "parameter_server" and root in topology:
-                    reports = self._bytes.get((job.name, root))
+                if config.root_trees and root in topology:
+                    found = self._summed if config.both_roles else self._bytes
+                    reports = found.get((job.name, root))
                     if reports is not None and reports.readings:
                         link = topology.access_switch(root), root
                         flow = Flow(int(reports.readings[-1][1]), reports.mbps(now))

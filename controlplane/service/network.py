@@ -163,8 +163,13 @@ class Network:
         return job
 
     def _known(self, job: Job) -> dict[str, Known]:
-        roles = [("worker", job.workers), ("parameter_server", job.parameter_servers)]
-        return {node: Known(role, self.topology.address(node)) for role, nodes in roles for node in nodes}
+        # A node of both roles has one agent, a worker's.
+        roles = [("parameter_server", job.parameter_servers), ("worker", job.workers)]
+        return {
+            node: Known(role, self.topology.address(node), node in job.both_roles)
+            for role, nodes in roles
+            for node in nodes
+        }
 
     def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = ()) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had

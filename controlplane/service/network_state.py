@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.plan.limits import no_agent_for
 from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
@@ -86,11 +85,8 @@ class NetworkState:
         return any(switch in self.off for node in job.servers for switch in self.parts.layout.only_switch(node))
 
     def check_reach(self, job: Job) -> None:
-        """Raises JobError; JobsError: a server of the job, or its only switch, is kept off, or no agent can do what it
-        asks of one."""
+        """Raises JobError; JobsError: a server of the job, or its only switch, is kept off."""
         job.check(self.topology)
-        if why := no_agent_for(job):
-            raise JobsError(f"job {job.name!r}: {why}")
         with self.lock:
             for node in (*job.workers, *job.parameter_servers):
                 for name in (node, *self.parts.layout.only_switch(node)):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import place_job
+from controlplane.planner.job import ON_WORKERS, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
@@ -25,6 +25,11 @@ SLACK_SECONDS = 8.0
 INGRESS = 1.0
 
 
+def servers(text: str) -> int | None:
+    """A number of parameter servers; None: every worker's host is one. Raises ValueError."""
+    return None if text == ON_WORKERS else int(text)
+
+
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.recovery",
@@ -35,8 +40,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--k", type=int, default=0, help="a fat-tree; 0: racks of 32 below one switch (%(default)s)")
     parser.add_argument("--workers", type=int, default=100, help="(%(default)s)")
-    parser.add_argument("--ps", type=int, default=4, help="parameter servers (%(default)s)")
+    parser.add_argument(
+        "--ps", type=servers, default=4, help='parameter servers; "workers": one on every worker\'s host (%(default)s)'
+    )
     parser.add_argument("--bandwidth", type=float, default=2.0, help="Mbit/s of each link (%(default)s)")
+    parser.add_argument(
+        "--aggregation", type=float, default=9.0, help="Mbit/s that a fat-tree's switch adds (%(default)s)"
+    )
     parser.add_argument("--values", type=int, default=64, help="in a packet (%(default)s)")
     parser.add_argument("--strategy", default="inart", help="of the plan on a fat-tree (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of losses and lateness (%(default)s)")
@@ -57,6 +67,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = [kind for kind in arguments.kinds if kind not in KINDS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    if arguments.ps is None and not arguments.k:
+        parser.error("--ps workers needs a fat-tree: --k")
     return arguments
 
 
@@ -64,7 +76,12 @@ def network_of(arguments: argparse.Namespace) -> tuple[Topology, Plan]:
     """The network of a command line, and the plan of its job."""
     if not arguments.k:
         return racks(arguments.workers, arguments.ps, arguments.bandwidth)
-    topology = fattree(arguments.k, arguments.bandwidth, ingress_mbps=INGRESS * arguments.bandwidth)
+    topology = fattree(
+        arguments.k,
+        arguments.bandwidth,
+        aggregation_mbps=arguments.aggregation,
+        ingress_mbps=INGRESS * arguments.bandwidth,
+    )
     job = place_job(topology, arguments.workers, arguments.ps, seed=0, model_bytes=1 << 20)
     return topology, get_strategy(arguments.strategy)(topology, job, seed=0)
 

@@ -27,8 +27,7 @@ def root(channel: Channel, *, controller: str, job: str, interval: float) -> lis
     server = ParameterServer(controller)
     try:
         server.wait_ready(JOIN_SECONDS)
-        engine = server._server
-        assert engine is not None
+        engine = server.versions.server
 
         def note() -> None:
             while not over.wait(interval):

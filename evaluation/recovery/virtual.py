@@ -32,7 +32,7 @@ from ps_server import server
 from worker_agent import native_worker
 from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Shape
-from worker_agent.io_options import IoConfig, NativeIoStats
+from worker_agent.io_options import IoConfig, NativeIoStats, Uplink
 from worker_agent.native_engine import NATIVE
 from worker_agent.operands import DTYPES
 
@@ -56,6 +56,7 @@ def _network_library() -> ctypes.CDLL:
         "network_link": (None, [pointer, word, word, word, word, real, real, word]),
         "network_entry": (None, [pointer, word, word, word, ctypes.c_uint8, word, word, word, word, word, long, long]),
         "network_group": (None, [pointer, word, word, word, pointer]),
+        "network_beside": (None, [pointer, word, word]),
         "network_enter": (None, [pointer, word]),
         "network_engine": (None, [pointer, word, pointer, pointer]),
         "network_wake": (None, [pointer, word]),
@@ -155,9 +156,12 @@ class VirtualNetwork:
         self._lib = _network_library()
         self._handle = self._lib.network_make(seed, values)
         self._keep: list[Any] = []
-        self._engines: dict[str, int] = {}
+        self._workers: dict[str, int] = {}
+        self._roots: dict[str, int] = {}
+        self._uplinks: dict[str, Uplink] = {}
         self.configs = deployment.agents
         self._nodes: dict[str, int] = {}
+        self._beside: dict[str, int] = {}  # of a host of both roles, the node of its parameter server
         for name in (*topology.switches, *topology.servers):
             switch = name in topology.switches
             ports = max((topology.port(name, other) for other in topology.graph.successors(name)), default=0) + 1
@@ -196,24 +200,34 @@ class VirtualNetwork:
                 lib.network_entry(*at, REPLICATE, action.group, 0, 0, 0, 0, 0, 0)
 
     def _start(self, name: str, config: AgentConfig) -> None:
-        node, error = self._nodes[name], ctypes.create_string_buffer(_MESSAGE)
-        io = IoConfig(b"virtual", int(ipaddress.IPv4Address(config.address)), 1 << 25, 0, 1)
-        self._lib.network_enter(self._handle, node)
-        native: Any
-        if config.role == "worker":
+        """The engines of one agent: a worker's, a parameter server's, or both on one host."""
+        node = self._nodes[name]
+        if name in config.workers:
             lib = _worker_library()
-            native, keep = native_worker.native_config(config, 1, TIMEOUT)
-            engine = lib.inart_worker_create(ctypes.byref(io), ctypes.byref(native), error, len(error))
-        else:
+            made = native_worker.native_config(config, 1, TIMEOUT)
+            self._workers[name] = self._engine(node, config, lib, lib.inart_worker_create, made)
+        if name in config.parameter_servers:
+            if config.both_roles:
+                beside = self._lib.network_node(self._handle, 1, 0, int(ipaddress.IPv4Address(config.address)))
+                self._lib.network_beside(self._handle, node, beside)
+                self._beside[name] = node = beside
             lib = _root_library()
-            native, keep = server.native_config(config, 1)
-            engine = lib.inart_root_create(ctypes.byref(io), ctypes.byref(native), error, len(error))
+            made = server.native_config(config, 1)
+            self._roots[name] = self._engine(node, config, lib, lib.inart_root_create, made)
+
+    def _engine(self, node: int, config: AgentConfig, lib: ctypes.CDLL, create: Any, made: tuple[Any, Any]) -> int:
+        error = ctypes.create_string_buffer(_MESSAGE)
+        io = IoConfig(b"virtual", int(ipaddress.IPv4Address(config.address)), 1 << 25, 0, 1)
+        if config.both_roles:  # its engines share a link, as in a host's process
+            io.uplink = ctypes.pointer(self._uplinks.setdefault(config.node, Uplink(0, 8e3 / config.link_mbps)))
+        self._lib.network_enter(self._handle, node)
+        engine = create(ctypes.byref(io), ctypes.byref(made[0]), error, len(error))
         if not engine:
-            raise ValueError(f"{name}: {error.value.decode(errors='replace')}")
-        self._engines[name] = engine
-        self._keep += [native, keep]
+            raise ValueError(f"{config.node}: {error.value.decode(errors='replace')}")
+        self._keep += made
         self._lib.network_engine(self._handle, node, engine, ctypes.cast(lib.virtual_step, ctypes.c_void_p))
         self._lib.network_wake(self._handle, node)
+        return int(engine)
 
     # ---- what happens ----
 
@@ -234,7 +248,8 @@ class VirtualNetwork:
         """Their agents stand still for so long."""
         until = self._lib.network_now(self._handle) + int(seconds * NS)
         for name in nodes:
-            self._lib.network_stop(self._handle, self._nodes[name], until)
+            for node in {self._nodes[name], self._beside.get(name, self._nodes[name])}:
+                self._lib.network_stop(self._handle, node, until)
 
     def submit(
         self,
@@ -250,7 +265,7 @@ class VirtualNetwork:
         shape.encoding.seed = op.seed
         status, error = ctypes.c_int32(), ctypes.create_string_buffer(_MESSAGE)
         number = _worker_library().inart_worker_submit(
-            self._engines[worker], values.ctypes.data, sums.ctypes.data, values.size, DTYPES[dtype],
+            self._workers[worker], values.ctypes.data, sums.ctypes.data, values.size, DTYPES[dtype],
             ctypes.byref(shape.encoding), int(op.mean), op.kind, op.source, shape.tag, len(shape.parts),
             shape.numbers, shape.parts, ctypes.byref(status), error, len(error),
         )  # fmt: skip
@@ -295,14 +310,13 @@ class VirtualNetwork:
 
     def root_stats(self) -> RootStats:
         total = dict.fromkeys(RootStats.__dataclass_fields__, 0)
-        for name, config in self.configs.items():
-            if config.role != "parameter_server":
-                continue
+        for name, engine in self._roots.items():
+            config = self.configs[name]
             count = len(config.root_trees)
             numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in config.root_trees))
             stats, io, trees = server._Stats(), NativeIoStats(), (server._TreeStats * count)()
             _root_library().inart_root_statistics(
-                self._engines[name], ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
+                engine, ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
             )
             for field in total:
                 total[field] += sum(getattr(tree, field) for tree in trees)
@@ -311,15 +325,14 @@ class VirtualNetwork:
     def worker_stats(self) -> WorkerStats:
         total = dict.fromkeys(WorkerStats.__dataclass_fields__, 0)
         done = []
-        for name, config in self.configs.items():
-            if config.role != "worker":
-                continue
+        for name, engine in self._workers.items():
+            config = self.configs[name]
             count = len(config.worker_trees)
             numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in config.worker_trees))
             stats, io = native_worker.NativeStats(), NativeIoStats()
             trees = (native_worker.NativeTreeStats * count)()
             _worker_library().inart_worker_statistics(
-                self._engines[name], ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
+                engine, ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
             )
             done.append(stats.operations_done)
             total["operations_failed"] += stats.operations_failed
@@ -329,12 +342,12 @@ class VirtualNetwork:
         return WorkerStats(**(total | {"operations_done": min(done)}))
 
     def close(self) -> None:
-        for name, engine in self._engines.items():
-            if self.configs[name].role == "worker":
-                _worker_library().inart_worker_destroy(engine)
-            else:
-                _root_library().inart_root_destroy(engine)
-        self._engines.clear()
+        for engine in self._workers.values():
+            _worker_library().inart_worker_destroy(engine)
+        for engine in self._roots.values():
+            _root_library().inart_root_destroy(engine)
+        self._workers.clear()
+        self._roots.clear()
         if self._handle:
             self._lib.network_free(self._handle)
             self._handle = None

@@ -111,6 +111,7 @@ static bool send_question(struct io_thread *x, struct tree *t, uint64_t sequence
         io_flush(io, now);
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
+    uplink_take(x->engine.uplink, io->frame_bytes, now);
     t->stats.questions++;
     take_token(t);
     return true;

@@ -37,7 +37,7 @@ struct inart_root_flow { /* partial: the bitmap says which parts are in a packet
     const uint32_t *worker, *part; /* each worker's index, and its part */
 };
 struct inart_root_tree_config {
-    uint32_t tree, return_label, slots, flows, port, thread;
+    uint32_t tree, return_label, slots, flows, port, thread, here; /* here: a worker of the tree is on this host */
     double rate_mbps; /* of results, as planned; 0: not known */
     const struct inart_root_flow *flow;
     const uint32_t *answer_labels; /* by worker index */
@@ -230,6 +230,7 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
         io_flush(io, now);
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
+    uplink_take(x->engine.uplink, io->frame_bytes, now);
     take_token(t);
     return true;
 }
@@ -303,13 +304,12 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         t->stats.refused++;
         return;
     }
-    uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0, old = 0;
+    uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0;
     if (fresh)
         cell_begin(x, t, sequence);
     for (uint32_t i = 0; i < x->words; i++) {
         both |= there[i] & set[i];
         new |= set[i] & ~there[i];
-        old |= there[i] & ~set[i];
     }
     if (!t->stats.first_packet_ns)
         t->stats.first_packet_ns = now;
@@ -324,7 +324,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         c->renew = false;
     }
     bool empty = c->missing == x->workers;
-    if (!empty && c->missing && c->flags == kind && both && new && !old) { /* a sum that has all of what is there, and more */
+    if (!empty && c->missing && c->flags == kind && both && new && size > x->workers - c->missing) { /* a sum of more workers than are there */
         cell_forget(x, t, sequence);
         both = 0;
         empty = true;
@@ -403,7 +403,8 @@ static uint64_t repeat_results(struct io_thread *x, struct tree *t, uint64_t now
         struct cell *c = cell_of(t, t->repeat);
         if (c->owner != t->repeat + 1 || c->missing || !c->asker)
             continue;
-        uint64_t due = token_due(t, now);
+        uint64_t due = token_due(t, now), link = uplink_due(x->engine.uplink, x->engine.io->frame_bytes, now);
+        due = link > due ? link : due;
         if (due > now || !io_room(x->engine.io, t->lane))
             return due > now ? due : now + REPEAT_PAUSE;
         uint32_t label = c->asker == EVERYBODY ? t->return_label : t->answer_labels[c->asker - 1];
@@ -443,7 +444,7 @@ static struct engine_sleep work(struct engine_thread *engine)
                 }
             }
         }
-        io->ready &= (1u << io->sources) - 1;
+        io->ready &= (uint32_t)((1ull << io->sources) - 1);
         io_flush(io, now);
     }
     for (uint32_t i = 0; i < x->tree_count; i++) {
@@ -547,7 +548,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
         struct tree *t = &s->trees[s->tree_count];
         *t = (struct tree){.number = from->tree, .return_label = from->return_label, .slots = from->slots, .mask = 2 * from->slots - 1,
                            .oldest_since = inart_now(), .guard = GUARD_FIRST, .planned = packets_per_second(from->rate_mbps, config->values), .tokens_at = inart_now()};
-        if (spec_add(&s->spec, from->port, &t->lane)) {
+        if (spec_add(&s->spec, from->port, from->here ? INART_BOTH : INART_LINK, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
         }
@@ -649,6 +650,7 @@ struct inart_root *inart_root_create(const struct inart_io_config *io, const str
     r->io = *io;
     int result = 0;
     for (uint32_t i = 0; i < io->threads && !result; i++) {
+        r->threads[i].engine.uplink = io->uplink;
         result = engine_start(&r->threads[i].engine, "inart-root", io->core[i], work);
         if (result)
             snprintf(error, size, "cannot start the server's thread: %s", strerror(result));

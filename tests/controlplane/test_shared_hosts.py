@@ -146,15 +146,32 @@ def test_proven_bounds_of_shared_hosts_hold(instance):
     assert get_strategy("inart")(topology, job).rate_mbps <= least * (1 + 1e-5)
 
 
-def test_a_plan_with_shared_hosts_is_made_and_refused_where_it_cannot_run(capsys, tmp_path):
-    """The command that makes a plan that cannot run says so, and the command that would install it refuses."""
+def test_a_host_of_both_roles_gets_one_agent_with_the_trees_of_both(capsys, tmp_path):
+    """Its packets to its own trees cross no switch; all other workers' do, and so do its results."""
     words = ["--topology", "fattree:k=4", "--job", "workers=4,ps=workers,seed=1"]
     assert main([*words, "--output", str(tmp_path / "plan.json")]) == 0
-    said = capsys.readouterr().out
-    assert "cannot be deployed" in said and "worker and parameter server at once" in said
-    plan = Plan.load(tmp_path / "plan.json")
-    with pytest.raises(PlanError, match="worker and parameter server at once"):
-        build(plan, fattree(4), Limits.of_target("v1model"), job_id=1, epoch=1)
+    assert "cannot be deployed" not in capsys.readouterr().out
+    plan, topology = Plan.load(tmp_path / "plan.json"), fattree(4)
+    made = build(plan, topology, Limits.of_target("v1model"), job_id=1, epoch=1)
+    assert set(made.agents) == set(plan.job.workers)
+    known = {entry.label for rules in made.rulesets.values() for entry in rules.labels}
+    for node, config in made.agents.items():
+        assert config.role == "worker" and config.both_roles
+        assert config.link_mbps == topology.bandwidth_mbps(node, topology.access_switch(node))
+        assert {tree.tree for tree in config.root_trees} == {i for i, t in enumerate(plan.trees) if t.root == node}
+        assert len(config.worker_trees) == len(plan.trees)
+        for tree in config.worker_trees:
+            assert (tree.up_label in known) == (tree.root != node)
+
+
+def test_a_plan_in_which_a_host_adds_inside_a_tree_is_refused_where_it_would_run():
+    """Nobody gets a plan that cannot run: what would install it refuses."""
+    topology = rack(4, aggregation_mbps=0.0).replace(nodes={"b": {"aggregation_mbps": 20.0}})
+    job = Job("j", tuple("abc"), ("d",), 1000)
+    up = (Assignment("a", "d", ("a", "s", "d")), Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b")))
+    tree = Tree("d", 1.0, up, (Relay("b", "d", ("b", "s", "d")),), (("d", "s"), ("s", "a"), ("s", "b"), ("s", "c")))
+    with pytest.raises(PlanError, match=r"b is a host that adds for others.*not deployed yet"):
+        build(Plan(job, "by hand", 1.0, (tree,)), topology, Limits.of_target("v1model"), job_id=1, epoch=1)
 
 
 def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):

@@ -154,11 +154,16 @@ def test_a_job_gets_the_resources_that_the_others_leave(rig):
     )
 
 
-def test_a_job_whose_workers_are_parameter_servers_is_refused_at_once(rig):
-    """The job can be planned, but no agent can do both roles, so nobody is told a rate that the job would not get."""
-    both = Job("both", ONE.workers, ONE.workers[:1], 1_000_000)
-    with pytest.raises(JobsError, match=r"worker and parameter server at once.*not deployed yet"):
-        rig.network.admissions.admit(both, "inart")
+def test_a_job_whose_workers_are_parameter_servers_runs_with_one_agent_a_host(rig):
+    """A host of both roles joins once, as a worker, and the job can do without it while another host adds up."""
+    both = Job("both", ONE.workers, ONE.workers, 1_000_000, at_least=len(ONE.workers) - 1)
+    rig.add(both)
+    (job,) = rig.network.jobs
+    assert set(job.roster.configs) == set(ONE.workers)
+    assert all(config.role == "worker" and config.both_roles for config in job.roster.configs.values())
+    known = job.roster.state.known
+    assert all(known[node].role == "worker" and known[node].serves for node in ONE.workers)
+    assert job.roster.state.suffices(ONE.workers[1:]) and not job.roster.state.suffices(ONE.workers[2:])
 
 
 def test_job_that_does_not_fit_names_the_resource_and_installs_nothing(rig):

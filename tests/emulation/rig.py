@@ -48,7 +48,10 @@ def paper_testbed(rate: float) -> Topology:
 
 
 class Rig:
-    """A context manager with a running, routed network and the plan's rules installed; no agent has joined yet."""
+    """A context manager with a running, routed network and the plan's rules installed; no agent has joined yet.
+
+    roots: number of parameter servers; None: every worker is one.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class Rig:
         topology: Topology,
         strategy: str = "atp",
         workers: int = 6,
-        roots: int = 2,
+        roots: int | None = 2,
         *,
         answers_failures: bool = False,
         at_least: int | None = None,
@@ -94,7 +97,8 @@ class Rig:
 
     def start_roots(self) -> None:
         for node in self.job.parameter_servers:
-            self.start_root(node)
+            if node not in self.job.both_roles:
+                self.start_root(node)
 
     def start_root(self, node: str) -> None:
         arguments = {"controller": self.service.address}

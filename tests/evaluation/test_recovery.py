@@ -83,6 +83,15 @@ def test_the_command_reports_its_findings(capsys: pytest.CaptureFixture[str]) ->
         parse(["--kinds", "earthquake"])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_hosts_that_are_workers_and_parameter_servers_are_back_within_two_seconds(kind: str) -> None:
+    """What a host sends as a worker and what it sends as a parameter server never fill its link together."""
+    words = ["--k", "4", "--workers", "8", "--ps", "workers", "--bandwidth", "20"]
+    topology, plan = network_of(parse(words))
+    assert plan.job.both_roles == set(plan.job.workers) and len(plan.trees) > 8
+    check(played(topology, plan, kind, values=256))
+
+
 @pytest.mark.namespaces
 @pytest.mark.timeout(300)
 def test_a_fat_tree_of_namespaces_is_back_within_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:

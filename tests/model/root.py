@@ -86,9 +86,9 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
             return slot, None
         slot = RootSlot(packet.sequence)
     if bits & slot.bitmap:
-        if slot.bitmap & ~bits or bits == slot.bitmap:
+        if bits.bit_count() <= slot.bitmap.bit_count():
             return slot, None
-        slot = RootSlot(packet.sequence)  # A sum that contains all of it and more takes its place.
+        slot = RootSlot(packet.sequence)  # A sum of more workers takes its place; who is not in it sends again.
     values = packet.values if slot.values is None else merger(packet.maximum)(slot.values, packet.values)
     slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single, packet.maximum)
     sender = bits if packet.single else 0

@@ -24,10 +24,17 @@
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart in the long run */
 #define SPARSE 8                       /* ... when fewer than this came at a time, */
 #define QUICK 16                       /* ... but so many may come at once: what comes now and then is taken at once */
-#define MOST_THREADS INART_MOST_LANES
+#define MOST_THREADS INART_PORTS_PER_JOB
 #define ROUNDS 8                       /* of receiving, before it is time to send */
 
 /* ---- shared with worker_agent/io_options.py (ctypes), which compares the sizes ---- */
+/* The link of a host on which a worker and a parameter server run: what both send over it counts here, so that together they never
+ * send more than it carries. Each packet takes its time of the link, one after the other, as if it were sent at once. New results
+ * always go, as the plan has room for them; contributions, and whatever is sent once more, wait until the link has come to them. */
+struct inart_uplink {
+    _Atomic uint64_t free_at; /* CLOCK_MONOTONIC: when all that was sent so far is on the wire */
+    double ns_a_byte;
+};
 struct inart_io_config {
     char interface[IFNAMSIZ];
     uint32_t address;       /* of the data interface, host order; 0: its first */
@@ -35,6 +42,7 @@ struct inart_io_config {
     int32_t backend;        /* INART_UDP, INART_RAW */
     uint32_t threads;
     int32_t core[MOST_THREADS]; /* of each thread; -1: any */
+    struct inart_uplink *uplink; /* outlives the engine; NULL: it shares the link with no other */
 };
 struct inart_io_stats {
     uint64_t messages_sent, messages_received, foreign, receive_buffer, segments;
@@ -63,6 +71,7 @@ struct engine_thread {
     bool started, closing;
     bool look; /* whether the lanes' interface is still the same must be looked at */
     int core;
+    struct inart_uplink *uplink; /* NULL: shared with nobody */
     const char *name;
     struct engine_sleep (*work)(struct engine_thread *); /* one round; says how long nothing will happen by itself */
     struct io *io, *retired;                             /* retired: to be closed, once the thread no longer looks */
@@ -78,6 +87,32 @@ struct engine_thread {
     size_t error_size;
     pthread_cond_t answered;
 };
+
+/* ---- the link that a worker and a parameter server on one host share ---- */
+
+#define UPLINK_AHEAD (INART_NS / 250) /* of the link's time that may be taken in advance, */
+#define UPLINK_PACKETS 4              /* ... and packets at least: a link's own queue holds more */
+
+/* Packets of so many bytes in all are sent over it. */
+static inline void uplink_take(struct inart_uplink *u, uint32_t bytes, uint64_t now)
+{
+    if (!u)
+        return;
+    uint64_t before = atomic_load(&u->free_at), after;
+    do
+        after = (before > now ? before : now) + (uint64_t)(u->ns_a_byte * bytes);
+    while (!atomic_compare_exchange_weak(&u->free_at, &before, after));
+}
+
+/* When a packet of so many bytes may go that can wait. `now` or earlier: at once. */
+static inline uint64_t uplink_due(const struct inart_uplink *u, uint32_t bytes, uint64_t now)
+{
+    if (!u)
+        return now;
+    uint64_t packets = (uint64_t)(UPLINK_PACKETS * u->ns_a_byte * bytes), ahead = packets > UPLINK_AHEAD ? packets : UPLINK_AHEAD;
+    uint64_t free_at = atomic_load(&u->free_at);
+    return free_at > now + ahead ? free_at - ahead : now;
+}
 
 /* ---- the lock ---- */
 
@@ -347,15 +382,17 @@ static inline void engine_use(struct engine_thread *t)
     t->look = true; /* it may have changed since then */
 }
 
-/* What is to be opened for the trees of one thread: its lanes are their ports. -1: more than INART_MOST_LANES. */
-static inline int spec_add(struct io_spec *spec, uint32_t port, uint32_t *lane)
+/* What is to be opened for the trees of one thread: its lanes are their ports, and where these lead (enum io_reach). -1: more than
+ * INART_MOST_LANES. */
+static inline int spec_add(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lane)
 {
     for (*lane = 0; *lane < spec->lanes; ++*lane)
-        if (spec->port[*lane] == port)
+        if (spec->port[*lane] == port && spec->reach[*lane] == reach)
             return 0;
     if (spec->lanes == INART_MOST_LANES)
         return -1;
-    spec->port[spec->lanes++] = (uint16_t)port;
+    spec->port[spec->lanes] = (uint16_t)port;
+    spec->reach[spec->lanes++] = (uint8_t)reach;
     return 0;
 }
 

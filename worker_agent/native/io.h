@@ -30,7 +30,7 @@
 #include "packet.h"
 
 #define INART_NS 1000000000ull
-#define INART_MOST_LANES INART_PORTS_PER_JOB
+#define INART_MOST_LANES (2 * INART_PORTS_PER_JOB) /* a port may be two: with what comes over the link, and with what stays here */
 #define INART_SEGMENTS 120  /* packets in a super-frame at most: kernels take 128, */
 #define INART_SEGMENTS_OLD 60 /* older ones 64 */
 #define INART_MESSAGE 65536 /* bytes of the longest message */
@@ -47,6 +47,11 @@
 
 enum { INART_UDP, INART_RAW, INART_BACKENDS };
 
+/* Where a lane leads. A host may be worker and parameter server at once: what one sends to the other stays on the host. LINK: over
+ * the interface. HERE: to engines on this host only (a worker's packets to its own parameter server). BOTH: over the interface, and
+ * to this host (what a parameter server with a worker beside it sends). */
+enum io_reach { INART_LINK, INART_HERE, INART_BOTH };
+
 /* What to open. */
 struct io_spec {
     char interface[IFNAMSIZ];
@@ -55,6 +60,7 @@ struct io_spec {
     uint32_t receive_bytes; /* wanted of the kernel's receive buffer; 0: as much as there is */
     uint32_t lanes;
     uint16_t port[INART_MOST_LANES];
+    uint8_t reach[INART_MOST_LANES];
     int32_t backend;
 };
 
@@ -86,6 +92,7 @@ struct io {
     uint64_t segments_doubt; /* until when fewer leave at a time than that, because the kernel has refused more */
     unsigned sources;  /* descriptors with packets to receive */
     int source[INART_MOST_LANES];
+    int here; /* sends to engines on this host; -1: nobody needs it */
     int any; /* readable when a source is: the only one, or an epoll of all */
     uint32_t ready; /* bitmap of the sources that may have some */
     unsigned wanted; /* messages to receive at once */
@@ -338,6 +345,8 @@ static inline int io_open_sockets(struct io *io, char *error, size_t size)
             owned_add(&io->owned, io->source[i]);
         if (io->sources > 1)
             owned_add(&io->owned, io->any);
+        if (io->here >= 0)
+            owned_add(&io->owned, io->here);
     }
     owned_unlock();
     return result;
@@ -364,6 +373,7 @@ static inline struct io *io_open(const struct io_spec *spec, char *error, size_t
         return NULL;
     }
     io->spec = *spec;
+    io->here = -1;
     io->packet_bytes = INART_PAYLOAD_BYTES(spec->values);
     io->frame_bytes = INART_FRAME_BYTES(spec->values);
     io->segments = io_segments(spec->values);

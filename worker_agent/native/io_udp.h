@@ -23,16 +23,46 @@
 
 struct udp_state {
     struct sockaddr_in group[INART_MOST_LANES];
+    unsigned way; /* the source that sends over the interface for all lanes */
 };
 
-static inline int udp_socket(struct io *io, uint16_t port, char *error, size_t size)
+#define UDP_LOOPBACK "lo"
+
+static inline int udp_join(int fd, unsigned interface, const char *name, char *error, size_t size)
+{
+    struct ip_mreqn member = {.imr_multiaddr.s_addr = htonl(INART_GROUP), .imr_ifindex = (int)interface};
+    if (!setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member))
+        return 0;
+    snprintf(error, size, "cannot join " INART_GROUP_TEXT " on %s: %s", name, strerror(errno));
+    return -1;
+}
+
+/* What stays on this host goes out by another socket, with the address that it would have on the link. */
+static inline int udp_here(struct io *io, char *error, size_t size)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), segment = (int)io->packet_bytes, buffer = 4 << 20;
+    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)if_nametoindex(UDP_LOOPBACK)};
+    if (fd < 0 || !io->spec.address || !source.imr_ifindex || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
+        snprintf(error, size, "cannot send to this host itself over %s: %s", UDP_LOOPBACK,
+                 io->spec.address ? strerror(errno) : "the address of its data interface is not known");
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+    if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment))
+        io->segments = 1;
+    return fd;
+}
+
+static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, char *error, size_t size)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0, ttl = INART_TTL;
     if (fd < 0) {
         snprintf(error, size, "cannot open a UDP socket: %s", strerror(errno));
         return -1;
     }
-    struct ip_mreqn member = {.imr_multiaddr.s_addr = htonl(INART_GROUP), .imr_ifindex = (int)io->interface};
     struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)io->interface};
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INART_GROUP)};
     int discover = IP_PMTUDISC_DO; /* never fragmented */
@@ -50,14 +80,19 @@ static inline int udp_socket(struct io *io, uint16_t port, char *error, size_t s
         return -1;
     }
     setsockopt(fd, SOL_UDP, UDP_GRO, &one, sizeof one);
+    /* Where one socket alone has joined on the interface that a packet comes from, Linux (since 6.5) gives the packet to any of the
+     * port's sockets that share SO_REUSEPORT, by a hash of its sender, also to one that has not joined there. So what hears this host
+     * only is bound to it, which sets it apart; where that is not allowed (before 5.7) it joins on the interface, too, and drops
+     * what is the other's. */
+    bool apart = reach == INART_HERE && !setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, UDP_LOOPBACK, sizeof UDP_LOOPBACK);
     if (bind(fd, (struct sockaddr *)&address, sizeof address)) {
         snprintf(error, size, "cannot bind UDP port %u of " INART_GROUP_TEXT ": %s%s", port, strerror(errno),
                  errno == EADDRINUSE ? " (a program of another user has it: all agents of a host run as one user)" : "");
         close(fd);
         return -1;
     }
-    if (setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member)) {
-        snprintf(error, size, "cannot join " INART_GROUP_TEXT " on %s: %s", io->spec.interface, strerror(errno));
+    if ((!apart && udp_join(fd, io->interface, io->spec.interface, error, size))
+        || (reach != INART_LINK && udp_join(fd, if_nametoindex(UDP_LOOPBACK), UDP_LOOPBACK, error, size))) {
         close(fd);
         return -1;
     }
@@ -66,6 +101,9 @@ static inline int udp_socket(struct io *io, uint16_t port, char *error, size_t s
 
 static void udp_close(struct io *io)
 {
+    if (io->here >= 0)
+        close(io->here);
+    io->here = -1;
     for (unsigned i = 0; i < io->sources; i++)
         close(io->source[i]);
     io->sources = 0;
@@ -80,18 +118,21 @@ static int udp_open(struct io *io, char *error, size_t size)
         return -1;
     }
     for (unsigned lane = 0; lane < io->spec.lanes; lane++) {
-        int fd = udp_socket(io, io->spec.port[lane], error, size);
+        int fd = udp_socket(io, io->spec.port[lane], io->spec.reach[lane], error, size);
         if (fd < 0)
             goto fail;
         io->source[io->sources++] = fd;
         if (io_check_mtu(&io->spec, fd, error, size))
             goto fail;
+        if (io->spec.reach[lane] != INART_LINK && io->here < 0 && (io->here = udp_here(io, error, size)) < 0)
+            goto fail;
         s->group[lane] = (struct sockaddr_in){
             .sin_family = AF_INET, .sin_port = htons(io->spec.port[lane]), .sin_addr.s_addr = htonl(INART_GROUP)};
     }
     int segment = (int)io->packet_bytes;
-    /* The first socket sends for all lanes. */
-    if (!io->sources || setsockopt(io->source[0], SOL_UDP, UDP_SEGMENT, &segment, sizeof segment))
+    for (s->way = 0; s->way + 1 < io->sources && io->spec.reach[s->way] == INART_HERE; s->way++) {
+    }
+    if (!io->sources || setsockopt(io->source[s->way], SOL_UDP, UDP_SEGMENT, &segment, sizeof segment))
         io->segments = 1;
     return 0;
 fail:
@@ -129,8 +170,11 @@ static int udp_send(struct io *io)
 {
     struct udp_state *s = io->state;
     unsigned count = 0;
+    enum io_reach reach = io->spec.reach[io->out[io->out_head].lane]; /* one call is for one of the ways */
     for (unsigned i = io->out_head; i < io->out_count && count < INART_SEGMENTS; i++) {
         struct io_out *out = &io->out[i];
+        if (io->spec.reach[out->lane] != reach)
+            break;
         for (unsigned at = out->sent; at < out->packets && count < INART_SEGMENTS; count++) {
             unsigned packets = io_message(io, out, at);
             io->out_iov[count] = (struct iovec){out->data + at * io->packet_bytes, packets * io->packet_bytes};
@@ -139,9 +183,11 @@ static int udp_send(struct io *io)
             at += packets;
         }
     }
-    int n = sendmmsg(io->source[0], io->sending, count, MSG_DONTWAIT);
+    int n = sendmmsg(reach == INART_HERE ? io->here : io->source[s->way], io->sending, count, MSG_DONTWAIT);
     if (n < 0)
         return errno;
+    if (reach == INART_BOTH && n) /* what does not get through is lost, as on a link */
+        sendmmsg(io->here, io->sending, (unsigned)n, MSG_DONTWAIT);
     io->counters.messages_sent += (unsigned)n;
     for (int i = 0; i < n; i++) {
         struct io_out *out = &io->out[io->out_head];

@@ -7,14 +7,18 @@
 #define INART_OWNED_H
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "protocol.h"
 
+/* Two sockets a port, for what comes over the link and what stays on the host; what sends the latter, and what watches them all. */
+#define OWNED_MOST (2 * INART_PORTS_PER_JOB + 2)
+
 struct owned { /* zeros: none */
     struct owned *next, **at; /* in the list of all; at: the link that points here */
     unsigned count;
-    int descriptor[INART_PORTS_PER_JOB + 1]; /* a socket a port, and what watches them */
+    int descriptor[OWNED_MOST];
 };
 
 static struct owned *owned_all;
@@ -45,6 +49,8 @@ static inline void owned_add(struct owned *o, int descriptor)
             o->next->at = &o->next;
         owned_all = o;
     }
+    if (o->count == OWNED_MOST)
+        abort(); /* an engine has more descriptors than this file knows of: never past the end */
     o->descriptor[o->count++] = descriptor;
 }
 

@@ -117,7 +117,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
             continue;
         struct tree *t = &s->trees[s->tree_count];
         tree_setup(t, from, total_mbps, config->workers, config->values, inart_now());
-        if (spec_add(&s->spec, from->port, &t->lane)) {
+        if (spec_add(&s->spec, from->port, from->here ? INART_HERE : INART_LINK, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
         }
@@ -259,6 +259,7 @@ struct inart_worker *inart_worker_create(const struct inart_io_config *io, const
         x->worker = w;
         /* Of each worker others, whatever the time is: they decide who of all says something. */
         x->random = (((uint32_t)inart_now() ^ (config->index * MOST_THREADS + i + 1) * 2654435761u) * 2246822519u) | 1;
+        x->engine.uplink = io->uplink;
         result = engine_start(&x->engine, "inart-worker", io->core[i], work);
         if (result)
             snprintf(error, size, "cannot start the engine's thread: %s", strerror(result));

@@ -272,6 +272,18 @@ static void write_request(const struct io_thread *x, struct tree *t, uint64_t se
     wire[0] = __builtin_bswap32((uint32_t)count);
 }
 
+/* The link that the tree's packets take together with a parameter server's on this host; NULL: they share it with none, or stay here. */
+static struct inart_uplink *uplink_of(const struct io_thread *x, const struct tree *t)
+{
+    return t->config.here ? NULL : x->engine.uplink;
+}
+
+/* When the link has come to the tree's next packet. `now` or earlier: it has. */
+static uint64_t link_due(const struct io_thread *x, const struct tree *t, uint64_t now)
+{
+    return uplink_due(uplink_of(x, t), x->engine.io->frame_bytes, now);
+}
+
 /* Builds the packet of one chunk; there is room. */
 static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, enum sending how, uint64_t now)
 {
@@ -324,6 +336,7 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
     if (sends) {
         x->stats.packets_sent++;
         x->stats.bytes_sent += x->engine.io->frame_bytes;
+        uplink_take(uplink_of(x, t), x->engine.io->frame_bytes, now);
     }
 }
 

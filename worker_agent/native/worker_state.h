@@ -61,6 +61,7 @@ enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STAT
 /* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
+    uint32_t here;    /* the parameter server is on this host */
     double rate_mbps; /* 0: not paced */
     double gather_speed; /* times that rate, for chunks of an all-gather */
     uint32_t others;     /* labels that more results come with */

@@ -108,7 +108,7 @@ static int receive_all(struct io_thread *x, uint64_t now)
                 }
             }
         }
-    io->ready &= (1u << io->sources) - 1;
+    io->ready &= (uint32_t)((1ull << io->sources) - 1);
     return received;
 }
 
@@ -136,7 +136,8 @@ static struct engine_sleep work(struct engine_thread *engine)
             continue;
         send_late(x, t, now);
         if (burst_due(t, now) <= now || has_again(t, now)) /* what the root waits for does not wait for more to go with it */
-            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && (send_again(x, t, now) || send_next(x, t, now))) {
+            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && link_due(x, t, now) <= now
+                   && (send_again(x, t, now) || send_next(x, t, now))) {
             }
         /* Only lateness may be caught up with. */
         if (t->tokens > t->tokens_wake && has_nothing(t))
@@ -163,7 +164,9 @@ static struct engine_sleep work(struct engine_thread *engine)
         if (t->repeat < t->repeat_end && t->repeat_at > now && t->repeat_at < sleep.until)
             sleep.until = t->repeat_at;
         if (due || again || has_next(t)) {
+            uint64_t link = link_due(x, t, now);
             until = again ? token_due(t, now) : burst_due(t, now);
+            until = link > until ? link : until;
             if (until <= now) /* only for want of room */
                 sleep.until = io->retry ? io->retry : now;
             else {

@@ -22,7 +22,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol
 
-from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.topology import Topology, TopologyError
 from p4src.protocol import MAX_WORKERS, PROTOCOL
@@ -271,17 +270,8 @@ def _check_within(plan: Plan, limits: Held, needs: Needs) -> None:
                 raise DoesNotFit(v, RESOURCES[name], needed[v], available)
 
 
-def no_agent_for(job: Job) -> str:
-    """Why no plan for the job can run, "" where one may: what agents cannot do yet."""
-    for host in sorted(job.both_roles):
-        return f"{host} is worker and parameter server at once: that can be planned and compared, and not deployed yet"
-    return ""
-
-
 def undeployable(plan: Plan, topology: Topology) -> str:
     """Why no target can run the plan, "" where one may: what agents cannot do yet."""
-    if why := no_agent_for(plan.job):
-        return why
     for point in (point for tree in plan.trees for point in tree.points):
         if topology.kind(point) != "switch":
             return f"{point} is a host that adds for others: that can be planned and compared, and not deployed yet"

@@ -36,6 +36,7 @@ from controlplane.service.core.state import (
     Stage,
     Starting,
     State,
+    known_with,
     names,
 )
 from controlplane.service.core.step import Step, standby_words
@@ -50,7 +51,7 @@ def begin(
     least_workers: int | None = None,
 ) -> State:
     """The state of a job whose plan has these places, before any agent has joined. Other arguments: as of `State`."""
-    all_known = {**(known or {}), **{place.node: Known(place.role, place.address) for place in places}}
+    all_known = known_with(known or {}, places)
     return State(version, grace, least_workers, all_known, {place.node: place.digest for place in places})
 
 

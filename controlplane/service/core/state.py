@@ -75,19 +75,35 @@ GONE = frozenset({NodeState.LOST, NodeState.RETURNED})
 
 @dataclass(frozen=True)
 class Known:
-    """A node that may join: as what ("worker" or "parameter_server"), and its address."""
+    """A node that may join: as what ("worker" or "parameter_server"), and its address. serves: a worker's host is a
+    parameter server, too, with one agent for both."""
 
     role: str
     address: str
+    serves: bool = False
 
 
 class Place(NamedTuple):
-    """A node's place in a plan. digest: of the configuration that its agent gets, without epoch and key."""
+    """A node's place in a plan. digest: of the configuration that its agent gets, without epoch and key. serves: as of
+    `Known`, in this plan."""
 
     node: str
     role: str
     address: str
     digest: str
+    serves: bool = False
+
+
+def known_with(known: Mapping[str, Known], places: Iterable[Place]) -> dict[str, Known]:
+    """The nodes that may join when these places are needed, too. A host that was a parameter server may be one again,
+    whatever the plan of now makes of it."""
+    more = {
+        place.node: Known(
+            place.role, place.address, place.serves or (place.node in known and known[place.node].serves)
+        )
+        for place in places
+    }
+    return {**known, **more}
 
 
 @dataclass(frozen=True)
@@ -243,9 +259,10 @@ class State:
 
     def suffices(self, nodes: Iterable[str]) -> bool:
         """Whether the job may go on with these nodes only."""
-        roles = [self.known[node].role for node in nodes]
-        least = self.least_workers
-        return least is not None and roles.count("worker") >= least and "parameter_server" in roles
+        known = [self.known[node] for node in nodes]
+        workers = sum(one.role == "worker" for one in known)
+        serves = any(one.serves or one.role == "parameter_server" for one in known)
+        return self.least_workers is not None and workers >= self.least_workers and serves
 
     def goes_on_without(self, node: str) -> bool:
         """Whether the job, which runs, may go on when this node is lost, too. Where a worker is done and has left it

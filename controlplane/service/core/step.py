@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.service.core.actions import Abort, Action, ChangeFailed, Say, Tell, Waiting, Withdraw, Word
-from controlplane.service.core.state import MEMBER, RESERVE, Known, Node, NodeState, Place, Stage, State
+from controlplane.service.core.state import MEMBER, RESERVE, Node, NodeState, Place, Stage, State, known_with
 
 
 class Step:
@@ -71,8 +71,7 @@ class Step:
         """Another plan. Agents that it does not need stand by (drain: after what they have under way), and those that
         stand by and that it needs are members."""
         places = tuple(places)
-        known = {place.node: Known(place.role, place.address) for place in places}
-        self.change(known={**self.state.known, **known}, plan={place.node: place.digest for place in places})
+        self.change(known=known_with(self.state.known, places), plan={place.node: place.digest for place in places})
         for node in self.state.having(MEMBER):
             if node not in self.state.plan and drain:
                 self.put(node, state=NodeState.DRAINING)

@@ -14,7 +14,8 @@ struct carried {
 struct virtual_world {
     uint64_t now; /* ns */
     void *host;   /* on which the engine is that is called */
-    void (*send)(void *host, uint16_t port, const uint8_t *payload, uint32_t bytes);
+    /* link: over the host's link; here: to the other engine on the host. */
+    void (*send)(void *host, uint16_t port, const uint8_t *payload, uint32_t bytes, int link, int here);
     struct carried *(*take)(void *host, uint16_t port); /* the next that has come; valid until the host's next round */
 };
 

@@ -13,6 +13,9 @@
 #include "carried.h"
 
 #define NEVER UINT64_MAX
+#define NOBODY UINT32_MAX
+#define HERE_PORT 1        /* of a host: what comes from the other engine on it; 0 is its link */
+#define HERE_NS 20000      /* that it takes from one engine of a host to the other */
 #define PORTS 16          /* of a job */
 #define INBOX 16384       /* packets that wait in a host for its engine at most */
 #define HEADER_BYTES 42   /* before the payload on the wire */
@@ -66,7 +69,9 @@ struct node {
     /* a host */
     void *engine;
     struct virtual_sleep (*step)(void *);
-    uint32_t address, waiting;
+    uint32_t address, waiting, beside; /* beside: the node of the other engine on this host */
+    bool borrowed;                     /* its link is that one's */
+    bool listens[PORTS];
     struct queue inbox[PORTS];
     uint64_t wake_at, woken, spacing, stopped_until, rounds, overrun;
 };
@@ -186,12 +191,12 @@ static void hear(struct network *n, uint32_t node)
         schedule(n, node, host->woken + host->spacing);
 }
 
-static void arrive_at_host(struct network *n, uint32_t node, struct carried *c)
+static void arrive_at_engine(struct network *n, uint32_t node, struct carried *c)
 {
     struct node *host = &n->nodes[node];
     struct queue *q = &host->inbox[c->port % PORTS];
-    if (q->count == INBOX) {
-        host->overrun++;
+    if (q->count == INBOX || !host->listens[c->port % PORTS]) {
+        host->overrun += host->listens[c->port % PORTS];
         release(c);
         return;
     }
@@ -208,11 +213,23 @@ static void arrive_at_host(struct network *n, uint32_t node, struct carried *c)
     hear(n, node);
 }
 
+/* What comes over the link is for all engines of the host that listen to its port. */
+static void arrive_at_host(struct network *n, uint32_t node, uint32_t port, struct carried *c)
+{
+    uint32_t beside = n->nodes[node].beside;
+    if (port != HERE_PORT && beside != NOBODY) {
+        c->holders++;
+        arrive_at_engine(n, beside, c);
+    }
+    arrive_at_engine(n, node, c);
+}
+
 static struct carried *host_take(void *of, uint16_t port)
 {
     struct network *n = ((void **)of)[0];
     struct node *host = &n->nodes[(uintptr_t)((void **)of)[1]];
     struct queue *q = &host->inbox[port % PORTS];
+    host->listens[port % PORTS] = true;
     if (!q->count)
         return NULL;
     struct carried *c = q->packets[q->first];
@@ -225,14 +242,22 @@ static struct carried *host_take(void *of, uint16_t port)
     return c;
 }
 
-static void host_send(void *of, uint16_t port, const uint8_t *payload, uint32_t bytes)
+static struct carried *packet_of(const struct node *host, uint16_t port, const uint8_t *payload, uint32_t bytes)
 {
-    struct network *n = ((void **)of)[0];
-    struct node *host = &n->nodes[(uintptr_t)((void **)of)[1]];
     struct carried *c = grown(NULL, 1, sizeof *c + bytes);
     *c = (struct carried){.holders = 1, .bytes = bytes, .source = host->address, .port = port};
     memcpy(c->payload, payload, bytes);
-    transmit(n, host, 0, c);
+    return c;
+}
+
+static void host_send(void *of, uint16_t port, const uint8_t *payload, uint32_t bytes, int link, int here)
+{
+    struct network *n = ((void **)of)[0];
+    struct node *host = &n->nodes[(uintptr_t)((void **)of)[1]];
+    if (here && host->beside != NOBODY)
+        event_add(n, n->world.now + HERE_NS, host->beside, HERE_PORT, packet_of(host, port, payload, bytes));
+    if (link)
+        transmit(n, host, 0, packet_of(host, port, payload, bytes));
 }
 
 static void host_round(struct network *n, uint32_t node)
@@ -355,7 +380,7 @@ uint32_t network_node(struct network *n, uint32_t ports, uint32_t slots, uint32_
     if (n->node_count == n->node_room)
         n->nodes = grown(n->nodes, n->node_room = 2 * n->node_room + 16, sizeof *n->nodes);
     struct node *node = &n->nodes[n->node_count];
-    *node = (struct node){.ports = ports, .slot_count = slots, .address = address, .wake_at = NEVER, .spacing = NEVER};
+    *node = (struct node){.ports = ports, .slot_count = slots, .address = address, .beside = NOBODY, .wake_at = NEVER, .spacing = NEVER};
     node->links = calloc(ports, sizeof *node->links);
     node->slots = calloc(slots + 1, sizeof *node->slots);
     node->values = malloc(((uint64_t)slots * n->words + 1) * sizeof *node->values); /* touched as they are used */
@@ -372,6 +397,16 @@ void network_link(struct network *n, uint32_t from, uint32_t port, uint32_t to, 
         .to = to, .to_port = to_port, .ns_a_byte = ns, .delay = (uint64_t)(delay_ms * 1e6),
         .limit = (uint64_t)(ns * queue * (HEADER_BYTES + 24 + 4.0 * n->words)),
     };
+}
+
+/* Two engines run on one host: `node` has the link and all that comes over it, `beside` what comes over it, too, and sends over it. */
+void network_beside(struct network *n, uint32_t node, uint32_t beside)
+{
+    free(n->nodes[beside].links);
+    n->nodes[beside].links = n->nodes[node].links;
+    n->nodes[beside].borrowed = true;
+    n->nodes[beside].beside = node;
+    n->nodes[node].beside = beside;
 }
 
 void network_entry(struct network *n, uint32_t node, uint32_t port, uint32_t label, uint8_t action, uint32_t out, uint32_t slot_base, uint32_t slot_mask,
@@ -444,7 +479,7 @@ uint64_t network_run(struct network *n, uint64_t until)
         if (e.packet && node->slot_count)
             arrive_at_switch(n, node, e.port, e.packet);
         else if (e.packet)
-            arrive_at_host(n, e.node, e.packet);
+            arrive_at_host(n, e.node, e.port, e.packet);
         else if (e.time == node->wake_at)
             host_round(n, e.node);
     }
@@ -482,7 +517,8 @@ void network_free(struct network *n)
         }
         for (uint32_t j = 0; j < node->group_count; j++)
             free(node->groups[j].ports);
-        free(node->links);
+        if (!node->borrowed)
+            free(node->links);
         free(node->slots);
         free(node->values);
         free(node->entries);

@@ -90,8 +90,10 @@ static int virtual_receive(struct io *io, unsigned source)
 static int virtual_send(struct io *io)
 {
     struct io_out *out = &io->out[io->out_head];
+    enum io_reach reach = io->spec.reach[out->lane];
     for (; out->sent < out->packets; out->sent++)
-        world->send(io->state, io->spec.port[out->lane], out->data + out->sent * io->packet_bytes, (uint32_t)io->packet_bytes);
+        world->send(io->state, io->spec.port[out->lane], out->data + out->sent * io->packet_bytes, (uint32_t)io->packet_bytes,
+                    reach != INART_HERE, reach != INART_LINK);
     io->counters.messages_sent++;
     io->out_head++;
     return 0;

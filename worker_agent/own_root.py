@@ -1,0 +1,106 @@
+"""The parameter server of a host that is worker and parameter server at once: it runs in the worker's agent.
+
+The controller knows one agent a node, so a host of both roles has one: it joins as a worker, and its configuration has
+the trees that it is the root of beside those that it sends into. What it sends to itself stays on the host
+(native/io.h, `enum io_reach`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from controlplane.common.agentconfig import REFUSED, SUSPECT, AgentConfig, RepairedTree
+from controlplane.common.rpc import inart_pb2 as pb
+from worker_agent.errors import AgentError
+
+LINGER_SECONDS, LINGER_MOST_SECONDS = 1.0, 5.0
+"""The root answers others after its worker has left in good order, as their last results may have been lost: until
+nothing has come for so long, at most so long (a controller gives others as much)."""
+KEPT = ("ingress_bytes",)
+"""Of the root's statistics, what is reported beside the worker's."""
+
+
+class OwnRoot:
+    """Does what ps_server/versions.py does where the configuration is of both roles, and nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._versions: Any = None
+
+    def configure(self, config: AgentConfig, interface: str) -> None:
+        """Raises AgentError, ValueError, OSError."""
+        if config.both_roles:
+            self._made().configure(config, interface)
+        else:
+            self.end()
+
+    def prepare(self, config: AgentConfig, interface: str, anew: bool) -> None:
+        """Raises AgentError, ValueError, OSError."""
+        if config.both_roles:
+            self._made().prepare(config, interface, anew)
+
+    def switch_over(self) -> None:
+        """See `Versions`; so all others."""
+        if self._versions is not None:
+            self._versions.switch_over()
+
+    def withdraw(self) -> None:
+        if self._versions is not None:
+            self._versions.withdraw()
+
+    def retire(self) -> None:
+        if self._versions is not None:
+            self._versions.retire()
+
+    def repaired(self, trees: Sequence[RepairedTree]) -> None:
+        if self._versions is not None:
+            self._versions.repaired(trees)
+
+    def linger(self) -> None:
+        """Before its end in good order."""
+        end, before = time.monotonic() + LINGER_MOST_SECONDS, -1
+        while self._versions is not None and time.monotonic() < end:
+            try:
+                come = self._versions.server.stats().packets_received
+            except AgentError:
+                return
+            if come == before:
+                return
+            before = come
+            time.sleep(LINGER_SECONDS)
+
+    def end(self) -> None:
+        versions, self._versions = self._versions, None
+        if versions is not None:
+            versions.end()
+
+    def add_to(self, numbers: dict[str, float], trees: Sequence[pb.TreeReport]) -> None:
+        """The root's report put into the worker's: whom it waits for, and what it refused."""
+        if self._versions is None:
+            return
+        try:
+            own: Mapping[str, float]
+            own, reports = self._versions.statistics()
+        except AgentError:
+            return  # it is just being changed
+        for name, value in own.items():
+            if name in KEPT or name.startswith(SUSPECT) or name.startswith(f"{REFUSED} of "):
+                numbers[name] = value
+        if REFUSED in own:
+            numbers[REFUSED] = numbers.get(REFUSED, 0.0) + own[REFUSED]
+        known = {report.tree: report for report in reports}
+        for report in trees:
+            if report.tree in known:
+                report.missing.extend(known[report.tree].missing)
+                report.waiting_seconds = known[report.tree].waiting_seconds
+
+    def _made(self) -> Any:
+        if self._versions is None:
+            try:
+                # By name: ps_server stands on this package, and most workers never need it.
+                self._versions = import_module("ps_server.versions").Versions()
+            except ImportError as error:
+                raise AgentError(f"this host is a parameter server, too, and has no ps_server: {error}") from None
+        return self._versions
