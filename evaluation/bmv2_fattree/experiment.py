@@ -98,9 +98,11 @@ def plan_all(settings: Settings, topology: Topology, job: Job, say: Progress) ->
 def describe(settings: Settings, topology: Topology) -> str:
     rate = settings.bandwidth * settings.scale
     width = f"{rate * 0.5:g} to {rate * 1.5:g}" if settings.heterogeneous else f"{rate:g}"
+    apart = f"{settings.parameter_servers} parameter servers"
+    servers = "a parameter server on each" if settings.parameter_servers is None else apart
     return (
-        f"fat-tree k={settings.k} of {len(topology.switches)} switches, {settings.workers} workers and "
-        f"{settings.parameter_servers} parameter servers, links of {width} Mbit/s"
+        f"fat-tree k={settings.k} of {len(topology.switches)} switches, {settings.workers} workers and {servers}, "
+        f"links of {width} Mbit/s"
     )
 
 

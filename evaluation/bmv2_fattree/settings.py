@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import Job, place_job
+from controlplane.planner.job import ON_WORKERS, Job, place_job
 from controlplane.planner.strategies import STRATEGIES, get_strategy
 from controlplane.planner.topology import Topology
 from topologies.scale import fitting, switched_packets
@@ -30,12 +30,13 @@ class Settings:
     """Settings of a run.
 
     bandwidth: Mbit/s of each link before `scale`. ranks: per worker, in training. steps: of training; 0: none. scale:
-    factor on all rates and gradients (at most 1, see `scaled`).
+    factor on all rates and gradients (at most 1, see `scaled`). parameter_servers: their number; None: every worker's
+    host is one.
     """
 
     k: int = 4
     workers: int = 8
-    parameter_servers: int = 2
+    parameter_servers: int | None = 2
     bandwidth: float = USUAL_MBPS
     heterogeneous: bool = False
     seed: int = 0
@@ -98,6 +99,11 @@ class Settings:
         )
 
 
+def servers(text: str) -> int | None:
+    """Return a number of parameter servers; None for "workers": every worker's host is one. Raises ValueError."""
+    return None if text == ON_WORKERS else int(text)
+
+
 def _parser(switch: str) -> argparse.ArgumentParser:
     """Return the parser. switch: the kind of switch if no option names one."""
     parser = argparse.ArgumentParser(
@@ -106,7 +112,9 @@ def _parser(switch: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches (4)")
     parser.add_argument("--workers", type=int, default=8, help="(%(default)s)")
-    parser.add_argument("--ps", type=int, default=2, help="parameter servers (%(default)s)")
+    parser.add_argument(
+        "--ps", type=servers, default=2, help='parameter servers; "workers": one on every worker\'s host (%(default)s)'
+    )
     parser.add_argument("--ranks", type=int, default=1, help="ranks per worker in training, which share its agent (1)")
     parser.add_argument(
         "--bandwidth",
@@ -143,9 +151,10 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     hosts = arguments.k**3 // 4
     if arguments.k < 2 or arguments.k % 2:
         parser.error(f"--k {arguments.k}: must be even and at least 2")
-    if arguments.workers < 1 or arguments.ps < 1 or arguments.workers + arguments.ps > hosts:
+    apart = 0 if arguments.ps is None else arguments.ps
+    if arguments.workers < 1 or (arguments.ps is not None and apart < 1) or arguments.workers + apart > hosts:
         parser.error(
-            f"{arguments.workers} workers and {arguments.ps} parameter servers do not fit the {hosts} hosts of "
+            f"{arguments.workers} workers and {apart} parameter servers do not fit the {hosts} hosts of "
             f"k={arguments.k}: name fewer (WORKERS=, PS=) or a larger K="
         )
     if arguments.cifar100 is not None and not arguments.cifar100.is_dir():

@@ -26,7 +26,7 @@ INGRESS = 1.0
 
 
 def servers(text: str) -> int | None:
-    """A number of parameter servers; None: every worker's host is one. Raises ValueError."""
+    """Return a number of parameter servers; None for "workers": every worker's host is one. Raises ValueError."""
     return None if text == ON_WORKERS else int(text)
 
 

@@ -204,7 +204,7 @@ class VirtualNetwork:
         node = self._nodes[name]
         if name in config.workers:
             lib = _worker_library()
-            made = native_worker.native_config(config, 1, TIMEOUT)
+            made: tuple[Any, Any] = native_worker.native_config(config, 1, TIMEOUT)
             self._workers[name] = self._engine(node, config, lib, lib.inart_worker_create, made)
         if name in config.parameter_servers:
             if config.both_roles:
@@ -212,8 +212,8 @@ class VirtualNetwork:
                 self._lib.network_beside(self._handle, node, beside)
                 self._beside[name] = node = beside
             lib = _root_library()
-            made = server.native_config(config, 1)
-            self._roots[name] = self._engine(node, config, lib, lib.inart_root_create, made)
+            rooted = server.native_config(config, 1)
+            self._roots[name] = self._engine(node, config, lib, lib.inart_root_create, rooted)
 
     def _engine(self, node: int, config: AgentConfig, lib: ctypes.CDLL, create: Any, made: tuple[Any, Any]) -> int:
         error = ctypes.create_string_buffer(_MESSAGE)

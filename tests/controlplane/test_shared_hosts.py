@@ -186,9 +186,9 @@ def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):
 
 def test_place_takes_workers_servers_where_it_may(capsys, tmp_path):
     words = ["place", "--topology", "fattree:k=4,aggregation=20", "--job", "workers=12,ps=3,seed=1", "--json"]
-    assert main(words) == 0
+    assert main([*words, "--apart"]) == 0
     apart = json.loads(capsys.readouterr().out)
-    assert main([*words, "--on-workers", "--output", str(tmp_path / "job.json")]) == 0
+    assert main([*words, "--output", str(tmp_path / "job.json")]) == 0
     beside = json.loads(capsys.readouterr().out)
     assert not set(apart["job"]["parameter_servers"]) & set(apart["job"]["workers"])
     assert beside["rate_mbps"] >= apart["rate_mbps"] * (1 - 1e-6)

@@ -169,5 +169,8 @@ def test_placed_parameter_servers_on_the_command_line(tmp_path, capsys):
     assert get_strategy("inart")(topology, again).rate_mbps == pytest.approx(printed["rate_mbps"])
     crowded = Job("job", topology.servers[1:], topology.servers[:1], 1_000_000)
     file.write_text(json.dumps(crowded.to_json()))
-    assert main(["place", "--topology", thin, "--job", str(file)]) == 0
-    assert "parameter servers  h1\n" in capsys.readouterr().out
+    assert main(["place", "--topology", thin, "--job", str(file), "--apart"]) == 0
+    assert "parameter servers  h1\n" in capsys.readouterr().out, "the only server without a worker"
+    assert main(["place", "--topology", thin, "--job", str(file), "--json"]) == 0
+    beside = json.loads(capsys.readouterr().out)
+    assert beside["rate_mbps"] > beside["rate_before_mbps"], "a worker's server that hangs elsewhere is faster"

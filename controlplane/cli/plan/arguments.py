@@ -45,7 +45,7 @@ ONLY = {
     "losses": ("plan",),
     "survive": ("plan",),
     "keep": ("plan",),
-    "on_workers": ("place",),
+    "apart": ("place",),
     "frozen_split": ("plan", "compare"),
 }
 """The commands that each of these options goes with."""
@@ -135,15 +135,9 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
     group.add_argument(
-        "--on-workers",
+        "--apart",
         action="store_true",
-        help="parameter servers may be on workers' servers (such plans cannot be deployed yet)",
-    )
-
-
-def _add_shown(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
+        help="with place: no parameter server on a worker's server (default: also there, where that is faster)",
     )
     group.add_argument(
         "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"

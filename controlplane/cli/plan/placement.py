@@ -155,6 +155,25 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on
     return Placement(plan.job, plan, least)
 
 
+def _placed(arguments: argparse.Namespace, topology: Topology, job: Job, strategy: Strategy) -> Placement:
+    """Return the faster of two placements: without workers' servers, and with these unless --apart. Raises as `place`
+    where there is none."""
+    found: list[Placement] = []
+    refusal: Exception | None = None
+    for on_workers in (False,) if arguments.apart else (False, True):
+        try:
+            found.append(place(topology, job, strategy, seed=arguments.seed, on_workers=on_workers))
+        except ERRORS as error:  # too few servers have no worker, or the strategy knows no hosts of both roles
+            refusal = refusal or error
+    if not found:
+        assert refusal is not None
+        raise refusal
+    best = found[0]
+    for other in found[1:]:
+        best = other if other.plan.rate_mbps > best.plan.rate_mbps * BETTER else best
+    return best
+
+
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print where the parameter servers go, and the rate before and after."""
     strategy = get_strategy(arguments.strategy)
@@ -164,7 +183,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
             before = strategy(topology, job, seed=arguments.seed).rate_mbps
         except ERRORS:
             before = None
-        found = place(topology, job, strategy, seed=arguments.seed, on_workers=arguments.on_workers)
+        found = _placed(arguments, topology, job, strategy)
     rate, bound = found.plan.rate_mbps, found.bound
     gap = max(0.0, 1 - rate / bound.mbps) if bound.mbps > 0 else 0.0
     content = {
