@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from controlplane.planner.evaluate import evaluate, unit_loads
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.host_collectives import MORE_SERVERS, faster_than
 from controlplane.planner.plan.limits import limited
 from controlplane.planner.plan.repair import unbroken
 from controlplane.planner.plan.replan import replan
@@ -27,6 +28,8 @@ LEAST_AT_FIRST = 0.25
 """Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
+MOST_COMPARED = 64
+"""Workers of a job up to which admission looks whether hosts alone would be faster: it takes a fifth of a second."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,16 @@ class AdmissionControl:
                 f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
                 f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
             )
+        self._say_faster(admission.plan, state)
         return admission
+
+    def _say_faster(self, plan: Plan, state: Topology) -> None:
+        """Log where the hosts alone, with switches that only forward, would be faster than the plan."""
+        for row in faster_than(plan, state, plan.rate_mbps, MOST_COMPARED)[:1]:
+            self._log(
+                f"job {plan.job.name}: {row.strategy}, without switches that add, would be faster: {row.rate_mbps:.4g} "
+                f"instead of {plan.rate_mbps:.4g} Mbit/s; {MORE_SERVERS}"
+            )
 
     def admission(self, plan: Plan, job_id: int | None = None) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""

@@ -13,7 +13,7 @@ from controlplane.cli.plan.pareto import fewest
 from controlplane.cli.plan.report import Planned, planned, print_plan, report
 from controlplane.common.inputs import parse_part
 from controlplane.planner.job import Job
-from controlplane.planner.plan.host_collectives import MOST_WORKERS, NOTABLY, HostRow, faster_rows, host_rows
+from controlplane.planner.plan.host_collectives import faster_than
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import searching, solve, timed
 from controlplane.planner.plan.survive import Hardened, Loss, hardened, lines, losses
@@ -61,21 +61,8 @@ def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[
 
             bound = proven_bound(topology, job)
     found = planned(plan, topology, seconds, limit.cut_short, bound)
-    return replace(found, faster=_faster(found, topology)), hard
-
-
-def _faster(found: Planned, topology: Topology) -> tuple[HostRow, ...]:
-    """Return the collectives among hosts alone that are faster than the plan.
-
-    They are not evaluated where nothing can be faster, where results do not load links (the plan is then of another
-    model, so that rates cannot be compared), and after the time limit.
-    """
-    job, rate = found.plan.job, found.evaluation.rate_mbps
-    if found.cut_short or found.plan.multicasts or not topology.results_on_links or len(job.workers) > MOST_WORKERS:
-        return ()
-    if rate * NOTABLY >= found.any_kind.mbps:
-        return ()
-    return tuple(faster_rows(host_rows(topology, job), rate))
+    faster = () if found.cut_short else faster_than(found.plan, topology, found.evaluation.rate_mbps)
+    return replace(found, faster=faster), hard
 
 
 def _print(

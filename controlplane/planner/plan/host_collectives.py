@@ -29,6 +29,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_ways import HOST_WAYS
+from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.bounds import Bound, cuts
@@ -61,7 +62,16 @@ class HostRow:
         return job.model_bytes * 8 / (self.rate_mbps * 1e6)
 
 
-__all__ = ["HOST_WAYS", "HostRow", "all_reduce_bound", "best_host_trees", "faster_rows", "host_rows", "row_json"]
+__all__ = [
+    "HOST_WAYS",
+    "HostRow",
+    "all_reduce_bound",
+    "best_host_trees",
+    "faster_rows",
+    "faster_than",
+    "host_rows",
+    "row_json",
+]
 
 
 def host_rows(topology: Topology, job: Job) -> list[HostRow]:
@@ -85,6 +95,22 @@ def host_rows(topology: Topology, job: Job) -> list[HostRow]:
 def faster_rows(rows: list[HostRow], rate_mbps: float) -> list[HostRow]:
     """Those that are clearly faster than a plan of this rate, the fastest first."""
     return sorted((row for row in rows if row.rate_mbps > rate_mbps * NOTABLY), key=lambda row: -row.rate_mbps)
+
+
+def faster_than(
+    plan: Plan, topology: Topology, rate_mbps: float, most_workers: int = MOST_WORKERS
+) -> tuple[HostRow, ...]:
+    """Return the collectives among hosts alone that are faster than the plan at this rate, the fastest first.
+
+    They are not evaluated where nothing can be faster, where results do not load links (the plan is then of another
+    model, so that rates cannot be compared), and for jobs of more workers than `most_workers`.
+    """
+    job = plan.job
+    if plan.multicasts or not topology.results_on_links or len(job.workers) > most_workers:
+        return ()
+    if rate_mbps * NOTABLY >= all_reduce_bound(topology, job).mbps:
+        return ()
+    return tuple(faster_rows(host_rows(topology, job), rate_mbps))
 
 
 def _ring(network: Network, job: Job) -> HostRow:
