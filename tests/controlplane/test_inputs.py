@@ -172,10 +172,10 @@ def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, 
 @pytest.mark.parametrize(
     ("command", "own", "others"),
     [
-        ("plan", ("--survive", "--draw", "--output"), ("--plot", "--on-workers", "--strategies")),
+        ("plan", ("--survive", "--draw", "--output"), ("--plot", "--apart", "--strategies")),
         ("compare", ("--strategies", "--prove"), ("--survive", "--draw", "--plot")),
         ("pareto", ("--plot",), ("--draw", "--losses", "--strategies")),
-        ("place", ("--on-workers", "--output"), ("--prove", "--plot", "--keep")),
+        ("place", ("--apart", "--output"), ("--prove", "--plot", "--keep")),
     ],
 )
 def test_help_of_a_command_has_its_own_options(command, own, others, capsys):

@@ -137,7 +137,13 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--apart",
         action="store_true",
-        help="with place: no parameter server on a worker's server (default: also there, where that is faster)",
+        help="no parameter server on a worker's server (default: also there, where that is faster)",
+    )
+
+
+def _add_shown(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
     )
     group.add_argument(
         "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
