@@ -9,8 +9,8 @@ kernel for gloo, on a network of its own like the other. Columns as nccl-tests h
 elements, type, bits that a value travels in, time (each worker and each rank of gloo is a process, all of them call at
 one moment, and the last one's result ends it), algbw (size over time), busbw (what a ring's links would carry), then
 time over the bound (the bytes as they travel, with the packets' headers, over a link's bandwidth), gloo's time, and how
-many times as long that is. Times are medians; at and below 64 KB each is that of 25 operations in a row over 25, as
-nccl-tests measures. A burst of 256 KB leaves at once, so small tensors may be below the bound.
+many times as long that is. Times are medians, each that of up to 25 operations in a row (of 4 MB together) over their
+number, as nccl-tests measures. A burst of 256 KB leaves at once, which makes the first of them faster.
 
 Needs root (network namespaces, which it makes and removes).
 """

@@ -20,9 +20,9 @@ from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.switch import Switch
 from ps_server.server import Server
 
-SMALL, IN_A_ROW = 1 << 16, 25
-"""Operations on tensors of at most so many bytes are measured so many in a row, one after the other, as in nccl-tests:
-the time is that of all of them over their number."""
+MOST_IN_A_ROW, BYTES_IN_A_ROW = 25, 4_000_000
+"""Operations are measured so many in a row as come to so many bytes, one after the other, as in nccl-tests: the time is
+that of all of them over their number. What a shaped link lets go at once, 256 KB, is then a small part of it."""
 WARM = 1
 
 
@@ -88,7 +88,7 @@ class Bench:
         """Ours and gloo's in turns. Raises AssertionError when results differ among workers."""
         own: list[float] = []
         other: list[float] = []
-        in_a_row = IN_A_ROW if case.nbytes <= SMALL else 1
+        in_a_row = max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // case.nbytes))
         for _ in range(repeat + WARM):
             self._seed += 1
             task = {**asdict(case), "in_a_row": in_a_row, "seed": self._seed}
