@@ -73,6 +73,11 @@ class Agent(Member):
         return len(self._engine().config.workers)
 
     @property
+    def values_per_packet(self) -> int:
+        """Of the network's packets; 0: not joined."""
+        return self.config.values_per_packet if self.config is not None else 0
+
+    @property
     def index(self) -> int:
         """This worker's number in the job; -1: not joined."""
         return self.config.index if self.config is not None else -1

@@ -112,6 +112,7 @@ class LocalAgent:
         self.node = str(answer["node"])
         self.index = int(answer["index"])
         self.epoch = int(answer["epoch"])
+        self.values_per_packet = int(answer.get("values", 0))
         self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
         self._thread.start()

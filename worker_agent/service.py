@@ -346,6 +346,7 @@ class _Trainer:
         """Until the connection ends; True when the trainer said good-bye. present: the team that operations go to."""
         team = present()
         welcome = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
+        welcome["values"] = team.values_per_packet
         self.connection.send({"type": "welcome", **welcome})
         if place.seat.bound:
             # Also one that has nothing under way must hear of it, to come back with the others.

@@ -6,7 +6,7 @@ JSON messages over SOCK_SEQPACKET, one a packet; tensors are in shared memory (m
     {"type": "hello", "version": 2, "timeout": s, "job": j, "rank": r, "ranks": n,
      "bound": b, "take_over": b} ->
                                                   <- {"type": "welcome", "workers": W, "node": name, "index": i,
-                                                      "epoch": e}
+                                                      "epoch": e, "values": of a packet}
                                                   <- {"type": "refused", "message": ...}      and the connection ends
     {"type": "region", "region": r, "bytes": n} + descriptor ->
     {"type": "allreduce", "id": i, "region": r, "elements": n, "dtype": d, "op": o} ->

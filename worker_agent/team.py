@@ -48,6 +48,7 @@ class Team:
         self._listeners: list[Callable[[str], None]] = []
         config = agent.wait_ready(0)
         self.epoch, self.workers, self.node, self.index = config.epoch, len(config.workers), config.node, config.index
+        self.values_per_packet = config.values_per_packet
         agent.on_stop(self.end)
         if agent.problem:
             self.end(agent.problem)
@@ -121,6 +122,7 @@ class Port:
 
     def __init__(self, team: Team, member: int, close: Callable[[], None], stats: Callable[[], Any]) -> None:
         self.world_size, self.node, self.index, self.epoch = team.workers, team.node, team.index, team.epoch
+        self.values_per_packet = team.values_per_packet
         self._team = team
         self._member = member
         self._close: Callable[[], None] | None = close

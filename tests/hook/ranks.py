@@ -26,7 +26,9 @@ from examples import train_digits, train_gpt
 from tests.hook import masked, sharded
 from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
+from worker_agent.collectives import collective
 from worker_agent.torch import recovery
+from worker_agent.torch.alike import reduce_alike
 from worker_agent.torch.backend import BackendOptions
 from worker_agent.torch.groups import reduce_numbers
 
@@ -249,9 +251,16 @@ def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[st
         return reduce_numbers(*given)
 
     recovery.reduce_numbers = counted
+    as_in_network = []
+
+    def noted(*given: Any) -> None:
+        as_in_network.append(given)
+        reduce_alike(*given)
+
+    recovery.reduce_alike = noted
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        state = InArtState(agent=agent)
+        state = InArtState(agent=agent, reproducible=arguments.get("reproducible", False))
         values, found = torch.zeros(5), []
         for number in range(arguments["operations"]):
             tensor = values * 0.75 + (rank + 1) * number
@@ -265,7 +274,17 @@ def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[st
         state.close()
     agent.close()
     said = [str(w.message) for w in caught if "in-network" in str(w.message)]
-    return {"found": found, "agreements": len(agreements), "warnings": said}
+    return {"found": found, "agreements": len(agreements), "warnings": said, "as_in_network": len(as_in_network)}
+
+
+def alike(rank: int, arguments: dict[str, Any], connection: Connection) -> list[bytes]:
+    """All-reduces over torch.distributed, as the network would do them; each a tensor's bytes, dtype, and operation."""
+    found = []
+    for (given, dtype, op), values in arguments["cases"]:
+        tensor = torch.frombuffer(bytearray(given[rank]), dtype=getattr(torch, dtype))
+        reduce_alike(dist.group.WORLD, tensor, collective(op), [1, 0], values)
+        found.append(tensor.view(torch.uint8).numpy().tobytes())
+    return found
 
 
 def example(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -283,6 +302,7 @@ SCENARIOS = {
     "late": late,
     "flaky": flaky,
     "few": few,
+    "alike": alike,
     **masked.SCENARIOS,
     **sharded.SCENARIOS,
 }

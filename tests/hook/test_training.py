@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.evaluation.test_same_bits import Case, Way, inputs_of, result_of
 from tests.hook.conftest import Network, wait_until
 from tests.hook.processes import Rank, survive_turn
+from worker_agent.collectives import MEAN
 
 
 def run_ranks(scenario: str, folder: Path, per_rank: list[dict], **arguments) -> list[dict]:
@@ -158,6 +160,18 @@ def test_a_small_operation_that_fails_anywhere_is_right_everywhere(tmp_path, fai
         )
 
 
+def test_what_falls_back_is_done_as_in_the_network_where_that_is_asked_for(tmp_path):
+    for name in ("alike", "other"):
+        (tmp_path / name).mkdir()
+    failing = [{"failing": []}, {"failing": [3]}]
+    results = run_ranks("few", tmp_path / "alike", failing, operations=6, reproducible=True)
+    assert results[0]["found"] == results[1]["found"]
+    assert np.allclose(results[0]["found"], chained_means(6))
+    assert all(result["as_in_network"] >= 1 for result in results)
+    results = run_ranks("few", tmp_path / "other", failing, operations=6)
+    assert all(result["as_in_network"] == 0 for result in results)
+
+
 def test_who_has_its_result_and_does_nothing_helps_who_has_none(tmp_path):
     """Rank 0 has the result of operation 3, on which rank 1 has failed, and asks for nothing more meanwhile."""
     store = str(tmp_path / "store")
@@ -169,6 +183,30 @@ def test_who_has_its_result_and_does_nothing_helps_who_has_none(tmp_path):
         rank.connection.send("go on")
     results = [rank.result() for rank in started]
     assert all(result["found"] == chained_means(6) for result in results)
+
+
+def test_over_torch_distributed_the_bits_are_those_of_the_network_where_that_is_asked_for(tmp_path):
+    """Beside the agents' own engines; rank 0 is worker 1."""
+    cases = [
+        Case(1, 2, 700),
+        Case(2, 2, 5),
+        Case(3, 2, 2000, "bfloat16", op=MEAN),
+        Case(4, 2, 900, bits=8, values=256),
+        Case(5, 2, 3000, "float16", bits=32, op=MEAN),
+    ]
+    inputs = [inputs_of(case.seed, case.workers, case.elements, case.dtype) for case in cases]
+    inputs[0][1][3] = np.inf
+    ops = [case.op.encoded(case.bits, case.seed) for case in cases]
+    told = [
+        (([workers[1].tobytes(), workers[0].tobytes()], case.dtype, str(op)), case.values)
+        for case, workers, op in zip(cases, inputs, ops, strict=True)
+    ]
+    store = str(tmp_path / "store")
+    started = [Rank("alike", rank=rank, store=store, cases=told) for rank in range(2)]
+    found = [rank.receive() for rank in started]
+    for number, case in enumerate(cases):
+        expected = result_of(inputs[number], ops[number], case.dtype, Way(), case.values)
+        assert [one[number] for one in found] == [expected] * 2, case
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ class BackendOptions:
     tls: Tls | None = None
     smallest: int | None = None
     bits: int | None = None
+    reproducible: bool = False
     group_timeout: timedelta = TIMEOUT
 
     @property
@@ -170,6 +171,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             timeout=options.timeout,
             fallback=options.fallback,
             only_between_nodes=True,
+            reproducible=options.reproducible,
         )
         self.network: Network | None = network if network.between_nodes else None
         if self.network is None:

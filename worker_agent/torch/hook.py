@@ -69,6 +69,7 @@ class Network:
         timeout: float = 60.0,
         fallback: bool = True,
         only_between_nodes: bool = False,
+        reproducible: bool = False,
     ) -> None:
         self.between_nodes = True
         self.counts = Counts()
@@ -117,6 +118,7 @@ class Network:
                 failed=self._left,
                 returned=self._returned,
                 counts=self.counts,
+                reproducible=reproducible,
             )
         if problems:
             assert self.sequence is not None, "made above"
@@ -285,6 +287,8 @@ class InArtState:
         bits: bits per value in packets: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for float16
             and bfloat16. With fewer bits than its type has, a gradient is rounded stochastically, and with one rank per
             node the residual is kept for each parameter and added to its next gradient (state_dict contains it).
+        reproducible: True: steps that are done over torch.distributed (on the CPU) give the same bits as in the network,
+            which takes longer.
 
     Attributes:
         steps_in_network, steps_outside, falls: numbers of steps in the network and outside (with fallback), and how
@@ -308,6 +312,7 @@ class InArtState:
         interface: str | None = None,
         tls: Tls | None = None,
         bits: int | None = None,
+        reproducible: bool = False,
     ) -> None:
         if bits is not None and bits not in FIELDS:
             raise ValueError(f"bits must be one of {', '.join(map(str, FIELDS))}, not {bits}")
@@ -344,6 +349,7 @@ class InArtState:
             given=None if isinstance(given, str) else given,
             timeout=timeout,
             fallback=fallback,
+            reproducible=reproducible,
         )
 
     @property

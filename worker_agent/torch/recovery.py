@@ -31,14 +31,16 @@ from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.lane import Lane, lane_of
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
+from worker_agent.torch.alike import Done, can_be_alike, reduce_alike
 from worker_agent.torch.early import FIRST_LOOK_SECONDS, Window, is_early, settle
-from worker_agent.torch.groups import agree, make_group, reduce_numbers
+from worker_agent.torch.groups import agree, exchange, make_group, reduce_numbers
 from worker_agent.torch.local_ranks import LocalRanks
 from worker_agent.torch.parts import outside
 from worker_agent.torch.passage import Passage, passage
 from worker_agent.torch.staging import Completion, CudaStaging
 from worker_agent.work import Work
 
+COMMON_VALUES = 256
 _LOOK = "look"
 """Tells the thread that an early operation has failed, or is the first of a window."""
 FIRST_PAUSE_SECONDS = 0.5
@@ -131,6 +133,7 @@ class Sequence:
         control: a gloo group of all ranks that nothing else uses, for agreements and repeated reductions.
         local: the ranks of this node; None: this is the only one.
         agreement: False: raise an error instead of repeating the reduction.
+        reproducible: True: what is done over torch.distributed gives the same bits as in the network (alike.py).
         failed, returned: called with the reasons of all ranks when a step failed, and when the network is used again.
         join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
     """
@@ -150,6 +153,7 @@ class Sequence:
         failed: Callable[[str], None],
         returned: Callable[[Reducer], None],
         counts: Counts,
+        reproducible: bool = False,
     ) -> None:
         self._name, self._store, self._rank, self._size = name, store, rank, size
         self._control = control
@@ -160,6 +164,8 @@ class Sequence:
         self._failed = failed
         self._returned = returned
         self._counts = counts
+        self._reproducible = reproducible
+        self._shape: tuple[list[int], int] | None = None
         self._lock = threading.RLock()
         self._route: Route | None = None
         self._now = False
@@ -515,11 +521,28 @@ class Sequence:
         group = self._spare(item.buffer.device.type)
         if item.op.kind is not Kind.ALL_REDUCE:
             return outside(group, item.buffer, item.op, self.order)
+        if self._reproducible and can_be_alike(item.buffer, item.op):
+            order, values = self._network_shape()
+            reduce_alike(group, item.buffer, item.op, order, values)
+            return Done(item.buffer)
         if item.op.mean:
             item.buffer.div_(self._size)
         options = dist.AllreduceOptions()
         options.reduceOp = _TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
         return group.allreduce([item.buffer], options)
+
+    def _network_shape(self) -> tuple[list[int], int]:
+        """By rank, which worker it is; and the values of a packet, of the most common network where no rank has been in
+        any. All ranks ask for it at the same step."""
+        if self._shape is None:
+            reducer = self._route.reducer if self._route is not None else None
+            told = exchange(
+                self._control, f"{getattr(reducer, 'index', -1)} {getattr(reducer, 'values_per_packet', 0)}"
+            )
+            order, sizes = zip(*((int(word) for word in text.split()) for text in told), strict=True)
+            known = sorted(order) == list(range(len(order)))
+            self._shape = list(order) if known else self.order, max(sizes) or COMMON_VALUES
+        return self._shape
 
     def _finish(self, item: _Item, error: Exception | None) -> None:
         self._counts.reduced(item.buffer.numel() * item.buffer.element_size())

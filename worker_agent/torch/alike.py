@@ -1,0 +1,110 @@
+"""An all-reduce over torch.distributed that gives the same bits as the network would: for steps that fall back.
+
+What travels are the integers that workers would have sent (fixedpoint.py, fields.py), with the exponents on which they
+would have agreed; sums of integers are the same whoever adds them. It takes longer than torch.distributed's own
+all-reduce: that is for jobs that ask for the same bits again (`reproducible`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from p4src.protocol import data_values
+from worker_agent import fixedpoint
+from worker_agent.collectives import Collective, Kind
+from worker_agent.fields import Fields, bits_of, is_stochastic
+from worker_agent.fixedpoint import NONFINITE, Floats
+from worker_agent.gathered import gathered_words
+from worker_agent.operands import DTYPES
+
+GROUP = 8
+"""Chunks whose finite values have fewer bits when one of them holds a NaN or an infinity (native/numbering.h)."""
+_NUMPY: dict[str, Any] = {"max": np.maximum, "min": np.minimum, "product": np.multiply}
+_NUMPY |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+def can_be_alike(buffer: torch.Tensor, op: Collective) -> bool:
+    """All-reduces on the CPU that keep nothing of what does not travel."""
+    return op.kind is Kind.ALL_REDUCE and not op.feedback and buffer.device.type == "cpu"
+
+
+def reduce_alike(
+    group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int], values_per_packet: int
+) -> None:
+    """In place, by all ranks. order: by rank, which worker it is."""
+    name, elements = str(buffer.dtype).removeprefix("torch."), buffer.numel()
+    data, worker = data_values(values_per_packet), order[group.rank()]
+    if gathered_words(op, name, elements, group.size(), data) or name not in DTYPES:
+        rows = [torch.empty_like(buffer) for _ in order]
+        group.allgather([rows], [buffer.contiguous()]).wait()
+        buffer.copy_(_merged([rows[order.index(number)] for number in range(len(order))], op))
+        return
+    bits = bits_of(name, op.bits, len(order))
+    fields = Fields(bits, len(order), data, is_stochastic(name, bits), op.seed, worker) if bits < 32 else None
+    each = fields.values if fields is not None else data
+    own = np.ascontiguousarray(buffer.detach().float().numpy().reshape(-1))
+    chunks = [own[first : first + each] for first in range(0, elements, each)]
+    agreed = _agreed(group, chunks)
+    if fields is None:
+        sent = [fixedpoint.quantise(chunk, e, len(order)) for chunk, e in zip(chunks, agreed, strict=True)]
+    else:
+        sent = [fields.quantise(chunk, e, i * each) for i, (chunk, e) in enumerate(zip(chunks, agreed, strict=True))]
+    words = torch.from_numpy(np.concatenate(sent))
+    group.allreduce([words], dist.ReduceOp.SUM).wait()
+    sums = np.split(words.numpy(), np.cumsum([len(one) for one in sent])[:-1])
+    if fields is None:
+        found = [fixedpoint.dequantise(one, e, len(order), op.mean) for one, e in zip(sums, agreed, strict=True)]
+    else:
+        found = [
+            fields.dequantise(one, chunk.size, e, op.mean) for one, chunk, e in zip(sums, chunks, agreed, strict=True)
+        ]
+    buffer.copy_(torch.from_numpy(np.concatenate(found)).view(buffer.shape))
+
+
+def _agreed(group: dist.ProcessGroup, chunks: list[Floats]) -> list[int]:
+    """The exponents, biased, that all workers use."""
+    own = np.array([fixedpoint.exponent(chunk) for chunk in chunks], np.int32)
+    flags = np.pad(own >= NONFINITE, (0, -len(own) % GROUP)).reshape(-1, GROUP).any(axis=1)
+    most = torch.from_numpy(np.concatenate([own % NONFINITE, flags.astype(np.int32)]).astype(np.int32))
+    group.allreduce([most], dist.ReduceOp.MAX).wait()
+    finite, flags = most.numpy()[: len(own)], most.numpy()[len(own) :]
+    return [int(e) + NONFINITE * int(flags[i // GROUP]) for i, e in enumerate(finite)]
+
+
+def _merged(rows: list[torch.Tensor], op: Collective) -> torch.Tensor:
+    """As native/gathered.h merges them: in the order of the workers, floating-point sums in double precision."""
+    if not rows[0].is_floating_point():
+        whole = [row.numpy() for row in rows]
+        merged: NDArray[Any] = whole[0].copy()
+        for row in whole[1:]:
+            merged = _NUMPY[op.merge](merged, row) if op.merge else merged + row
+        return torch.from_numpy(merged)
+    wide = [row.double().numpy() for row in rows]
+    total = wide[0].copy()
+    for one in wide[1:]:
+        total = _NUMPY[op.merge](total, one) if op.merge else total + one
+    if op.mean:
+        total = total / len(rows)
+    result = torch.from_numpy(total)
+    return result if rows[0].dtype == torch.float64 else result.float().to(rows[0].dtype)
+
+
+class Done:
+    """A Work of torch.distributed that has ended."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result([buffer])
+
+    def wait(self) -> bool:
+        """At once."""
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Of the list of tensors, as a Work's."""
+        return self._future
