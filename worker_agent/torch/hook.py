@@ -287,8 +287,8 @@ class InArtState:
         bits: bits per value in packets: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for float16
             and bfloat16. With fewer bits than its type has, a gradient is rounded stochastically, and with one rank per
             node the residual is kept for each parameter and added to its next gradient (state_dict contains it).
-        reproducible: True: steps that are done over torch.distributed (on the CPU) give the same bits as in the network,
-            which takes longer.
+        reproducible: True: steps that are done over torch.distributed (on the CPU) give the same bits as in the
+            network, which takes longer.
 
     Attributes:
         steps_in_network, steps_outside, falls: numbers of steps in the network and outside (with fallback), and how
