@@ -2,7 +2,7 @@
 
     from worker_agent import connect, InArtState, inart_hook
 
-What needs gRPC or torch is imported when it is first used.
+Modules that need gRPC or torch are imported when they are first used.
 """
 
 from __future__ import annotations

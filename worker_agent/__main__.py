@@ -1,4 +1,4 @@
-"""Command line of the worker.
+"""Command line of the worker: a trial all-reduce, and the agent service for trainers of this machine.
 
 python -m worker_agent allreduce --controller HOST:PORT --bytes 25M --repeat 5
 python -m worker_agent serve --controller HOST:PORT --socket /run/inart/agent.sock
@@ -25,7 +25,7 @@ OCTAL = "permissions in octal, from 000 to 777 (660: owner and group)"
 
 
 def parse_size(text: str) -> int:
-    """ "25M" -> 25000000; K, M, G and Ki, Mi, Gi. Raises argparse.ArgumentTypeError."""
+    """Parse "25M" as 25000000; the units are K, M, G and Ki, Mi, Gi. Raises argparse.ArgumentTypeError."""
     try:
         size = parse_bytes(text)
     except ValueError as error:
@@ -38,33 +38,50 @@ def parse_size(text: str) -> int:
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("worker_agent", "Worker of an in-network all-reduce.")
     commands = parser.add_subparsers(dest="command", required=True)
-    allreduce = commands.add_parser("allreduce", help="all-reduce made-up data; prints time, bandwidth and error")
+    allreduce = commands.add_parser("allreduce", help="all-reduce generated data; prints time, bandwidth and error")
     allreduce.add_argument("--bytes", type=parse_size, default=25_000_000, metavar="N", help="tensor size (25M)")
-    allreduce.add_argument("--repeat", type=int, default=5, metavar="N", help="how often (default: %(default)s)")
+    allreduce.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="number of all-reduces (default: %(default)s)"
+    )
     allreduce.add_argument(
         "--dtype", choices=("float32", "float16", "bfloat16"), default="float32", help="default: %(default)s"
     )
     allreduce.add_argument(
-        "--bits", type=int, choices=tuple(FIELDS), help="that each value travels in (what its type has)"
+        "--bits", type=int, choices=tuple(FIELDS), help="bits per value in packets (default: those of its type)"
     )
     allreduce.add_argument("--op", choices=("sum", "mean"), default="sum", help="default: %(default)s")
-    allreduce.add_argument("--seed", type=int, default=0, help="the same on all workers")
+    allreduce.add_argument("--seed", type=int, default=0, help="seed of the data, the same on all workers")
     allreduce.add_argument("--json", action="store_true", help="print one JSON object")
-    own = "inart agent" if parser.prog == "inart" else None  # the verb has another name than the order
-    serve = commands.add_parser("serve", prog=own, help="be the agent of unprivileged trainers on this machine")
+    # The command `inart agent` has another name than the subcommand.
+    own = "inart agent" if parser.prog == "inart" else None
+    serve = commands.add_parser("serve", prog=own, help="run the agent for unprivileged trainers on this machine")
     serve.add_argument("--socket", default="/run/inart/agent.sock", metavar="PATH", help="default: %(default)s")
     octal = command_line.whole(0, 0o777, OCTAL, 8)
-    serve.add_argument("--mode", type=octal, default=0o660, metavar="N", help="of the socket (octal, 660)")
-    serve.add_argument("--group", metavar="NAME", help="of the socket")
+    serve.add_argument("--mode", type=octal, default=0o660, metavar="N", help="permissions of the socket (octal, 660)")
+    serve.add_argument("--group", metavar="NAME", help="group of the socket")
     serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")
     for command in (allreduce, serve):
         command.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
-        command.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
-        command.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
-        command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for joining, and for progress")
-        command.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
         command.add_argument(
-            "--take-over", action="store_true", help="put out another process that has joined as this node"
+            "--node", metavar="NAME", help="node of the topology (default: the node whose address this machine has)"
+        )
+        command.add_argument(
+            "--interface",
+            metavar="NAME",
+            help="interface of the data network (default: the one with the node's address)",
+        )
+        command.add_argument(
+            "--timeout",
+            type=float,
+            default=60.0,
+            metavar="S",
+            help="timeout for joining, and for operations without progress",
+        )
+        command.add_argument(
+            "--job", metavar="NAME", help="name of the job, for a node of several jobs (default: $INART_JOB)"
+        )
+        command.add_argument(
+            "--take-over", action="store_true", help="replace another process that has joined as this node"
         )
         add_tls_arguments(command)
         IoOptions.add_arguments(command)

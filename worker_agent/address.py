@@ -1,4 +1,4 @@
-"""IPv4 addresses of this machine (of this network namespace), and which interface holds them."""
+"""Finds the IPv4 addresses of this machine (of this network namespace) and the interfaces that hold them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _IFF_UP = 1
 
 
 def addresses() -> dict[str, str]:
-    """Address -> interface, for all interfaces that are up; the loopback's included."""
+    """Return address -> interface for all interfaces that are up, including the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         room = 64
         while True:
             buffer = array.array("B", bytes(room * _IFREQ_BYTES))
             request = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
             used = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
-            if used < len(buffer):  # a full buffer may have left some out
+            if used < len(buffer):  # A full buffer may have left some interfaces out.
                 break
             room *= 2
     found = {}
@@ -37,9 +37,11 @@ def addresses() -> dict[str, str]:
 
 
 def check_interface(name: str) -> str:
-    """What keeps packets from passing an interface, in words; "": nothing that is seen here. Raises AgentError: there
-    is none of that name; with those that there are."""
-    there = sorted(one for _, one in socket.if_nameindex())  # /sys may be another namespace's
+    """Return in words what keeps packets from passing an interface, or "" when nothing is found.
+
+    Raises AgentError that lists the existing interfaces when there is none with this name.
+    """
+    there = sorted(one for _, one in socket.if_nameindex())  # /sys may show another namespace's interfaces.
     if name not in there:
         raise AgentError(f"there is no interface {name!r} here (there are: {', '.join(there) or 'none'})")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -53,7 +55,7 @@ def check_interface(name: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The interface that holds an address. Raises AgentError, naming those that there are."""
+    """Return the interface that holds an address. Raises AgentError that lists the existing addresses."""
     found = addresses()
     if address not in found:
         there = ", ".join(f"{held} on {name}" for held, name in found.items()) or "none"

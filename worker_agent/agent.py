@@ -1,4 +1,4 @@
-"""`connect`: a worker that joins its controller, gets its trees from it, and all-reduces tensors.
+"""The worker's public API: `connect` joins a controller, gets the trees from it, and the agent all-reduces tensors.
 
 with connect("10.1.0.1:9600") as agent:
     work = agent.allreduce_async(tensor, op="mean")     # in place
@@ -29,16 +29,17 @@ from worker_agent.work import Work
 
 LATE_SECONDS = 2.0
 HOLD_SECONDS = 30.0
-"""How long operations are held back for an update that neither takes place nor is withdrawn."""
+"""The most seconds that operations are held back for an update that neither takes place nor is withdrawn."""
 
 
 class Agent(Member):
     """A worker of a job. Made by `connect`; usable once `wait_ready` has returned.
 
-    When a peer is lost, operations under way fail with AbortedError that names it; once it is back, the agent is ready
-    again (`wait_ready`) and everybody starts anew. An operation that fails otherwise (no progress, workers that submit
-    different operations) ends the epoch for all of them, and a new one begins. A change of plan while the job runs
-    needs nothing of the caller: operations go over to the new one at a boundary that all workers share (relay.py).
+    When a peer is lost, operations in progress fail with AbortedError that names it; once it is back, the agent is
+    ready again (`wait_ready`) and all agents begin a new epoch. An operation that fails otherwise (no progress, or
+    workers that submit different operations) ends the epoch for all of them, and a new one begins. A change of plan
+    while the job runs needs nothing of the caller: operations move to the new plan at a boundary that all workers
+    share (relay.py).
 
     Thread-safe; all workers must submit the same operations in the same order.
 
@@ -85,7 +86,7 @@ class Agent(Member):
     def allreduce_async(
         self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
     ) -> Work:
-        """Start an all-reduce, in place; see Engine.allreduce_async. Does not wait for anything.
+        """Start an all-reduce in place without waiting; see Engine.allreduce_async.
 
         Raises AbortedError, with what is missing, while the job does not run.
         """
@@ -95,7 +96,7 @@ class Agent(Member):
         return work
 
     def _check(self, work: Work) -> None:
-        # After a timeout or a mismatch the engine takes nothing until it is configured again.
+        # After a timeout or a mismatch the engine accepts no operation until it is configured again.
         error = work.exception()
         if error is not None and not isinstance(error, AbortedError):
             self._give_up(str(error))
@@ -109,10 +110,10 @@ class Agent(Member):
         seed: int = 0,
         timeout: float | None = None,
     ) -> None:
-        """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules).
+        """Run `allreduce_async` and wait at most `timeout` seconds (None: the operation's own timeout rules).
 
-        Where the job does not run when this is called, because it waits for an agent or begins anew, that is waited
-        for, too, for as long as an operation may be without progress (`timeout`, if less); then AbortedError.
+        If the job does not run when this is called, because it waits for an agent or begins a new epoch, this waits as
+        well, for as long as an operation may be without progress (`timeout`, if less); then it raises AbortedError.
         """
         allowed = self._operation_timeout or math.inf
         deadline = time.monotonic() + (allowed if timeout is None else min(allowed, timeout))
@@ -128,14 +129,18 @@ class Agent(Member):
         work.wait(timeout)
 
     def on_stop(self, listener: Callable[[str], None], *, remove: bool = False) -> None:
-        """`listener(reason)` when the epoch ends, from any thread; not when the plan changes under a running job."""
+        """Add a listener: `listener(reason)` is called from any thread when the epoch ends, but not when the plan of a
+        running job changes.
+        """
         if not remove:
             self._listeners.append(listener)
         elif listener in self._listeners:
             self._listeners.remove(listener)
 
     def late(self) -> list[str]:
-        """Workers that the others wait for, as the roots report them; empty when nobody, or nobody can say."""
+        """Return the workers that the others wait for, as the roots report them; empty when there are none or nobody
+        can tell.
+        """
         try:
             job = self.config.job if self.config is not None else ""
             trees = fetch_status(self.controller, self._tls, LATE_SECONDS, job=job).trees
@@ -144,7 +149,7 @@ class Agent(Member):
         return sorted({name for tree in trees for name in tree.missing})
 
     def stats(self) -> EngineStats:
-        """Counters of the engine; an update of the plan begins with a new one."""
+        """Return the engine's counters; an update of the plan begins with a new engine."""
         return self._engine().stats()
 
     def _engine(self) -> Engine:
@@ -198,7 +203,7 @@ class Agent(Member):
         self._report_drained(repeated)
 
     def _withdraw(self) -> None:
-        if not self._relay.repeating:  # else another change follows, or a stop
+        if not self._relay.repeating:  # Otherwise another change or a stop follows.
             self._cancel_hold()
         self._root.withdraw()
         self._relay.withdraw()
@@ -271,7 +276,7 @@ class Agent(Member):
 
 
 def controller_address(given: str | None) -> str:
-    """The controller's address: the argument, else $INART_CONTROLLER. Raises AgentError."""
+    """Return the controller's address: the argument, else $INART_CONTROLLER. Raises AgentError."""
     try:
         return channels.controller_address(given)
     except ValueError as error:
@@ -290,17 +295,17 @@ def connect(
     take_over: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Agent:
-    """Join a job as a worker and wait until all of it is there.
+    """Join a job as a worker and wait until all of its agents have joined.
 
     Args:
         controller: "host:port" or "unix:path"; None: $INART_CONTROLLER.
-        node: name in the topology; None: the one whose address this machine has.
+        node: name in the topology; None: the node whose address this machine has.
         timeout: seconds to wait for the controller and the other agents.
         interface, tls, operation_timeout, job, log: see Agent.
-        take_over: put out another process that has joined as this node; else this one is refused.
+        take_over: replace another process that has joined as this node; otherwise this one is refused.
 
     Raises:
-        NotReadyError: after `timeout`, saying which nodes or that the controller is missing.
+        NotReadyError: after `timeout`; the message names the missing nodes or the controller.
         AgentError: the controller refused, or the engine cannot run here.
     """
     agent = Agent(

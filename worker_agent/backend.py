@@ -1,4 +1,4 @@
-"""`import worker_agent.backend` registers the backend "inart" with torch.distributed (torch/backend.py)."""
+"""Registers the backend "inart" with torch.distributed when it is imported (see torch/backend.py)."""
 
 from worker_agent.torch.backend import BackendOptions, InArtProcessGroup
 

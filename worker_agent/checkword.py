@@ -1,5 +1,6 @@
-"""The check word in numpy: the reference for native/check.h, which says how it works. docs/protocol.md, "Every sum is
-checked", says what it detects and with what probability."""
+"""The check word of packets in numpy, as the reference for native/check.h, which describes how it works.
+docs/protocol.md, "Every sum is checked", says what it detects and with what probability.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from p4src.protocol import Flag, HostFlag
 KEY_BYTES = 16
 PRIME_MOST = 1 << 31
 DIGIT = 13
-"""Bits of a coefficient's digits: a coefficient has two, and so has 2^16 times it (native/check_vectors.h)."""
+"""The bits of a coefficient's digits: a coefficient has two digits, and so has 2^16 times it
+(native/check_vectors.h).
+"""
 DIGIT_MOST = 4095
 MERSENNE = (1 << 31) - 1
 CODE_BITS = 18
 MARK = 6144
-"""Exponents from here on are no exponents, but say what an operation is."""
+"""Values from here on are not exponents but describe an operation."""
 KINDS = Flag.MAXIMUM | HostFlag.SCATTER | HostFlag.SINGLE
-"""Flags that are alike in all packets of a chunk, and are checked with it."""
+"""The flags that are the same in all packets of a chunk, and are checked with it."""
 _CONSTANTS = (0x61707865, 0x3120646E, 0x79622D36, 0x6B206574)
 _COEFFICIENTS, _WORKERS, _PRIME, _SLOPES, _PADS, _CHUNKS = range(1, 7)
 _QUARTERS = (
@@ -43,7 +46,7 @@ def _rotated(x: int, by: int) -> int:
 
 
 def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) -> list[int]:
-    """16 numbers: one block of ChaCha with 8 rounds and a 128-bit key (RFC 8439 has the block of 20 rounds)."""
+    """Return 16 numbers: one block of ChaCha with 8 rounds and a 128-bit key (RFC 8439 has the block of 20 rounds)."""
     words = [int.from_bytes(key[at : at + 4], "little") for at in range(0, KEY_BYTES, 4)]
     start = [*_CONSTANTS, *words, *words, counter, purpose, tree, kind]
     x = list(start)
@@ -57,7 +60,7 @@ def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) 
 
 
 def _drawn(key: bytes, purpose: int, first: int, count: int) -> NDArray[np.uint32]:
-    """The numbers of `count` blocks from block `first` on."""
+    """Return the numbers of `count` blocks from block `first` on."""
     words = np.frombuffer(key, "<u4").tolist()
     start = np.array([*_CONSTANTS, *words, *words, 0, purpose, 0, 0], np.uint32)[:, np.newaxis].repeat(count, axis=1)
     start[12] = np.arange(first, first + count)
@@ -84,7 +87,7 @@ def _is_prime(n: int) -> bool:
 
 
 class Check:
-    """All that follows from an epoch's key: values is the number of a packet's words, the check word included."""
+    """The values that follow from an epoch's key. values: the number of a packet's words, including the check word."""
 
     def __init__(self, key: bytes, workers: int, values: int) -> None:
         if len(key) != KEY_BYTES:
@@ -107,8 +110,9 @@ class Check:
         return [1 + number % (below - 1) for numbers in blocks for number in numbers][:count]
 
     def _draw_coefficients(self, count: int) -> list[int]:
-        """Numbers of 26 bits, with a sign, that are not 0 modulo the prime; they have two digits, and so have they
-        times 2^16."""
+        """Draw coefficients: signed numbers of 26 bits that are not 0 modulo the prime; they have two digits, and so
+        have their products with 2^16.
+        """
         found: list[int] = []
         blocks, lowest = 1024, 1 << 2 * DIGIT - 1
         for first in range(0, 1 << 20, blocks):
@@ -121,27 +125,31 @@ class Check:
         return found[:count]
 
     def number(self, tree: int, kind: int, sequence: int) -> int:
-        """r of one chunk. kind: those of KINDS that its packets have."""
+        """Return r of one chunk. kind: the flags of KINDS that its packets have."""
         return _numbers(self.key, sequence // 16, tree, int(kind))[sequence % 16]
 
     def word(self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> int:
-        """The check word of data words (all but the last) which are the sum of these workers' contributions."""
+        """Return the check word of data words (all words but the last) that are the sum of these workers'
+        contributions.
+        """
         total = sum(c * int(v) for c, v in zip(self.coefficients, data, strict=True))
         who = sum(self.numbers[worker] for worker in workers)
         return (total + who * self.number(tree, kind, sequence)) % self.prime
 
     def right(self, words: Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> bool:
-        """Whether a packet's words, the last of them the sum of check words, are the sum of these workers'."""
+        """Return whether a packet's words, the last of which is the sum of check words, are the sum of these workers'
+        contributions.
+        """
         return words[-1] % (1 << 32) % self.prime == self.word(words[:-1], workers, tree, kind, sequence)
 
     def header(self, complete: int) -> int:
-        """What the number of complete chunks in a result's header adds to its check word."""
+        """Return what the number of complete chunks in a result's header adds to its check word."""
         return self.complete * complete % self.prime
 
     def result(
         self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int, *, complete: int
     ) -> int:
-        """The check word of a result."""
+        """Return the check word of a result."""
         return (self.word(data, workers, tree, kind, sequence) + self.header(complete)) % self.prime
 
     def question(
@@ -155,32 +163,33 @@ class Check:
         sequence: int,
         complete: int,
     ) -> int:
-        """The check word of the root's question about `count` chunks from `sequence` on."""
+        """Return the check word of the root's question about `count` chunks from `sequence` on."""
         kind = flags | attempt << 8 | count << 16
         return (self.word(words, [self.workers], tree, kind, sequence) + self.header(complete)) % self.prime
 
     def seal(self, tree: int, sequence: int, complete: int) -> int:
-        """The last word of a MAXIMUM chunk's result."""
+        """Return the last word of a MAXIMUM chunk's result."""
         return (self.number(tree, Flag.MAXIMUM, sequence) % self.prime + self.header(complete)) % self.prime
 
     def code(self, tree: int, sequence: int, position: int, exponent: int) -> int:
-        """What proves an exponent at its place in a MAXIMUM chunk."""
+        """Return the code that proves an exponent at its place in a MAXIMUM chunk."""
         number = self.number(tree, Flag.MAXIMUM, sequence) % MERSENNE
         mixed = (self._slopes[position] * (exponent + 1) + self._pads[position] * number) % MERSENNE
         return mixed >> (31 - CODE_BITS)
 
     def exponent_word(self, tree: int, sequence: int, position: int, exponent: int) -> int:
-        """An exponent (13 bits) as it travels."""
+        """Return an exponent (13 bits) with its code, as it is in packets."""
         return exponent << CODE_BITS | self.code(tree, sequence, position, exponent)
 
     def exponent_of(self, tree: int, sequence: int, position: int, word: int) -> int:
-        """The exponent of a word; -1: the word is not right."""
+        """Return the exponent of a word, or -1 when the word is not right."""
         exponent = word >> CODE_BITS
         return exponent if word >= 0 and word == self.exponent_word(tree, sequence, position, exponent) else -1
 
     def maximum_right(self, words: Sequence[int], tree: int, sequence: int) -> bool:
-        """Whether all words of a MAXIMUM chunk are right. The first two of an operation are sizes, for messages alone:
-        negative, without a code."""
+        """Return whether all words of a MAXIMUM chunk are right. The first two words of an operation are sizes that
+        only error messages use: they are negative and have no code.
+        """
         mark = self.exponent_of(tree, sequence, 2, words[2])
         return all(
             (position < 2 and mark >= MARK and word < 0) or self.exponent_of(tree, sequence, position, word) >= 0

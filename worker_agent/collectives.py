@@ -1,18 +1,18 @@
-"""The operations that an agent takes; all work in place on one array.
+"""The operations of an agent, all of which work in place on one array.
 
-SUM, MEAN: all-reduce. Of a few values also their largest, smallest, product, and, or, xor (`Collective.merge`).
+SUM, MEAN: all-reduce. For a few values also their largest, smallest, product, and, or, xor (`Collective.merge`).
 SCATTER_SUM, SCATTER_MEAN: reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
-    workers at worker i, and is left as it was at the others.
+    workers at worker i, and stays unchanged at the others.
 GATHER: all-gather. The array is W parts of the same size; part i of worker i goes to all.
 broadcast(N): the array of worker N goes to all.
 
 Each has a name ("sum", "mean", "scatter sum", "scatter mean", "gather", "broadcast N", "max"), which users may give in
-its place and which travels over sockets: `str()` of a collective is its name, `collective()` reads one. A sum or mean
-may also say in how many bits each value travels and what chance is drawn from ("mean bits=8 seed=3", fields.py);
-without, as the array's type has it. With " feedback" behind it the array is float32 and twice as long: its first half
-is reduced, and its second half gets what of this worker's values did not travel.
+its place and which is sent over sockets: `str()` of a collective is its name, and `collective()` reads a name. A sum or
+mean may also have the number of bits per value and a random seed ("mean bits=8 seed=3", fields.py); otherwise the
+array's type determines the bits. With " feedback" after them the array is float32 and twice as long: its first half is
+reduced, and its second half gets the residuals, the parts of this worker's values that were rounded off.
 
-docs/protocol.md, "Beyond all-reduce".
+See docs/protocol.md, "Beyond all-reduce".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """As worker_agent/native/collectives.h has it."""
+    """The kinds of operations, with the numbers of worker_agent/native/collectives.h."""
 
     ALL_REDUCE = 0
     REDUCE_SCATTER = 1
@@ -32,9 +32,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Collective:
-    """source: of a broadcast; -1: none. bits: that each value travels in; None: as its type has it. seed: of the
-    numbers by which values are rounded. feedback: the array's second half gets what did not travel. merge: one of
-    MERGES instead of a sum or mean, which only small operations can do (gathered.py)."""
+    """A collective operation.
+
+    source: of a broadcast; -1: none. bits: bits per value; None: those of its type. seed: of the random numbers by
+    which values are rounded. feedback: the array's second half gets the residuals. merge: one of MERGES instead of a
+    sum or mean, which only small operations can do (gathered.py).
+    """
 
     kind: Kind
     mean: bool = False
@@ -46,33 +49,33 @@ class Collective:
 
     @property
     def raw(self) -> bool:
-        """Whether bytes travel as they are: any dtype."""
+        """Whether bytes travel unchanged, with any dtype."""
         return self.kind is Kind.GATHER
 
     @property
     def in_parts(self) -> bool:
-        """Whether the array is one part a worker."""
+        """Whether the array has one part per worker."""
         return self.kind is not Kind.ALL_REDUCE and self.source < 0
 
     @property
     def plain(self) -> Collective:
-        """The same operation, whatever its values travel in."""
+        """The same operation without an encoding of its values."""
         return Collective(self.kind, self.mean, self.source, merge=self.merge)
 
     @property
     def reduction(self) -> int:
-        """Its number in native/gathered.h."""
+        """The operation's number in native/gathered.h."""
         if self.raw:
             return 2 + len(MERGES)
         return 2 + MERGES.index(self.merge) if self.merge else int(self.mean)
 
     @property
     def scattered(self) -> Collective:
-        """Of an all-reduce, the reduce-scatter with the same operator."""
+        """The reduce-scatter with the same operator as this all-reduce."""
         return replace(self, kind=Kind.REDUCE_SCATTER)
 
     def encoded(self, bits: int | None, seed: int = 0, *, feedback: bool = False) -> Collective:
-        """The operation with values of so many bits (None: as it is)."""
+        """Return the operation with this many bits per value (None: unchanged)."""
         return self if bits is None else replace(self, bits=bits, seed=seed, feedback=feedback)
 
     def __str__(self) -> str:
@@ -90,25 +93,25 @@ SCATTER_SUM = SUM.scattered
 SCATTER_MEAN = MEAN.scattered
 GATHER = Collective(Kind.GATHER)
 MERGES = ("max", "min", "product", "and", "or", "xor")
-"""As native/gathered.h numbers them."""
+"""The operators in the order of their numbers in native/gathered.h."""
 NAMES = {SUM: "sum", MEAN: "mean", SCATTER_SUM: "scatter sum", SCATTER_MEAN: "scatter mean", GATHER: "gather"}
 NAMES |= {Collective(Kind.ALL_REDUCE, merge=merge): merge for merge in MERGES}
 NAMES |= {Collective(Kind.REDUCE_SCATTER, merge=merge): f"scatter {merge}" for merge in MERGES}
 
 Operation = Collective | str
-"""What users may give: a collective or its name."""
+"""The argument type of users: a collective or its name."""
 
 _NAMED = {name: found for found, name in NAMES.items()}
 _ENCODED = re.compile(r"((?:scatter )?(?:sum|mean)) bits=(\d{1,2})(?: seed=(\d{1,18}))?( feedback)?", re.ASCII)
 
 
 def broadcast(source: int) -> Collective:
-    """The array of this worker goes to all."""
+    """Return the broadcast of this worker's array to all."""
     return Collective(Kind.GATHER, source=source)
 
 
 def collective(op: Operation) -> Collective:
-    """The collective of this name. Raises ValueError with the names that there are."""
+    """Return the collective with this name. Raises ValueError that lists the names."""
     if isinstance(op, Collective):
         return op
     found = _NAMED.get(op) if isinstance(op, str) else None

@@ -1,11 +1,11 @@
-"""The worker's engine: all-reduces of host memory over the trees of one configuration (a C thread does the work).
+"""The worker's engine: all-reduces of host memory over the trees of one configuration, done by C threads.
 
     engine = Engine(config, "h1-eth0")
     work = engine.allreduce_async(tensor, op="mean")     # in place
     work.wait()
 
-All workers of a job must submit the same operations in the same order. Section 3 of docs/architecture.md is the
-protocol; worker.c says how loss is handled; fixedpoint.py has the numbers and their error bound.
+All workers of a job must submit the same operations in the same order. The protocol is in section 3 of
+docs/architecture.md, the handling of loss in worker.c, the numbers and their error bound in fixedpoint.py.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from worker_agent.split import fields_of, part_sizes, ranges
 from worker_agent.work import Work
 
 NUMBERING = 6
-"""Of native/numbering.h: workers that number chunks differently must not add them up."""
+"""The version of native/numbering.h: workers that number chunks differently must not be in one sum."""
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
 NO_CHUNK = 2**64 - 1
@@ -70,12 +70,12 @@ _ERRORS: dict[int, type[AllReduceError]] = {
 
 
 def operation_tag(dtype: str, op: Collective, fields: int = 1) -> int:
-    """What the workers compare beside the size: 31 bits of dtype, operation, values in a word and NUMBERING."""
+    """Return 31 bits of dtype, operation, values per word and NUMBERING, which the workers compare beside the size."""
     return zlib.crc32(f"{dtype}:{op.plain}:{fields}:{NUMBERING}".encode()) & 0x7FFFFFFF
 
 
 def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig) -> NativeEncoding:
-    """How the values of an operation travel that part_sizes has not refused."""
+    """Return the encoding of the values of an operation that part_sizes has accepted."""
     workers = len(config.workers)
     if words := gathered_words(how, dtype, elements, workers, data_values(config.values_per_packet)):
         return NativeEncoding(1, 0, 0, None, NativeGathered(columns(how, workers), words, how.reduction))
@@ -84,13 +84,15 @@ def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig)
 
 
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
-    """The trees' numbers, in their order."""
+    """Return the trees' numbers, in their order."""
     return (ctypes.c_uint32 * len(config.worker_trees))(*(tree.tree for tree in config.worker_trees))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of operations of one kind, dtype and size, in one configuration: which elements each tree carries, and how."""
+    """The division of operations of one kind, dtype and size in one configuration: the elements of each tree, and the
+    encoding.
+    """
 
     parts: ctypes.Array[NativeRange]
     numbers: ctypes.Array[ctypes.c_uint32]
@@ -99,7 +101,7 @@ class Shape:
 
     @classmethod
     def of(cls, how: Collective, dtype: str, elements: int, config: AgentConfig) -> Shape:
-        """Raises ValueError."""
+        """Compute the shape of an operation. Raises ValueError."""
         shares = [tree.share for tree in config.worker_trees]
         part, values, at_once = part_sizes(how, config, elements, dtype)
         cut = ranges(part, values, shares, at_once)
@@ -109,24 +111,27 @@ class Shape:
 
 
 class Engine:
-    """All-reduce over one interface. Thread-safe; that concurrent submissions have the same order on all workers is the
-    caller's task. timeout: seconds without any progress on a tree before its operations fail (0: never). io: back end
-    and threads (default: as the environment says)."""
+    """All-reduce over one interface. Thread-safe; the caller must make concurrent submissions in the same order on all
+    workers.
+
+    timeout: seconds without any progress on a tree before its operations fail (0: never). io: back end and threads
+    (default: those of the environment).
+    """
 
     def __init__(
         self, config: AgentConfig, interface: str, timeout: float = DEFAULT_TIMEOUT, io: IoOptions | None = None
     ) -> None:
         self.interface = interface
         self.timeout = timeout
-        self._lock = threading.Lock()  # order of submissions, and the handle's life
-        self._registered = threading.Lock()  # an operation is in _works before its completion is delivered
+        self._lock = threading.Lock()  # protects the order of submissions and the handle
+        self._registered = threading.Lock()  # ensures that an operation is in _works before its completion is delivered
         self._works: dict[int, tuple[Work, Any]] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._fetching = threading.Condition()
-        self._fetchers = 0  # threads that are in the library, waiting
+        self._fetchers = 0  # threads that wait in the library
         self._library = library()
         self._handle: int | None = None
-        self._gone = "the engine is closed"  # why, when there is no handle
+        self._gone = "the engine is closed"  # the reason when there is no handle
         options = (io or IoOptions.from_environment()).of(config)
         mbps = sum(tree.rate_mbps for tree in config.worker_trees if math.isfinite(tree.rate_mbps))
         self._io = options.native(config, interface, [tree.port for tree in config.worker_trees], mbps)
@@ -153,13 +158,14 @@ class Engine:
     def allreduce_async(
         self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
     ) -> Work:
-        """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: the same bits everywhere.
+        """Start the all-reduce of a contiguous numpy array or torch CPU tensor in place; all workers get the same bits.
 
-        Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers), or another
-        collective (collectives.py). dtype: see host_array. bits: that each value travels in, 32, 16, 10, 8 or 6, the
-        same on all workers; None: 32 for float32, 16 for float16 and bfloat16 (fields.py). seed: of the numbers by
-        which values that lose bits are rounded; another one for each step. Raises TypeError, ValueError for what cannot
-        be reduced; AllReduceError when the engine has failed or is aborted."""
+        Do not touch the array until the work is done. op: "sum", or "mean" (sum / number of workers), or another
+        collective (collectives.py). dtype: see host_array. bits: bits per value, 32, 16, 10, 8 or 6, the same on all
+        workers; None: 32 for float32, 16 for float16 and bfloat16 (fields.py). seed: of the random numbers by which
+        values that lose bits are rounded; use another one for each step. Raises TypeError, ValueError for an array that
+        cannot be reduced; AllReduceError when the engine has failed or is aborted.
+        """
         how = collective(op).encoded(bits, seed)
         memory = operand(array, how, dtype)
         return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, how, keep_alive=array)
@@ -175,9 +181,11 @@ class Engine:
         residual: int | None = None,
         keep_alive: Any = None,
     ) -> Work:
-        """The same for raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`; the result
-        goes to `output` (default: in place). residual: of as many float32, which get what of each value did not
-        travel (fields.py), or None. `keep_alive` is held until the work is done."""
+        """Start the operation on raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`.
+
+        output: where the result goes (default: in place). residual: address of as many float32 values, which get the
+        rounded-off part of each value (fields.py), or None. keep_alive: is held until the work is done.
+        """
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
         work = Work(elements, elements * item_bytes(dtype), len(self.config.workers))
@@ -219,8 +227,10 @@ class Engine:
         return work
 
     def _shape(self, how: Collective, dtype: str, elements: int) -> Shape:
-        """With the lock held: how an operation is cut and travels. Scripts come with the same few sizes again and
-        again. Raises ValueError."""
+        """Return how an operation is divided and encoded; the caller holds the lock.
+
+        Shapes are cached, because scripts use the same few sizes again and again. Raises ValueError.
+        """
         key = (how.kind, how.mean, how.source, how.bits, how.feedback, how.merge, dtype, elements)
         shape = self._shapes.get(key)
         if shape is None:
@@ -239,18 +249,19 @@ class Engine:
         seed: int = 0,
         timeout: float | None = None,
     ) -> None:
-        """allreduce_async and wait."""
+        """Run allreduce_async and wait."""
         self.allreduce_async(array, op, dtype=dtype, bits=bits, seed=seed).wait(timeout)
 
     def abort(self, reason: str) -> None:
-        """Ends all operations with `reason` (AbortedError); new ones fail with it until reconfigure()."""
+        """End all operations with `reason` (AbortedError); new ones fail with it until reconfigure()."""
         with self._lock:
             if self._handle is not None:
                 self._library.inart_worker_abort(self._handle, reason.encode())
 
     def repaired(self, trees: Iterable[RepairedTree]) -> None:
-        """Trees were led another way: their rates from now on, and what is under way on them is sent once more where
-        that is said. Of those that are not here nothing happens."""
+        """Note that trees were rerouted: their rates change, and where requested, chunks in progress on them are sent
+        once more. Unknown trees are ignored.
+        """
         with self._lock:
             for tree in trees:
                 if self._handle is not None:
@@ -259,8 +270,11 @@ class Engine:
                     )
 
     def reconfigure(self, config: AgentConfig, reason: str = "the job was configured anew") -> None:
-        """Pending operations fail with `reason` (or with the reason of an earlier abort); then `config` (a new epoch)
-        holds and sequence numbers start at 0. Raises ValueError, AgentError for a bad configuration."""
+        """Use `config`, a new epoch, in which sequence numbers start at 0.
+
+        Pending operations fail with `reason` (or with the reason of an earlier abort). Raises ValueError, AgentError
+        for a bad configuration.
+        """
         native, keep = self._native_config(config)
         error = ctypes.create_string_buffer(MESSAGE_BYTES)
         with self._lock:
@@ -274,8 +288,10 @@ class Engine:
             self._shapes.clear()
 
     def open_chunks(self) -> dict[int, int]:
-        """By tree, its oldest chunk without an answer; not those that have none. Costs far less than `stats`. Raises
-        AbortedError when closed."""
+        """Return by tree its oldest chunk without an answer, without trees that have none.
+
+        Costs far less than `stats`. Raises AbortedError when closed.
+        """
         with self._lock:
             if self._handle is None:
                 raise AbortedError(self._gone)
@@ -285,7 +301,7 @@ class Engine:
         return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> EngineStats:
-        """Counters. Raises AbortedError when closed."""
+        """Return the counters. Raises AbortedError when closed."""
         native, io = NativeStats(), NativeIoStats()
         with self._lock:
             if self._handle is None:
@@ -326,14 +342,14 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Ends pending operations (AbortedError) and the threads. Again: nothing happens."""
+        """End pending operations (AbortedError) and the threads. A second call does nothing."""
         with self._lock, self._fetching:
             handle, self._handle = self._handle, None
         if handle is None:
             return
         _engines.discard(self)
         self._library.inart_worker_stop(handle)
-        if threading.current_thread() is self._thread:  # closed by a callback
+        if threading.current_thread() is self._thread:  # A callback has called this.
             threading.Thread(target=self._destroy, args=(handle,), name="inart-close").start()
         else:
             self._destroy(handle)
@@ -345,13 +361,15 @@ class Engine:
         self._library.inart_worker_destroy(handle)
 
     def _complete(self, handle: int) -> None:
-        """Delivers completions until the engine is stopped and all are delivered."""
+        """Deliver completions until the engine is stopped and all are delivered."""
         completion = NativeCompletion()
         while self._library.inart_worker_next_completion(handle, -1.0, ctypes.byref(completion)) > 0:
             self._deliver(completion)
 
     def _fetch(self, operation: int, timeout: float | None) -> None:
-        """In the thread that waits for an operation: its end, when the other thread does not have it already."""
+        """Wait for an operation's end in the caller's thread, and deliver it unless the completion thread has done
+        so.
+        """
         end = math.inf if timeout is None else time.monotonic() + timeout
         completion = NativeCompletion()
         found = _NOT_ENDED
@@ -362,7 +380,7 @@ class Engine:
                 handle = self._handle
                 self._fetchers += 1
             try:
-                # For so long nobody can interrupt it (Ctrl-C).
+                # Ctrl-C cannot interrupt a wait in the library, which therefore lasts at most this long.
                 seconds = min(left, UNINTERRUPTED_SECONDS)
                 found = self._library.inart_worker_wait(handle, operation, seconds, ctypes.byref(completion))
             finally:
@@ -383,7 +401,7 @@ class Engine:
         work.finish(error)
 
     def abandon(self) -> None:
-        """In a forked process: the engine is its parent's."""
+        """Give up the engine in a forked process, because it is its parent's."""
         self._handle, self._gone = None, why()
         self._lock, self._registered, self._fetching = threading.Lock(), threading.Lock(), threading.Condition()
         _engines.discard(self)
@@ -400,6 +418,6 @@ _engines: set[Engine] = set()
 
 @atexit.register
 def _close_all() -> None:
-    """Memory of tensors goes away at exit: no thread may still write to it."""
+    """Close all engines at exit: memory of tensors is freed then, and no thread may still write to it."""
     for engine in list(_engines):
         engine.close()

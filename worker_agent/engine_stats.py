@@ -1,4 +1,4 @@
-"""What the worker's engine counts, as Python sees it."""
+"""The counters of the worker's engine as Python sees them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from worker_agent.io_options import IoStats
 
 @dataclass(frozen=True)
 class TreeStats:
-    """One tree since the last configuration. measured_mbps: wire bits of the chunks (each once) over the time in which
-    an operation was under way (first send to last answer). rtt_seconds: lowest of the last second or so.
+    """The counters of one tree since the last configuration.
 
-    check_failures: results that something on the way had changed: not taken, and asked for again."""
+    measured_mbps: wire bits of the chunks (each once) over the time in which an operation was in progress (first send
+    to last answer). rtt_seconds: the lowest of the last second or so. check_failures: results that were changed on the
+    way; they were not used, and requested again.
+    """
 
     tree: int
     root: str
@@ -39,9 +41,11 @@ class TreeStats:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters since the engine was made (`trees`: since the last configuration). bytes_*: of whole frames;
-    other_source: packets from addresses that have no part in the job; bytes_reduced: of tensors; cpu_seconds: of the
-    I/O threads; io: back end, threads, super-frames, trouble."""
+    """Counters since the engine was made (`trees`: since the last configuration).
+
+    bytes_*: of whole frames; other_source: packets from addresses that have no part in the job; bytes_reduced: of
+    tensors; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, errors.
+    """
 
     packets_sent: int
     packets_received: int

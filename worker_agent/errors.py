@@ -1,31 +1,36 @@
-"""What can go wrong with an all-reduce."""
+"""The errors of an all-reduce."""
 
 from __future__ import annotations
 
 
 class AgentError(RuntimeError):
-    """An agent cannot do what was asked: base of the errors below."""
+    """An agent cannot do what was requested; this is the base of the errors below."""
 
 
 class AllReduceError(AgentError):
-    """An all-reduce failed; its tensor's content is undefined. The engine refuses work until it is configured again."""
+    """An all-reduce failed; the content of its tensor is undefined.
+
+    The engine refuses operations until it is configured again.
+    """
 
 
 class MismatchError(AllReduceError):
-    """The workers did not submit the same operation: sizes, dtypes or sum/mean differ."""
+    """The workers did not submit the same operation: sizes, dtypes or operators differ."""
 
 
 class ProgressTimeoutError(AllReduceError, TimeoutError):
-    """No answer came on a tree for the engine's timeout; the message names tree, root and chunk."""
+    """No answer came on a tree within the engine's timeout; the message names tree, root and chunk."""
 
 
 class AbortedError(AllReduceError):
-    """The operation was ended from outside (a peer is gone, new configuration, engine closed); the message says why."""
+    """The operation was ended from outside (a peer is lost, a new configuration, the engine is closed); the message
+    says why.
+    """
 
 
 class NotReadyError(AgentError, TimeoutError):
-    """The job cannot start, or go on, yet: the message says which nodes or whose answer is missing."""
+    """The job cannot start, or continue, yet: the message says which nodes or whose answer is missing."""
 
 
 class ClaimedError(AgentError):
-    """This node's agent runs already, in another process, which the message names."""
+    """Another process, which the message names, is already this node's agent."""

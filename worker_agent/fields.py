@@ -1,6 +1,6 @@
 """Several values in each word of 32 bits: the numpy reference for native/fields.h, and the error bound.
 
-Switches add words and know nothing of what is in them. A word of n fields of w bits (w = 32 / n, rounded down) is
+Switches add words and do not know their content. A word of n fields of w bits (w = 32 / n, rounded down) is
 
     word = sum_i q_i * 2^(w i),    q = round(x * 2^(F - e)),    F = w - 1 - ceil(log2 W),    |q| <= (2^(w-1) - 1) / W
 
@@ -26,21 +26,24 @@ from worker_agent import fixedpoint
 from worker_agent.fixedpoint import BIAS, NONFINITE, Floats, Integers
 
 FIELDS = {32: 1, 16: 2, 10: 3, 8: 4, 6: 5}
-"""Bits that a value may travel in -> how many share a word."""
+"""Maps the bits per value to the number of values that share a word."""
 OWN_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 SIGNIFICANT = {"float16": 11, "bfloat16": 8}
-"""Bits of these types' significands: where a field keeps fewer, they travel in 32 bits unless somebody asks for 16."""
+"""The bits of these types' significands: where a field keeps fewer, they travel in 32 bits unless 16 are requested."""
 LEAST_BITS = 1
 
 
 def field_bits(bits: int, workers: int) -> int:
-    """F: how many bits below 2^e a value keeps that travels in so many bits (not 32: see fixedpoint)."""
+    """Return F, the bits below 2^e that a value keeps that travels in this many bits (not 32: see fixedpoint)."""
     return bits - 1 - (workers - 1).bit_length()
 
 
 def bits_of(dtype: str, asked: int | None, workers: int) -> int:
-    """In how many bits a value travels. asked: None: 32 for float32, and 16 for float16 and bfloat16 among so few
-    workers that a field keeps all their bits. Raises ValueError that says which there are."""
+    """Return the bits per value.
+
+    asked: None: 32 for float32, and 16 for float16 and bfloat16 as long as a field keeps all their bits with this
+    number of workers. Raises ValueError that lists the possible values.
+    """
     own = OWN_BITS[dtype]
     if asked is None:
         return own if own == 32 or field_bits(own, workers) >= SIGNIFICANT[dtype] else 32
@@ -51,13 +54,13 @@ def bits_of(dtype: str, asked: int | None, workers: int) -> int:
 
 
 def is_stochastic(dtype: str, bits: int) -> bool:
-    """Whether values of this type are rounded by chance in so many bits: they are fewer than its own."""
+    """Return whether values of this type are rounded stochastically in this many bits, which are fewer than its own."""
     return bits < OWN_BITS[dtype]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """How a worker's values travel. words: of a packet, that are data. worker: its number. Others as above."""
+    """The encoding of a worker's values. words: data words of a packet. worker: its number. The others are as above."""
 
     bits: int
     workers: int
@@ -68,7 +71,7 @@ class Fields:
 
     @property
     def values(self) -> int:
-        """Of a chunk at most."""
+        """The most values of a chunk."""
         return FIELDS[self.bits] * self.words
 
     @property
@@ -77,7 +80,7 @@ class Fields:
         return min(1 << field_bits(self.bits, self.workers), ((1 << (self.bits - 1)) - 1) // self.workers)
 
     def integers(self, chunk: Floats, biased: int, position: int = 0) -> NDArray[np.int64]:
-        """q of each value, given the agreed biased exponent. position: of the first in the array."""
+        """Return q of each value, given the agreed biased exponent. position: of the first value in the array."""
         if biased >= NONFINITE:
             return self._mixed_integers(chunk, biased - NONFINITE)
         if biased == 0:
@@ -91,7 +94,7 @@ class Fields:
         return np.rint(scaled).astype(np.int64)
 
     def quantise(self, chunk: Floats, biased: int, position: int = 0) -> Integers:
-        """The words that travel."""
+        """Return the words of the packet."""
         words = np.zeros(self.words, np.int64)
         values = self.integers(chunk, biased, position)
         for field, first in enumerate(range(0, values.size, self.words)):
@@ -100,14 +103,14 @@ class Fields:
         return words.astype(np.int32)
 
     def residual(self, chunk: Floats, biased: int, position: int = 0) -> Floats:
-        """What of each value does not travel; of a chunk with NaN or infinities, nothing."""
+        """Return the rounded-off part of each value; zero for a chunk with NaN or infinities."""
         if biased == 0 or biased >= NONFINITE:
             return np.zeros(chunk.shape, np.float32)
         step = float(np.ldexp(1.0, biased - BIAS - field_bits(self.bits, self.workers)))
         return (chunk.astype(np.float64) - self.integers(chunk, biased, position) * step).astype(np.float32)
 
     def dequantise(self, sums: Integers, count: int, biased: int, mean: bool = False) -> Floats:
-        """The float32 sums (or means) of `count` values from the summed words."""
+        """Return the float32 sums (or means) of `count` values from the summed words."""
         half = 1 << (self.bits - 1)
         shifted = sums.astype(np.int64) + sum(half << (field * self.bits) for field in range(FIELDS[self.bits]))
         fields = [(shifted >> (field * self.bits) & (2 * half - 1)) - half for field in range(FIELDS[self.bits])]
@@ -122,7 +125,7 @@ class Fields:
             return result / np.float32(self.workers) if mean else result
 
     def _up(self, count: int, position: int) -> Floats:
-        """What is added before rounding down: one of 256 steps, from 1/512 to 511/512."""
+        """Return the numbers that are added before rounding down: one of 256 steps, from 1/512 to 511/512."""
         key = _mix(_mix(_mix(self.seed & 0xFFFFFFFF) ^ (self.seed >> 32)) + self.worker)
         places = np.arange(position, position + count, dtype=np.uint64) * np.uint64(0x9E3779B1) + np.uint64(key)
         drawn = _mix_all(places & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
@@ -130,7 +133,7 @@ class Fields:
 
     @property
     def _mixed(self) -> tuple[int, int, int, int]:
-        """Of chunks with NaN or infinities: bits of finite values, the most that their sum can be, unit, bias."""
+        """For chunks with NaN or infinities: bits of finite values, the largest possible sum of them, unit, bias."""
         bits = fixedpoint.mixed_bits(self.workers, self.bits)
         most = self.workers << max(bits, 0)
         return bits, most, 2 * most + 1, ((1 << (self.bits - 1)) - 1 - most) // self.workers
@@ -165,11 +168,12 @@ class Fields:
 
 
 def error_bound(chunks: Sequence[Floats], bits: int, mean: bool = False, stochastic: bool = False) -> float:
-    """How far a float32 result may be from the exact sum (or mean) of one chunk's values, one array of finite values a
-    worker, that travel in so many bits (not 32: fixedpoint.error_bound).
+    """Return the largest possible distance of a float32 result from the exact sum (or mean) of one chunk's values,
+    which travel in this many bits (not 32: fixedpoint.error_bound). chunks: one array of finite values per worker.
 
-    A step is 2^(e - F). Rounded to nearest a value is off by half a step, by chance by less than one; where the number
-    of workers is a power of two, one within half a step of 2^e by up to one, because 2^F itself has no room.
+    A step is 2^(e - F). Rounded to nearest, a value is off by half a step, and stochastically by less than one. Where
+    the number of workers is a power of two, a value within half a step of 2^e is off by up to one, because 2^F itself
+    has no room.
     """
     workers = len(chunks)
     biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
@@ -193,7 +197,7 @@ def _mix(x: int) -> int:
 
 
 def _mix_all(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of 32 bits that leaves no pattern (Wellons, "Prospecting for hash functions")."""
+    """Apply a permutation of 32 bits that leaves no pattern (Wellons, "Prospecting for hash functions")."""
     x = (x ^ x >> np.uint64(16)) * np.uint64(0x7FEB352D) & np.uint64(0xFFFFFFFF)
     x = (x ^ x >> np.uint64(15)) * np.uint64(0x846CA68B) & np.uint64(0xFFFFFFFF)
     return x ^ x >> np.uint64(16)

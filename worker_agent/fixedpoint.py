@@ -34,13 +34,14 @@ Integers = NDArray[np.int32]
 
 
 def fraction_bits(workers: int) -> int:
-    """F: how many bits below 2^e a value keeps."""
+    """Return F, the bits below 2^e that a value keeps."""
     return 30 - (workers - 1).bit_length()
 
 
 def mixed_bits(workers: int, width: int = 32) -> int:
-    """F': the same in a chunk that holds NaN or an infinity; the most for which the sum fits into so many bits. -1:
-    there is no room for a sum (fields.py: of few bits, among many workers)."""
+    """Return F', the bits in a chunk that holds NaN or an infinity: the most for which the sum fits into `width` bits.
+    -1: there is no room for a sum (fields.py: with few bits and many workers).
+    """
     bits = -1
     while bits < 29 and (2 * (workers << bits + 1) + 1) * (workers + 1) ** 2 + workers <= 1 << width:
         bits += 1
@@ -48,13 +49,15 @@ def mixed_bits(workers: int, width: int = 32) -> int:
 
 
 def _mixed(workers: int) -> tuple[int, int, int]:
-    """Of such a chunk's words: the most that the finite values' sum can be, unit and bias."""
+    """Return for the words of such a chunk the largest possible sum of the finite values, unit and bias."""
     most = workers << mixed_bits(workers)
     return most, 2 * most + 1, ((1 << 31) - most) // workers
 
 
 def exponent(chunk: Floats) -> int:
-    """The biased exponent that a chunk needs: 0 when its finite values are zero; + 4096 when it holds NaN or Inf."""
+    """Return the biased exponent that a chunk needs: 0 when its finite values are zero; + 4096 when it holds NaN or
+    Inf.
+    """
     finite = chunk[np.isfinite(chunk)].astype(np.float64)
     flag = NONFINITE if finite.size < chunk.size else 0
     most = np.abs(finite).max(initial=0.0)
@@ -64,12 +67,14 @@ def exponent(chunk: Floats) -> int:
 
 
 def _fixed(values: NDArray[np.float64], bits: int, e: int) -> NDArray[np.float64]:
-    """What is too large was written to the array while it was under way: the sum has no room for it."""
+    """Convert to fixed point, and limit values that were written to the array during the operation and are too large
+    for the sum.
+    """
     return np.rint(np.clip(np.ldexp(values, bits - e), -(2.0**bits), 2.0**bits))
 
 
 def quantise(chunk: Floats, biased: int, workers: int) -> Integers:
-    """The integers that travel, given the agreed biased exponent."""
+    """Return the integers for the packet, given the agreed biased exponent."""
     if biased >= NONFINITE:
         _, unit, bias = _mixed(workers)
         finite = biased - NONFINITE
@@ -86,7 +91,7 @@ def quantise(chunk: Floats, biased: int, workers: int) -> Integers:
 
 
 def dequantise(sums: Integers, biased: int, workers: int, mean: bool = False) -> Floats:
-    """The float32 sum (or mean) of a chunk from the summed integers."""
+    """Return the float32 sum (or mean) of a chunk from the summed integers."""
     if biased >= NONFINITE:
         most, unit, bias = _mixed(workers)
         counts, rest = np.divmod(sums.astype(np.int64) + bias * workers + most, unit)
@@ -108,10 +113,13 @@ def dequantise(sums: Integers, biased: int, workers: int, mean: bool = False) ->
 
 
 def error_bound(chunks: Sequence[Floats], mean: bool = False, mixed: bool = False) -> float:
-    """How far a float32 result may be from the exact sum (or mean) of one chunk's finite values, one array a worker:
-    W/2 * 2^(e - F) (F' where a worker has NaN or an infinity, or `mixed`: where one has in another chunk of the
-    group), and the rounding of the result to float32 (twice for a mean). Infinite when the sum of the bound's
-    magnitudes leaves float32."""
+    """Return the largest possible distance of a float32 result from the exact sum (or mean) of one chunk's finite
+    values.
+
+    chunks: one array per worker. The bound is W/2 * 2^(e - F) (F' where a worker has NaN or an infinity, or `mixed`:
+    where one has in another chunk of the group), plus the rounding of the result to float32 (twice for a mean). It is
+    infinite when the sum of the bound's magnitudes leaves float32.
+    """
     workers = len(chunks)
     biased = [exponent(chunk) for chunk in chunks]
     most_biased = max(each % NONFINITE for each in biased)

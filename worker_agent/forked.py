@@ -1,10 +1,10 @@
-"""What a process that is forked from an agent's (a DataLoader's worker, say) leaves alone.
+"""Makes a process that is forked from an agent's process (such as a DataLoader's worker) abandon the agent's resources.
 
-A fork copies memory and descriptors, but of the threads only the one that forks. Locks that others held stay held in
-the child, nobody moves packets there, and what it says on a connection its parent says. So whatever has threads,
-sockets or a place at an agent registers here, and is abandoned in the child: it closes its copies of descriptors, which
-the parent does not notice, and from then on says that it belongs to another process. (What the C engines have open they
-close themselves: native/owned.h. gRPC does the same with its connections.)
+A fork copies memory and descriptors, but only the thread that forks. Locks that other threads held stay held in the
+child, no thread moves packets there, and its messages on a connection would seem to be its parent's. So objects that
+have threads, sockets or a place at an agent register here and are abandoned in the child: they close their copies of
+descriptors, which the parent does not notice, and from then on report that they belong to another process. (The C
+engines close their descriptors themselves: native/owned.h. gRPC does the same with its connections.)
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Protocol
 
 
 class Abandoned(Protocol):
-    """What a child is not to use."""
+    """An object that a forked child must not use."""
 
     def abandon(self) -> None:
-        """In the child, before anything else runs there. Takes no lock, and waits for nothing."""
+        """Abandon the object in the child before anything else runs there. Takes no lock and waits for nothing."""
 
 
 _registered: weakref.WeakSet[Abandoned] = weakref.WeakSet()
 
 
 def abandon_when_forked(one: Abandoned) -> None:
-    """For as long as `one` lives, every process that is forked from this one abandons it."""
+    """Make every process that is forked from this one abandon `one`, for as long as it lives."""
     _registered.add(one)
 
 
 def why() -> str:
-    """What users of something abandoned are told."""
+    """Return the message for users of an abandoned object."""
     return f"this process was forked from process {os.getppid()}, which has the agent: only that one can use it"
 
 

@@ -1,9 +1,9 @@
-"""Small operations in one round: which they are, and how they are cut (native/gathered.h has the rest).
+"""Small operations in one round: which operations they are, and how they are divided (native/gathered.h has the rest).
 
-Each worker writes its values into words of its own of a chunk, and zeros into the others'; so the sum that the network
-makes is the values of all workers side by side, and each worker merges them by itself, in the order of the workers: all
-get the same bits, and the same again from the same inputs. No exponents have to be agreed first. Whether an operation
-is small depends on its size, the number of workers and the words of a packet alone, so all workers find the same.
+Each worker writes its values into words of its own in a chunk, and zeros into the others'; so the network's sum is the
+values of all workers side by side. Each worker merges them by itself in the order of the workers: all get the same
+bits, and the same again from the same inputs. No exponents have to be agreed first. Whether an operation is small
+depends only on its size, the number of workers and the words of a packet, so all workers decide alike. See
 docs/protocol.md, "Small operations".
 """
 
@@ -13,18 +13,21 @@ from worker_agent.collectives import Collective, Kind
 from worker_agent.operands import item_bytes
 
 MOST_PACKETS = 3
-"""Data of so many packets at most: with the one that says what the operation is, what a worker sends before it knows
-anything of a tree. Beyond that, exponents first are less than W times the bytes."""
+"""The most packets of data of a small operation: with the packet that describes the operation, this is what a worker
+may send before it knows anything of a tree. For larger operations, exchanging exponents first costs less than W times
+the bytes.
+"""
 WORD_BYTES = 4
 
 
 def gathered_words(how: Collective, dtype: str, elements: int, workers: int, data: int) -> int:
-    """How many words each worker has in a chunk of `data` words of an operation on an array of so many elements; 0: the
-    operation is not small."""
+    """Return how many words each worker has in a chunk of `data` words for an operation on this many elements; 0: the
+    operation is not small.
+    """
     if how.bits is not None or not elements:
         return 0
     words = data // columns(how, workers)
-    words -= words % 2 if words > 1 else 0  # whole elements of 8 bytes
+    words -= words % 2 if words > 1 else 0  # The words hold whole elements of 8 bytes.
     item = item_bytes(dtype)
     if WORD_BYTES * words < item:
         return 0
@@ -33,5 +36,5 @@ def gathered_words(how: Collective, dtype: str, elements: int, workers: int, dat
 
 
 def columns(how: Collective, workers: int) -> int:
-    """Who contributes: all workers, or the source of a broadcast."""
+    """Return the number of contributors: all workers, or the source of a broadcast."""
     return workers if how.source < 0 else 1

@@ -1,7 +1,7 @@
-"""How an engine does its input and output: back end, I/O threads, cores. Shared by workers and parameter servers.
+"""The options of an engine's input and output: back end, I/O threads, cores. Shared by workers and parameter servers.
 
-Chosen at start, by arguments or by the environment: INART_IO (udp, raw), INART_THREADS (a number), INART_CORES (such as
-2,3 or 2-5, or numa: those next to the network card).
+They are chosen at the start by arguments or by the environment: INART_IO (udp, raw), INART_THREADS (a number),
+INART_CORES (such as 2,3 or 2-5, or numa: those next to the network card).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from controlplane.common.agentconfig import AgentConfig
 
 BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
-MOST_THREADS = 16  # a job's ports
-MBPS_PER_THREAD = 10_000.0  # what one thread carries with room to spare (docs/hosts.md has measurements)
-RECEIVE_BYTES = 32 << 20  # that engines ask the kernel for
+MOST_THREADS = 16  # the number of a job's ports
+MBPS_PER_THREAD = 10_000.0  # one thread carries this with room to spare (docs/hosts.md has measurements)
+RECEIVE_BYTES = 32 << 20  # the receive buffer that engines request from the kernel
 _NAME_BYTES = 16
 _TROUBLE_BYTES = 192
 _SYSTEM = Path("/sys")
@@ -48,7 +48,7 @@ def uplink_of(config: AgentConfig, interface: str) -> Uplink | None:
 
 
 class IoConfig(ctypes.Structure):
-    """struct inart_io_config."""
+    """The C structure inart_io_config."""
 
     _fields_ = (
         ("interface", ctypes.c_char * _NAME_BYTES),
@@ -75,12 +75,12 @@ PACKET_COUNTERS = (
     "wakeups",
     "cpu_ns",
 )
-"""struct inart_packet_stats: what every engine counts."""
+"""The fields of the C structure inart_packet_stats, which every engine counts."""
 _COUNTERS = ("messages_sent", "messages_received", "foreign", "receive_buffer", "segments")
 
 
 class NativeIoStats(ctypes.Structure):
-    """struct inart_io_stats."""
+    """The C structure inart_io_stats."""
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in _COUNTERS),
@@ -90,10 +90,13 @@ class NativeIoStats(ctypes.Structure):
 
 @dataclass(frozen=True)
 class IoStats:
-    """What moves the packets. messages_*: calls' worth of packets that the kernel took and gave (a super-frame is one).
-    foreign: packets of our own that came back. receive_buffer: bytes, of each lane, that the kernel granted. segments:
-    packets a message may have now (1: this kernel or interface does not segment). trouble: the last failure to send in
-    words, empty when there was none since the last configuration."""
+    """The state and counters of packet input and output.
+
+    messages_*: messages that the kernel accepted and delivered (a super-frame is one). foreign: packets of our own that
+    came back. receive_buffer: bytes per lane that the kernel granted. segments: packets that a message may have now (1:
+    this kernel or interface does not segment). trouble: the last failure to send in words, empty when there was none
+    since the last configuration.
+    """
 
     backend: str
     threads: int
@@ -105,8 +108,8 @@ class IoStats:
     trouble: str
 
     def warn_if_small(self, interface: str, bytes_under_way: int) -> None:
-        """Logs what to do when the kernel's receive buffer cannot hold what may be under way to a lane."""
-        needed = 2 * bytes_under_way  # the kernel counts its own memory, too
+        """Log what to do when the kernel's receive buffer cannot hold the packets that may be in flight to a lane."""
+        needed = 2 * bytes_under_way  # The kernel counts its own memory, too.
         if self.receive_buffer < needed:
             log.warning(
                 "%s: the kernel grants %d KiB to receive into, %d KiB may be under way: packets may be lost and sent "
@@ -119,7 +122,7 @@ class IoStats:
 
     @classmethod
     def of(cls, native: NativeIoStats, config: IoConfig) -> IoStats:
-        """From the engine's own."""
+        """Convert the engine's structure."""
         counters = {name: int(getattr(native, name)) for name in _COUNTERS}
         trouble = bytes(native.trouble).decode(errors="replace")
         return cls(backend=BACKENDS[config.backend], threads=config.threads, trouble=trouble, **counters)
@@ -127,11 +130,13 @@ class IoStats:
 
 @dataclass(frozen=True)
 class IoOptions:
-    """backend: "udp" (no privilege) or "raw" (packet sockets, CAP_NET_RAW). threads: I/O threads; 0: by the rate, one
-    where one suffices. cores: what the threads are pinned to, in turn; empty: not pinned; "numa": those of the network
-    card's memory node. receive_bytes: of each lane's receive buffer; 0: as much as the kernel grants.
+    """The options of input and output.
 
-    Raises ValueError for what does not exist."""
+    backend: "udp" (needs no privilege) or "raw" (packet sockets, needs CAP_NET_RAW). threads: I/O threads; 0: by the
+    rate, one where one suffices. cores: the cores that the threads are pinned to, in turn; empty: not pinned; "numa":
+    those of the network card's memory node. receive_bytes: of each lane's receive buffer; 0: as much as the kernel
+    grants. Raises ValueError for values that do not exist.
+    """
 
     backend: str = "udp"
     threads: int = 0
@@ -153,7 +158,7 @@ class IoOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> IoOptions:
-        """From INART_IO, INART_THREADS, INART_CORES. Raises ValueError that names the variable."""
+        """Return the options of INART_IO, INART_THREADS, INART_CORES. Raises ValueError that names the variable."""
         try:
             return cls(
                 environment.get("INART_IO") or "udp",
@@ -165,15 +170,16 @@ class IoOptions:
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """--io, --threads, --cores; what is not given is the environment's."""
+        """Add --io, --threads, --cores; omitted options have the environment's values."""
         parser.add_argument("--io", choices=BACKENDS, help="I/O back end (default $INART_IO, else udp)")
         parser.add_argument("--threads", type=int, metavar="N", help="I/O threads (default: by the rate)")
         parser.add_argument("--cores", metavar="LIST", help='cores of the I/O threads: 2,3 or 2-5, or "numa"')
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> IoOptions:
-        """The other half of add_arguments; what is given is in this process's environment from now on, where engines
-        find it. Raises ValueError."""
+        """Return the options given by add_arguments' arguments, and store them in this process's environment, where
+        engines find them. Raises ValueError.
+        """
         given = {
             "INART_IO": arguments.io,
             "INART_THREADS": None if arguments.threads is None else str(arguments.threads),
@@ -187,7 +193,7 @@ class IoOptions:
         return replace(self, backend="udp") if config.both_roles else self
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
-        """For an engine with trees on `ports`, of `mbps` in all (0: not known)."""
+        """Return the C structure for an engine with trees on `ports`, of `mbps` in all (0: not known)."""
         cores = numa_cores(interface) if isinstance(self.cores, str) else self.cores
         threads = self.threads or threads_for(mbps)
         threads = max(1, min(threads, len(set(ports)), MOST_THREADS))
@@ -205,7 +211,7 @@ class IoOptions:
 
 
 def parse_cores(text: str) -> tuple[int, ...] | str:
-    """ "2,4-6" is (2, 4, 5, 6); "numa" stays. Raises ValueError."""
+    """Parse "2,4-6" as (2, 4, 5, 6); "numa" stays. Raises ValueError."""
     if text == "numa":
         return text
     cores: list[int] = []
@@ -216,7 +222,9 @@ def parse_cores(text: str) -> tuple[int, ...] | str:
 
 
 def numa_cores(interface: str) -> tuple[int, ...]:
-    """This process's cores on the memory node of an interface's card; all of them where there is no such node."""
+    """Return this process's cores on the memory node of an interface's card; all of them where there is no such
+    node.
+    """
     allowed = os.sched_getaffinity(0)
     try:
         node = int((_SYSTEM / "class/net" / interface / "device/numa_node").read_text())
@@ -227,7 +235,7 @@ def numa_cores(interface: str) -> tuple[int, ...]:
 
 
 def link_mbps(interface: str) -> float:
-    """Speed of an interface's link in Mbit/s; 0: not known."""
+    """Return the speed of an interface's link in Mbit/s; 0: not known."""
     try:
         return max(0.0, float((_SYSTEM / "class/net" / interface / "speed").read_text()))
     except (OSError, ValueError):
@@ -235,13 +243,15 @@ def link_mbps(interface: str) -> float:
 
 
 def threads_for(mbps: float) -> int:
-    """I/O threads for a rate, no more than there are cores."""
+    """Return the number of I/O threads for a rate, at most the number of cores."""
     return max(1, min(-(-int(mbps) // int(MBPS_PER_THREAD)), len(os.sched_getaffinity(0))))
 
 
 def assign(trees: Sequence[tuple[int, float]], threads: int) -> list[int]:
-    """The thread of each tree, given as (port, weight): all trees of a port are on one thread, which has the port's
-    socket; heavy ports first, each to the thread with the least so far, of these to the one with the fewest ports."""
+    """Return the thread of each tree, given as (port, weight). All trees of a port are on one thread, which has the
+    port's socket. Heavy ports come first, each to the thread with the least weight so far, and of these to the one with
+    the fewest ports.
+    """
     weights: dict[int, float] = {}
     for port, weight in trees:
         weights[port] = weights.get(port, 0.0) + weight

@@ -1,8 +1,8 @@
-"""Operations that may have to be started again: kept as they were given until all workers have their results.
+"""Operations that may have to be started again: their inputs are kept until all workers have their results.
 
 A worker has a result before another one has. How far it can be ahead is bounded: an answer to a chunk says that all
-workers have sent theirs, and a worker sends no chunk whose window has not moved on. So whoever has the answer to a
-chunk two windows later knows that the earlier one has arrived everywhere.
+workers have sent theirs, and a worker sends no chunk whose window has not moved on. So a worker that has the answer to
+a chunk two windows later knows that the earlier one has arrived everywhere.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from worker_agent.work import Work
 
 SPARE_COPIES = 8
 WINDOWS = 2
-"""So many windows later: one is what the protocol bounds, one more for exponents, which may travel before."""
+"""The number of windows after which a result is everywhere: the protocol bounds it by one, and one more is for
+exponents, which may travel before.
+"""
 
 
 @dataclass(eq=False)
 class Kept:
-    """number: since the operations were last begun afresh. work: the caller's. memory: its array. copy: what was in it.
+    """An operation whose input is kept.
 
-    reach: of each tree that it uses, the chunks up to its end. run: of which engine. result: what came out, where it
-    may have to be given to others.
+    number: since operations were last begun anew. work: the caller's. memory: its array. copy: the array's input.
+    reach: for each tree that it uses, the chunks up to its end. run: the engine that it went to. result: its result,
+    where it may have to be given to other workers.
     """
 
     number: int
@@ -47,12 +50,13 @@ class Kept:
     result: npt.NDArray[np.uint8] | None = None
 
     def restore(self) -> None:
-        """The array as it was given."""
+        """Restore the array's input."""
         ctypes.memmove(self.memory.address, self.copy.ctypes.data, self.copy.size)
 
     def giving(self, gives: bool) -> npt.NDArray[np.float32]:
-        """What the workers add up so that all have this one's result, to the bit: each byte as a number, and how many
-        workers it is of; from all but one, nothing."""
+        """Return the array whose sum over the workers gives this worker's result to all, bit by bit: each byte as a
+        number, and the number of workers in it; the other workers give zeros.
+        """
         size = self.copy.size
         made = np.zeros(size + 2, np.float32)
         if gives:
@@ -63,15 +67,15 @@ class Kept:
         return made
 
     def take(self, given: npt.NDArray[np.float32]) -> int:
-        """Put what `giving` came to into the array; how many workers it is of."""
+        """Copy the sum of `giving` into the array; returns the number of workers that the result is of."""
         found = given[:-2].astype(np.uint8)
         if self.op.feedback:
-            found[found.size // 2 :] = 0  # what did not travel of another worker's values is not this one's
+            found[found.size // 2 :] = 0  # Another worker's residuals are not this one's.
         ctypes.memmove(self.memory.address, found.ctypes.data, found.size)
         return int(given[-2]) * 256 + int(given[-1])
 
     def again(self) -> npt.NDArray[Any]:
-        """Its content in other memory: the caller has the result, and another worker has not."""
+        """Return the input in other memory: the caller has the result, and another worker does not."""
         return self.copy.copy().view(_VIEWS[self.memory.dtype])
 
 
@@ -80,8 +84,10 @@ _VIEWS |= {name: np.dtype(name) for name in SMALL_DTYPES}
 
 
 class Ledger:
-    """The operations of one worker since it was configured afresh, as far as they are kept. Not thread-safe. config: of
-    the engine that they go to first."""
+    """The operations of one worker since its last configuration, as far as they are kept.
+
+    Not thread-safe. config: of the engine that they go to first.
+    """
 
     def __init__(self, config: AgentConfig) -> None:
         self.started = 0
@@ -91,14 +97,14 @@ class Ledger:
         self.follow(config)
 
     def follow(self, config: AgentConfig) -> None:
-        """Operations go to an engine with this configuration from now on."""
+        """Note that operations go to an engine with this configuration from now on."""
         self._run += 1
         self._config = config
         self._at = [0] * len(config.worker_trees)
         self._answered = [0] * len(config.worker_trees)
 
     def add(self, work: Work, array: Any, op: Collective, memory: HostArray) -> Kept:
-        """The next operation, before it is started. Raises ValueError: the engine would refuse it."""
+        """Add the next operation before it is started. Raises ValueError when the engine would refuse it."""
         one = Kept(self.started, work, array, op, memory, self._copy(memory), self._run)
         self._place(one)
         self._kept.append(one)
@@ -106,7 +112,7 @@ class Ledger:
         return one
 
     def ended(self, one: Kept) -> None:
-        """Its result is here; the array is the caller's again."""
+        """Note that its result has arrived; the array belongs to the caller again."""
         if self._config.shrinks and not one.done:
             one.result = np.empty_like(one.copy)
             ctypes.memmove(one.result.ctypes.data, one.memory.address, one.result.size)
@@ -118,18 +124,19 @@ class Ledger:
             self._forget()
 
     def retire(self) -> None:
-        """Whatever went to an engine before this one has arrived everywhere."""
+        """Forget operations of earlier engines, whose results have arrived everywhere."""
         while self._kept and self._kept[0].run < self._run:
             self._forget()
 
     @property
     def oldest(self) -> int:
-        """The first operation whose result is not here."""
+        """The first operation whose result has not arrived here."""
         return next((one.number for one in self._kept if not one.done), self.started)
 
     def again_from(self, first: int, config: AgentConfig) -> Iterator[Kept]:
-        """Operations from this one on, each to be started again by an engine with this configuration; those before it
-        are done everywhere. Raises ValueError when they are not all there, or are none for fewer workers."""
+        """Yield the operations from `first` on, each of which an engine with this configuration has to start again;
+        those before it are done everywhere. Raises ValueError when some are not kept, or cannot run with fewer workers.
+        """
         while self._kept and self._kept[0].number < first and self._kept[0].done:
             self._forget()
         if (self._kept[0].number if self._kept else self.started) != first:
@@ -146,16 +153,16 @@ class Ledger:
 
     @property
     def results(self) -> list[int]:
-        """Operations whose results are kept."""
+        """The operations whose results are kept."""
         return [one.number for one in self._kept if one.result is not None]
 
     @property
     def undone(self) -> list[Kept]:
-        """Those whose results are not here."""
+        """The operations whose results have not arrived here."""
         return [one for one in self._kept if not one.done]
 
     def drop_last(self) -> None:
-        """The operation that was added last was refused."""
+        """Remove the operation that was added last, because it was refused."""
         self._spare.append(self._kept.pop().copy)
         self.started -= 1
 

@@ -1,6 +1,6 @@
-"""Operations of a process go to its agent in the order in which they were asked for, whatever is ready first.
+"""Sends a process's operations to its agent in the order of the calls, whichever tensor is ready first.
 
-A tensor may be ready only later: when it has been copied from a GPU, or summed over the ranks of the node.
+A tensor may become ready later: when it has been copied from a GPU, or summed over the ranks of the node.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class _Later:
 
 
 class Lane:
-    """The way of one process to one agent.
+    """The path of one process's operations to one agent.
 
     Args:
-        allreduce_async: the agent's.
+        allreduce_async: the agent's method.
     """
 
     def __init__(self, allreduce_async: Callable[..., Work]) -> None:
         self._allreduce_async = allreduce_async
-        self._lock = threading.RLock()  # an operation may end, and its callback come, while it is started
+        self._lock = threading.RLock()  # An operation may end, and its callback run, while it is being started.
         self._waiting = 0
         self._queue: queue.SimpleQueue[_Later | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, tensor: Any, op: Collective) -> Work:
-        """A tensor that is ready, in place. Starts at once when nothing waits. Raises as the agent does."""
+        """Submit a tensor that is ready, in place; it starts at once when nothing waits. Raises as the agent does."""
         with self._lock:
             if not self._waiting:
                 return self._allreduce_async(tensor, op)
         return self.submit_later(lambda: tensor, op, tensor.numel(), tensor.element_size())
 
     def submit_later(self, ready: Callable[[], Any], op: Collective, elements: int, item_bytes: int) -> Work:
-        """A tensor that `ready()` gives, which may wait. What it raises, the Work ends with."""
+        """Submit a tensor that `ready()` returns, which may wait. The Work ends with the exception that it raises."""
         work = Work(elements, elements * item_bytes)
         with self._lock:
             self._waiting += 1
@@ -56,7 +56,7 @@ class Lane:
         return work
 
     def close(self, *, wait: bool = False) -> None:
-        """After the last operation. wait: until the agent has it."""
+        """End after the last operation. wait: until the agent has it."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -88,7 +88,7 @@ _lanes_lock = threading.Lock()
 
 
 def lane_of(reducer: Any) -> Lane:
-    """The lane of this process to an agent: one, for all states that use it."""
+    """Return the lane of this process to an agent, which all states that use the agent share."""
     with _lanes_lock:
         lane = getattr(reducer, "_inart_lane", None)
         if lane is None:
@@ -98,7 +98,7 @@ def lane_of(reducer: Any) -> Lane:
 
 
 def close_lane(reducer: Any) -> None:
-    """Nothing more goes to this agent."""
+    """End the lane to this agent."""
     lane = getattr(reducer, "_inart_lane", None)
     if lane is not None:
         lane.close()
