@@ -19,8 +19,8 @@ from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.forked import abandon_when_forked, why
 
 REPORT_SECONDS = 1.0
-LOOK_SECONDS = 0.2
-STUCK_SECONDS = 0.4
+LOOK_SECONDS = 0.15
+STUCK_SECONDS = 0.3
 """A tree that makes no progress for so long is reported at once: something may have failed."""
 
 

@@ -26,9 +26,9 @@ from controlplane.service.versions import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
 
-STALLED_SECONDS = 0.4
+STALLED_SECONDS = 0.3
 """How long a tree may make no progress before its packets are followed. Agents report at once when one does not."""
-FOLLOW_SECONDS = 0.2
+FOLLOW_SECONDS = 0.15
 FOLLOW_SLOWLY_SECONDS = 2.0
 """Between two looks at the counters, at first and after some time: a worker may be late for long."""
 FOLLOWED_AT_MOST_SECONDS = 4.0
@@ -45,11 +45,13 @@ class Followed:
     went in from the second, which follows at once: nothing that counts as gone in had come out before.
 
     took: how long the last look took, seconds. A machine on which switches answer late may be as late with packets.
+    began: when it was first looked at; what the job waits for, it has waited for since before that.
     """
 
     versions: tuple[Version, ...]
     looks: list[tuple[float, dict[Entry, int]]]
     took: float
+    began: float
     pause: float = FOLLOW_SECONDS
 
 
@@ -93,7 +95,8 @@ class Watch:
 
     def _look_at_trees(self) -> None:
         for job in self.network.jobs:
-            if not job.roster.stalled(STALLED_SECONDS):
+            since = job.roster.stalled(STALLED_SECONDS)
+            if since is None:
                 self._followed.pop(job.name, None)
                 continue
             now = time.monotonic()
@@ -102,6 +105,8 @@ class Watch:
             if followed is not None and followed.versions != versions:
                 del self._followed[job.name]
                 continue
+            if followed is not None and since > followed.began:
+                followed = None  # what it waited for has come; this is another one, and what came before says nothing
             if followed is not None and now - followed.looks[-1][0] < max(followed.pause, followed.took):
                 continue
             topology = self.network.topology
@@ -112,7 +117,7 @@ class Watch:
                 began, first = time.monotonic(), counted
                 counted = self._count(switches)
                 ended = time.monotonic()
-                self._followed[job.name] = Followed(versions, [(began, first), (ended, counted)], ended - began)
+                self._followed[job.name] = Followed(versions, [(began, first), (ended, counted)], ended - began, now)
                 continue
             looks = [*followed.looks, (time.monotonic(), counted)]
             followed.took = looks[-1][0] - now

@@ -15,9 +15,11 @@ from controlplane.common.rpc import inart_pb2 as pb
 
 HUNG_SECONDS = 1.4
 """Since its last report: a report is due every 1.0 to 1.2 s."""
+FIRST_SECONDS = 2.0
+"""One that has not reported in this epoch counts as if it had, so long after its beginning: it may be making ready."""
 WAITED_SECONDS = 0.8
 """Since the controller has heard that a worker waits for it."""
-STANDS_SECONDS = 0.4
+STANDS_SECONDS = 0.3
 """A worker waits for the root of a tree that has made no progress for so long."""
 PAUSED_SECONDS = 0.5
 """Between two looks, which come ten times a second: the controller itself has stood still, and reports are waiting."""
@@ -39,16 +41,15 @@ class Waits:
             if root != report.node and tree.HasField("oldest_chunk") and tree.waiting_seconds >= STANDS_SECONDS:
                 self.since.setdefault(root, now)
 
-    def hanging(self, reported: Mapping[str, float | None], now: float) -> dict[str, float]:
+    def hanging(self, reported: Mapping[str, float], now: float) -> dict[str, float]:
         """Parameter servers that hang, and for how many seconds they have not reported; at most one, as the next one's
-        fate depends on it. reported: by agent of the job, when it reported last in this epoch; None: it has not."""
+        fate depends on it. reported: by agent of the job, when it reported last in this epoch (FIRST_SECONDS)."""
         paused = now - self.looked >= PAUSED_SECONDS
         self.looked = now
         if paused:
             self.since.clear()
             return {}
-        late = [node for node, when in reported.items() if when is None or now - when >= HUNG_SECONDS]
+        late = [node for node, when in reported.items() if now - when >= HUNG_SECONDS]
         if len(late) != 1 or late[0] not in self.since or now - self.since[late[0]] < WAITED_SECONDS:
             return {}
-        when = reported[late[0]]
-        return {} if when is None else {late[0]: now - when}
+        return {late[0]: now - reported[late[0]]}

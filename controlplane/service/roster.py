@@ -13,13 +13,13 @@ from contextlib import suppress
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.service import hanging
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
-from controlplane.service.hanging import Waits
 from controlplane.service.members import Member, round_trips_ms, silent, status, tree_rates
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
@@ -75,7 +75,7 @@ class Roster:
         self._patience = patience
         self._log = log
         self._connections = itertools.count(1)
-        self._waits = Waits()
+        self._waits = hanging.Waits()
         told = self._effects = Effects(configs, epochs, labels, log=log, plan_without=on_lost, journal=journal)
         told.state = membership.begin(
             told.places(configs), version, known=dict(known or {}), grace=grace, least_workers=least_workers
@@ -159,14 +159,16 @@ class Roster:
         """Mbit/s at which each worker is told to send on each tree."""
         return {tree.tree: tree.rate_mbps for config in self.configs.values() for tree in config.worker_trees}
 
-    def stalled(self, seconds: float) -> bool:
-        """Whether an agent of the running job has had the same oldest open chunk for so long, or what ran before a
-        change of plan has not ended in that time."""
+    def stalled(self, seconds: float) -> float | None:
+        """Since when an agent of the running job has had the same oldest open chunk (of several the longest), or what
+        ran before a change of plan has not ended; None: for less than so many seconds."""
         with self._lock:
             now, handover = time.monotonic(), self.state.handover
-            if handover is not None and handover.stage == Stage.DRAINING and now - handover.switched >= seconds:
-                return True
-            return self.running and any(member.waits(now) >= seconds for member in self.members().values())
+            waits = [member.waits(now) for member in self.members().values()] if self.running else []
+            if handover is not None and handover.stage == Stage.DRAINING:
+                waits.append(now - handover.switched)
+            longest = max(waits, default=0.0)
+            return now - longest if longest >= seconds else None
 
     # -- agents -----------------------------------------------------------------------------------------------------
 
@@ -241,7 +243,10 @@ class Roster:
         """A parameter server that workers wait for and that says nothing is out, where the job goes on without it. For
         somebody who looks ten times a second."""
         with self._lock:
-            reported = {node: member.reported for node, member in self.members().items()}
+            reported = {
+                node: member.began + hanging.FIRST_SECONDS if member.reported is None else member.reported
+                for node, member in self.members().items()
+            }
             for node, seconds in self._waits.hanging(reported, time.monotonic()).items():
                 if self.state.goes_on_without(node):
                     self._effects.take(ev.Silent(node, seconds))

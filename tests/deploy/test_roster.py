@@ -345,7 +345,13 @@ def says(roster: Roster, member: Member, ago: float, tree: int | None = None) ->
     member.reported -= ago
 
 
-@pytest.mark.parametrize("what", ["hangs", "rank is late", "busy", "paused", "has just begun to be waited for", "last"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "hangs", "hangs at first", "making ready", "rank is late", "busy", "paused", "has just begun to be waited for",
+        "last",
+    ],
+)  # fmt: skip
 def test_parameter_server_that_workers_wait_for_and_that_says_nothing_is_out_at_once(pair, what, monkeypatch):
     """Not: one that says that it waits, too (a rank is late); where others are as late (a busy machine); after a pause
     of the controller; at once; nor the last one."""
@@ -358,7 +364,10 @@ def test_parameter_server_that_workers_wait_for_and_that_says_nothing_is_out_at_
     roster.look_for_hanging()
     for node in members:
         if node in roster.members():
-            says(roster, members[node], 0.0 if node != "ps1" else 1.5)
+            if node == "ps1" and what in ("hangs at first", "making ready"):
+                members[node].began -= 3.5 if what == "hangs at first" else 3.0
+            else:
+                says(roster, members[node], 0.0 if node != "ps1" else 1.5)
     roster.look_for_hanging()
     assert not lost, "nobody waits for it"
     says(roster, members["w1"], 0.0, tree=0)
@@ -367,7 +376,7 @@ def test_parameter_server_that_workers_wait_for_and_that_says_nothing_is_out_at_
     if what == "busy":
         says(roster, members["w2"], 1.5)
     roster.look_for_hanging()
-    assert lost == (["ps1"] if what == "hangs" else [])
+    assert lost == (["ps1"] if what.startswith("hangs") else [])
     assert roster.running
 
 

@@ -1,0 +1,87 @@
+"""A link that fails in silence is found by what entries count, soon, whatever the job has waited for before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.service import failures
+from controlplane.service.hops import hops_of
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
+from p4src.artifacts import find
+from tests.deploy.memory_network import MemoryNetwork
+
+NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
+LOOK_SECONDS = 0.1
+SOON_SECONDS = 1.0
+"""After agents have said that a tree stands."""
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(failures, "time", made)
+    return made
+
+
+class Traffic:
+    """Packets of a job over all of its links, as the switches count them; nothing comes out of a link that is dead."""
+
+    def __init__(self, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+        (self.job,) = network.network.jobs
+        (version,) = self.job.updater.versions
+        self.hops = list(hops_of(version.plan, version.deployment, NETWORK))
+        self.counts = {entry: 0 for hop in self.hops for entry in (*hop.into, hop.out)}
+        self.network, self.clock, self.dead = network, clock, ""
+        self.since: float | None = None
+        monkeypatch.setattr(network.watch, "_count", lambda switches: dict(self.counts))
+        monkeypatch.setattr(self.job.roster, "stalled", lambda seconds: self.since)
+
+    def go_on(self, seconds: float) -> None:
+        """Packets flow meanwhile, and the watch looks."""
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            self.clock.now += LOOK_SECONDS
+            lost = {hop.out for hop in self.hops if hop.link == self.dead}
+            for entry in self.counts:
+                self.counts[entry] += 0 if entry in lost else 5
+            self.network.watch._look_at_trees()
+
+
+@pytest.fixture
+def traffic(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traffic]:
+    network = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
+    network.add(Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000))
+    yield Traffic(network, monkeypatch, clock)
+    network.network.close()
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.5, 3.0, 12.0])
+def test_link_that_fails_after_a_rank_was_late_is_found_as_soon_as_any(traffic: Traffic, waited: float) -> None:
+    """It took as long as the late rank had been waited for: what had come out of the link then counted, and looks
+    were seconds apart."""
+    traffic.since = traffic.clock.now
+    traffic.go_on(waited)
+    traffic.dead = traffic.hops[0].link
+    traffic.since = traffic.clock.now  # the late rank has come; now the job waits for what is lost
+    assert not any("lost" in line for line in traffic.network.log)
+    traffic.go_on(SOON_SECONDS)
+    assert any(f"nothing comes out of link {traffic.dead}" in line for line in traffic.network.log), traffic.network.log
+
+
+def test_nothing_is_taken_for_lost_while_a_rank_is_late(traffic: Traffic) -> None:
+    traffic.since = traffic.clock.now
+    traffic.go_on(15.0)
+    assert not any("lost" in line for line in traffic.network.log)
