@@ -8,7 +8,7 @@ import pytest
 from controlplane.planner.generators import fattree, leaf_spine
 from controlplane.planner.plan.repair import CannotRepair, Repair
 from controlplane.planner.topology import Topology
-from controlplane.service import update
+from controlplane.service import versions
 from controlplane.service.core import trust
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
@@ -60,7 +60,7 @@ def test_operations_are_repeated_when_no_switch_can_take_over(monkeypatch: pytes
     def full(*_: object) -> Repair:
         raise CannotRepair("no switch has room to add")
 
-    monkeypatch.setattr(update, "repair", full)
+    monkeypatch.setattr(versions, "repair", full)
     with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
         rig.start_all()
         rig.submit(SIZE)
@@ -89,7 +89,7 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
         switch = rig.topology.access_switch
         state = job.updater.state(changes=[f"{n}-{switch(n)}.used_bandwidth_mbps={less[n]}" for n in less])
         plan = job.updater.update(state, dry_run=True).plan
-        monkeypatch.setattr(update, "repair", full)
+        monkeypatch.setattr(versions, "repair", full)
         before = rig.verdicts().get("absorbed", 0)
         rig.submit(8 * SIZE)
         poll(lambda: rig.verdicts().get("absorbed", 0) > before, "the operation has begun", 60.0)
