@@ -23,7 +23,7 @@ from typing import Any, cast
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import SUM, Collective, Operation, collective
-from worker_agent.engine_stats import EngineStats, TreeStats
+from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import (
     AbortedError,
     AgentError,
@@ -36,7 +36,6 @@ from worker_agent.forked import abandon_when_forked, why
 from worker_agent.gathered import columns, gathered_words
 from worker_agent.io_options import IoOptions, IoStats, NativeIoStats
 from worker_agent.native_worker import (
-    COUNTERS,
     MESSAGE_BYTES,
     NativeCompletion,
     NativeConfig,
@@ -311,35 +310,7 @@ class Engine:
             self._library.inart_worker_statistics(
                 self._handle, ctypes.byref(native), ctypes.byref(io), _numbers(config), trees, len(trees)
             )
-        frame_bits = 8 * frame_bytes(config.values_per_packet)
-        counters = {name: int(getattr(native, name)) for name in COUNTERS}
-        cpu_seconds = counters.pop("cpu_ns") / 1e9
-        return EngineStats(
-            **counters,
-            cpu_seconds=cpu_seconds,
-            io=IoStats.of(io, self._io),
-            trees=tuple(
-                TreeStats(
-                    tree=tree.tree,
-                    root=tree.root,
-                    chunks_sent=raw.chunks_sent,
-                    resent_gap=raw.resent_gap,
-                    resent_timeout=raw.resent_timeout,
-                    resent_recovery=raw.resent_recovery,
-                    answers=raw.answers,
-                    duplicates=raw.duplicates,
-                    refused=raw.refused,
-                    check_failures=raw.check_failures,
-                    busy_seconds=raw.busy_ns / 1e9,
-                    measured_mbps=raw.answers * frame_bits / (raw.busy_ns / 1e3) if raw.busy_ns else 0.0,
-                    rtt_seconds=raw.rtt_seconds,
-                    rtt_lowest=raw.rtt_lowest,
-                    oldest_unanswered=raw.oldest_unanswered,
-                    next_sequence=raw.next_sequence,
-                )
-                for tree, raw in zip(config.worker_trees, trees, strict=True)
-            ),
-        )
+        return EngineStats.of(config, native, IoStats.of(io, self._io), trees)
 
     def close(self) -> None:
         """End pending operations (AbortedError) and the threads. A second call does nothing."""

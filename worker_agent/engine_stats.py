@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controlplane.common.agentconfig import AgentConfig, WorkerTree
+from p4src.protocol import frame_bytes
 from worker_agent.io_options import IoStats
+from worker_agent.native_worker import COUNTERS, NativeStats, NativeTreeStats
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,28 @@ class TreeStats:
     rtt_lowest: float
     oldest_unanswered: int
     next_sequence: int
+
+    @classmethod
+    def of(cls, tree: WorkerTree, native: NativeTreeStats, frame_bits: int) -> TreeStats:
+        """Convert what the library counted for `tree`, whose packets have frame_bits bits on the wire."""
+        return cls(
+            tree=tree.tree,
+            root=tree.root,
+            chunks_sent=native.chunks_sent,
+            resent_gap=native.resent_gap,
+            resent_timeout=native.resent_timeout,
+            resent_recovery=native.resent_recovery,
+            answers=native.answers,
+            duplicates=native.duplicates,
+            refused=native.refused,
+            check_failures=native.check_failures,
+            busy_seconds=native.busy_ns / 1e9,
+            measured_mbps=native.answers * frame_bits / (native.busy_ns / 1e3) if native.busy_ns else 0.0,
+            rtt_seconds=native.rtt_seconds,
+            rtt_lowest=native.rtt_lowest,
+            oldest_unanswered=native.oldest_unanswered,
+            next_sequence=native.next_sequence,
+        )
 
     @property
     def resent(self) -> int:
@@ -64,6 +90,20 @@ class EngineStats:
     cpu_seconds: float
     io: IoStats
     trees: tuple[TreeStats, ...]
+
+    @classmethod
+    def of(cls, config: AgentConfig, native: NativeStats, io: IoStats, trees: Iterable[NativeTreeStats]) -> EngineStats:
+        """Convert what the library counted. trees: in the order of the configuration's."""
+        frame_bits = 8 * frame_bytes(config.values_per_packet)
+        counters = {name: int(getattr(native, name)) for name in COUNTERS}
+        cpu_seconds = counters.pop("cpu_ns") / 1e9
+        of_trees = zip(config.worker_trees, trees, strict=True)
+        return cls(
+            **counters,
+            cpu_seconds=cpu_seconds,
+            io=io,
+            trees=tuple(TreeStats.of(tree, counted, frame_bits) for tree, counted in of_trees),
+        )
 
     @property
     def resent(self) -> int:

@@ -455,7 +455,7 @@ def test_renewed_certificates_keep_their_names_and_others_stay_unchanged(tmp_pat
         (["--renew", "w9"], "no certificate of 'w9'"),
         (["--renew", "same"], "could be nodes/same, operators/same: say which"),
         (["--renew", "authority"], "no certificate of 'authority'"),
-        (["--renew", "nodes/same", "--nodes", "b"], "--renew makes anew what is there"),
+        (["--renew", "nodes/same", "--nodes", "b"], "--renew only replaces existing certificates"),
         (["--renew", "nodes/theirs"], "is another authority's"),
     ],
 )
