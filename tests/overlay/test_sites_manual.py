@@ -10,10 +10,12 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from inart.command import main
 from overlay.sites.packing import bits_a_value
+from topologies.wan.networks import Wan, emulated
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sites.md").read_text()
@@ -81,3 +83,43 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
 def test_errors_say_what_to_do(words, said, capsys):
     assert main(["site", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.namespaces
+def test_two_hosts_with_the_manual_alone(tmp_path):
+    """The page's commands in two network namespaces, the coordinator beside one of the sites, and no addresses given
+    but the coordinator's: the measured rates are those of the link."""
+    graph = nx.DiGraph(name="two")
+    graph.add_edge(0, 1, mbps=40.0)
+    graph.add_edge(1, 0, mbps=20.0)
+    script, secrets = tmp_path / "train.py", tmp_path / "secrets"
+    script.write_text(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)[0])
+    assert main(["certificates", "--folder", str(secrets), "--nodes", "paris,tokyo"]) == 0
+    topology = emulated(graph, 5.0)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with Wan(topology, 0.0, 0) as wan, ExitStack() as stack:
+
+        def begin(host: str, *words: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "inart", "site", *words]
+            process = wan.emulation.popen(host, command, stdout=subprocess.PIPE, text=True, env=environment)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process
+
+        where = f"{topology.address('h0')}:9700"
+        own = ["--credentials", str(secrets / "controller")]
+        coordinator = begin("h0", "coordinator", "--sites", "2", "--listen", where, *own)
+        assert coordinator.stdout is not None and where in coordinator.stdout.readline()
+        sites = []
+        for host, name in (("h0", "paris"), ("h1", "tokyo")):
+            own = ["--credentials", str(secrets / "nodes" / name)]
+            words = ["--coordinator", where, "--site", name, *own, "--", sys.executable, str(script)]
+            sites.append(begin(host, "run", *words))
+        for site in sites:
+            assert site.communicate(timeout=200)[0].count("with paris, tokyo") == 5
+        status = begin("h1", "probe", "--coordinator", where, "--json", *own)
+        links = json.loads(status.communicate(timeout=60)[0])["links"]
+    rates = {(link["from"], link["to"]): link["mbps"] for link in links}
+    assert rates["paris", "tokyo"] == pytest.approx(40.0, rel=0.25)
+    assert rates["tokyo", "paris"] == pytest.approx(20.0, rel=0.25)
+    assert all(10.0 <= link["round_trip_ms"] < 100.0 for link in links)
