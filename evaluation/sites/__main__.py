@@ -5,7 +5,8 @@
 Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
 (--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
 look at the same text that nobody trains on. A step takes --compute seconds at least, as on machines of the sites' own.
-The coordinator is told nothing of the network: the sites measure it. Times begin when all sites are ready.
+The coordinator is told nothing of the network: the sites measure it, once, for about as many seconds as there are
+sites. Times and bytes count from when all sites are ready and that has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, network
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 READY_SECONDS = 180.0
+POLL_SECONDS = 0.02
 SYSTEMS = ("gloo", *OPTIMISERS)
 CHUNK_VALUES = 1024
 
@@ -94,13 +96,17 @@ class Emulated:
             probe_seconds=self.arguments.probe_seconds,
         ) as coordinator:  # fmt: skip
             where = "{}:{}".format(*coordinator.address)
-            return self._train(system, "evaluation.sites.training:by_sites", {"how": system, "coordinator": where})
+            about = {"how": system, "coordinator": where}
+            return self._train(system, "evaluation.sites.training:by_sites", about, lambda: not coordinator.policy.held)
 
     def gloo(self) -> Row:
         about = {"first": self.topology.address(self.hosts[0]), "sites": len(self.hosts)}
         return self._train("gloo", "evaluation.sites.training:by_gloo", about)
 
-    def _train(self, system: str, function: str, about: dict[str, Any]) -> Row:
+    def _train(
+        self, system: str, function: str, about: dict[str, Any], measured: Callable[[], bool] = lambda: True
+    ) -> Row:
+        """measured: the sites have measured their network, which happens once and is not counted as training."""
         processes: list[HostProcess] = []
         try:
             for site, host in enumerate(self.hosts):
@@ -110,6 +116,7 @@ class Emulated:
                 processes.append(self.zygote.spawn(host, function, about | own))
             for process in processes:
                 process.receive(READY_SECONDS)
+            _wait(measured)
             load = LoadMonitor(self.wan.emulation)
             for process in processes:
                 process.send("begin")
@@ -158,6 +165,15 @@ class Emulated:
             mean(point["bytes"] / point["step"] for point in (last, *others)), last["waited_s"] / last["at_s"], idle,
             tuple((point["at_s"], point["loss"]) for point in points),
         )  # fmt: skip
+
+
+def _wait(over: Callable[[], bool]) -> None:
+    """Raises HostFailure when it is not over within READY_SECONDS."""
+    end = time.monotonic() + READY_SECONDS
+    while not over():
+        if time.monotonic() > end:
+            raise HostFailure(f"the sites have not measured their network within {READY_SECONDS:.0f} s")
+        time.sleep(POLL_SECONDS)
 
 
 HEAD = (

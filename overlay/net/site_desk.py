@@ -124,7 +124,7 @@ class SiteDesk:
     def _begin_together(self) -> None:
         """The sites that have asked begin with the state of the one that is furthest."""
         lead = min(self._asking, key=lambda node: (-self._states[node][0], node))
-        self._policy.begin_at(self._states[lead][0])
+        self._policy.begin_at(self._states[lead][0], self._asking)
         self._reply(lead, None)
         self._log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
         self._answer()

@@ -15,6 +15,7 @@ from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Re
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import Behind, Late, OverlayError
 from overlay.core.site_network import SiteNetwork, direct_pairs, slots
+from overlay.net.site_services import State, digest_of
 from overlay.sites import SiteGroup, init
 from overlay.sites.packing import BITS, bits_a_value, levels, pack, scales_of, unpack, width
 from tests.overlay.test_agents import until
@@ -71,6 +72,24 @@ def test_a_site_that_is_lost_is_left_out_and_one_that_joins_gets_the_state():
         groups["d"] = late
         assert averaged(groups, 2, bits=8)["d"][1].sites == ("a", "b", "d")
         assert any("d takes the state of" in line for line in lines)
+        for group in groups.values():
+            group.close()
+
+
+def test_the_first_round_waits_for_a_site_that_is_slow_to_take_the_first_ones_state():
+    with coordinating(3, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(4) as pool:
+        groups = {name: joined(coordinator, name) for name in "abc"}
+        first = pool.submit(groups["a"].agree, state(1), 0)
+        asked = [groups[name]._agent.site.here(State(0, digest_of(state(9)), state(9))) for name in "bc"]
+        assert [each.result(60)["from"] for each in asked] == ["a", "a"]
+        assert first.result(60).data[0] == 1
+        alone = pool.submit(groups["a"].average, np.full(VALUES, 1.0, np.float32), round=0)
+        until(lambda: coordinator.policy.missing() == ["b", "c"])
+        assert groups["b"].agree(state(9), 0).data[0] == 1
+        groups.pop("c")._agent.close()  # Lost before it has the state: the others go on.
+        values = np.full(VALUES, 3.0, np.float32)
+        assert groups["b"].average(values, round=0).sites == alone.result(60).sites == ("a", "b")
+        assert values[0] == 2.0
         for group in groups.values():
             group.close()
 

@@ -1,11 +1,13 @@
 """Rounds of sites that come and go: each round is done by whoever is there, and its plan is made for exactly these.
 
-A round has a number, which trainers give: a site's state is "before round r" or "after it". Three rules follow.
+A round has a number, which trainers give: a site's state is "before round r" or "after it". Four rules follow.
 
 - A submission for a round that is done already is given back (`Reject` with `behind`): its site needs the state of the
   others first. So a site that was restarted with an old model adds nothing to the others'.
 - A round begins when all *active* sites have submitted their values for it. A site is active from the time when its
   state is that of the others until it is lost, or until the others did not wait for it (`patience`).
+- The first round waits as well for the sites that began together and are still fetching the state of one of them. So
+  it does not depend on how fast each of them is who takes part.
 - A round whose task is given up, because a site was lost, is submitted again by those that do not have its result.
   Whoever has the result submits the next round, and then the others are behind: they get the result with the state.
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from controlplane.planner.plan.model import Plan
@@ -62,8 +64,9 @@ class SiteRounds:
     for a round, after which it begins without the sites that have submitted nothing; None: it waits for all active
     sites. broken(site, other): these two cannot reach each other. options: of `task_of`.
 
-    round: the first round that is not done. active: see above. started: a first round may begin, or has. held: no round
-    begins now (the network is being measured).
+    round: the first round that is not done. active: see above. fetching: the sites that began together with these and
+    do not have their state yet. started: a first round may begin, or has. held: no round begins now (the network is
+    being measured).
     """
 
     ticks = True  # it is told of the time that passes
@@ -82,6 +85,7 @@ class SiteRounds:
         self._names: list[str] = []
         self.round = 0
         self.active: set[str] = set()
+        self.fetching: set[str] = set()
         self.started = self.held = False
         self.numbers = 0
         self.running: dict[int, tuple[Task, set[str]]] = {}  # task -> participants that are not finished
@@ -110,19 +114,25 @@ class SiteRounds:
 
     def activate(self, node: str) -> str | None:
         """The site has the state of the others, before round `round`. Returns why it cannot take part; None: it can."""
+        self.fetching.discard(node)
         if node not in self.active and len(self.active) >= MOST_CONTRIBUTORS:
             return f"{MOST_CONTRIBUTORS} sites take part already, which is as many as a tree of sums has room for"
         self.active.add(node)
         return None
 
-    def begin_at(self, round_: int) -> None:
-        """The sites begin together, with the state before this round."""
+    def begin_at(self, round_: int, sites: Iterable[str] = ()) -> None:
+        """These sites begin together, with the state before this round. Each of them is active when it has that."""
         self.round, self.started = round_, True
+        self.fetching = set(sites)
+
+    @property
+    def _awaited(self) -> set[str]:
+        return self.active | self.fetching
 
     def missing(self) -> list[str]:
-        """The active sites that the round under way waits for, because others have submitted values."""
-        waiting = [node for node in self.active if not self._ready[node]]
-        return sorted(waiting) if len(waiting) < len(self.active) else []
+        """The sites that the round under way waits for, because others have submitted values."""
+        waiting = [node for node in self._awaited if not self._ready[node]]
+        return sorted(waiting) if len(waiting) < len(self._awaited) else []
 
     # --- events ---
 
@@ -182,10 +192,12 @@ class SiteRounds:
         if other is None:
             self._ready[node].clear()
             self.active.discard(node)
+            self.fetching.discard(node)
             reason = f"{node} is lost"
             concerned = [number for number, (task, _) in self.running.items() if node in task.nodes]
             if not self.active:
                 self.started = False  # nobody has the state any more: sites begin together again
+                self.fetching.clear()
         else:
             self._broken(node, other)
             reason = f"{node} and {other} cannot reach each other"
@@ -211,7 +223,7 @@ class SiteRounds:
                 self.round = ahead
                 orders += self._outdated()
                 continue
-            if self.active - heads.keys() and not self._impatient(now):
+            if self._awaited - heads.keys() and not self._impatient(now):
                 break
             orders += self._next(heads)
         return orders
@@ -231,6 +243,7 @@ class SiteRounds:
                 self._ready[node].popleft()
             return [Reject(tuple(second), "who takes part has changed: the round is begun again", again=True)]
         self.active.intersection_update(participants)  # the others wait no longer for those that are missing
+        self.fetching.clear()
         for node in participants:
             self._ready[node].popleft()
         wrong = self._unequal(heads)
