@@ -34,13 +34,16 @@ from overlay.core.site_network import SiteNetwork
 from overlay.net.coordinator import Coordinator
 from overlay.net.site_desk import SiteDesk
 from overlay.net.tls import Security
-from overlay.sites.group import ADVERTISE, COORDINATOR, FLOAT_BITS, LISTEN, SITE, init, parse_address
+from overlay.sites.group import ADVERTISE, COORDINATOR, FLOAT_BITS, LISTEN, SITE, init, parse_address, parse_addresses
 from overlay.sites.packing import BITS
 
 CHUNK_VALUES = 16_384
 """64 KB: small enough for slow links, large enough for fast ones."""
 
 ASK_SECONDS = 10.0
+ASK_AGAIN_SECONDS = 0.5
+WAIT_SECONDS = 60.0
+"""`inart site run` waits so long for a coordinator: sites and coordinators may be started in any order."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -49,6 +52,18 @@ def address(text: str) -> tuple[str, int]:
         return parse_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Reads HOST:PORT, or several with commas, for argparse."""
+    try:
+        return parse_addresses(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _written(coordinators: Sequence[tuple[str, int]]) -> str:
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in coordinators)
 
 
 def _links(file: Path, network: SiteNetwork) -> None:
@@ -130,9 +145,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
     if any((arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token)):
         raise OverlayError("the script takes its certificate from a folder: give --credentials DIR, no single files")
-    ask(arguments)
+    _wait_for_coordinator(arguments)
     environment = dict(os.environ)
-    environment[COORDINATOR] = "{}:{}".format(*arguments.coordinator)
+    environment[COORDINATOR] = _written(arguments.coordinator)
     for name, value in ((SITE, arguments.site), (LISTEN, arguments.listen), (ADVERTISE, arguments.advertise)):
         if value is not None:
             environment[name] = value if isinstance(value, str) else "{}:{}".format(*value)
@@ -145,10 +160,43 @@ def run(arguments: argparse.Namespace) -> int:
     return code if code >= 0 else 128 - code
 
 
+class NoCoordinator(OverlayError):
+    """None answers at this address: perhaps not yet."""
+
+
+def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
+    """Returns when a coordinator answers. Raises OverlayError, at once where waiting would not help."""
+    end, said = time.monotonic() + arguments.timeout, False
+    while True:
+        try:
+            ask(arguments)
+            return
+        except NoCoordinator as error:
+            if time.monotonic() + ASK_AGAIN_SECONDS > end:
+                raise OverlayError(f"{error} (waited {arguments.timeout:g} s: --timeout)") from None
+            if not said:
+                print(f"inart site: {error}; waits up to {arguments.timeout:g} s for it", file=sys.stderr, flush=True)
+                said = True
+        time.sleep(ASK_AGAIN_SECONDS)
+
+
 def ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The coordinator's status. Raises OverlayError that says what to do when it does not answer."""
-    host, port = arguments.coordinator
-    tls = Security.of(tls_from(arguments))
+    """The status of the coordinator that acts, or else of one that answers. Raises OverlayError that says what to do
+    when none does."""
+    answers: list[dict[str, Any]] = []
+    errors: list[OverlayError] = []
+    for at in arguments.coordinator:
+        try:
+            answers.append(_ask(at, Security.of(tls_from(arguments))))
+        except OverlayError as error:
+            errors.append(error)
+    if not answers:
+        raise next((error for error in errors if not isinstance(error, NoCoordinator)), errors[0])
+    return max(answers, key=lambda each: bool(each.get("acts")))
+
+
+def _ask(at: tuple[str, int], tls: Security | None) -> dict[str, Any]:
+    host, port = at
     try:
         with socket.create_connection((host, port), ASK_SECONDS) as plain:
             connection = plain if tls is None else tls.connect.wrap_socket(plain)
@@ -157,8 +205,11 @@ def ask(arguments: argparse.Namespace) -> dict[str, Any]:
                 stream.flush()
                 line = stream.readline()
         answer: dict[str, Any] = json.loads(line or b"null") or {}
-    except (OSError, ssl.SSLError) as error:
-        raise OverlayError(
+    except ssl.SSLError as error:
+        raise OverlayError(f"the coordinator at {host}:{port} and this end do not trust each other: {error}; both need "
+                           "--credentials, of one `inart certificates`, or neither") from None  # fmt: skip
+    except OSError as error:
+        raise NoCoordinator(
             f"no coordinator answers at {host}:{port}: {error}; `inart site coordinator` starts one, and both ends "
             "need --credentials, or neither"
         ) from None
@@ -209,7 +260,7 @@ def probe(arguments: argparse.Namespace) -> int:
 def trial(arguments: argparse.Namespace) -> int:
     """`inart site agent`: averages random values, round after round, and says how long each took."""
     group = init(
-        "{}:{}".format(*arguments.coordinator), arguments.site, credentials=arguments.credentials,
+        _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
         listen=arguments.listen and "{}:{}".format(*arguments.listen),
         advertise=arguments.advertise and "{}:{}".format(*arguments.advertise), timeout=arguments.timeout,
         log=lambda line: print(line, file=sys.stderr, flush=True),
@@ -232,9 +283,9 @@ def trial(arguments: argparse.Namespace) -> int:
 
 def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
     default = os.environ.get(COORDINATOR)
-    parser.add_argument("--coordinator", type=address, required=default is None, metavar="HOST:PORT",
-                        default=address(default) if default else None,
-                        help=f"where `inart site coordinator` listens (default: ${COORDINATOR})")  # fmt: skip
+    parser.add_argument("--coordinator", type=addresses, required=default is None, metavar="HOST:PORT,..",
+                        default=addresses(default) if default else None, help="where `inart site coordinator` listens; "
+                        f"several with commas (default: ${COORDINATOR})")  # fmt: skip
     if site:
         parser.add_argument("--site", metavar="NAME", help="this site's name, as on its certificate (default: the "
                             "host's name)")  # fmt: skip
@@ -269,6 +320,8 @@ def make_parser() -> argparse.ArgumentParser:
     one.set_defaults(act=coordinate)
     two = verbs.add_parser("run", help="run a training script as a site")
     _who(two, site=True)
+    two.add_argument("--timeout", type=float, default=WAIT_SECONDS, metavar="S",
+                     help="it waits so long for a coordinator to answer (default %(default)g)")  # fmt: skip
     two.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="torchrun ... train.py")
     two.set_defaults(act=run)
     three = verbs.add_parser("agent", help="a trial without training: average random values")

@@ -73,6 +73,11 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Reads HOST:PORT, or several with commas. Raises ValueError."""
+    return tuple(parse_address(each.strip()) for each in text.split(","))
+
+
 def init(
     coordinator: str | None = None,
     site: str | None = None,
@@ -86,10 +91,11 @@ def init(
     """Joins the sites that train together, from the first process of each site. The site's other processes (torchrun's
     RANK above 0: one torchrun a site) get None; optimisers take that, and get their results from the first process.
 
-    coordinator: HOST:PORT of `inart site coordinator`. site: this site's name, as on its certificate (default: the
-    host's name). credentials: a folder of `inart certificates`; without one nothing is encrypted. listen: HOST:PORT at
-    which other sites reach this one (default: any port of all addresses); advertise: the address that they are told
-    instead. All of these are taken from the environment where they are not given: `inart site run` sets it. timeout:
+    coordinator: HOST:PORT of `inart site coordinator`; of several of them, with commas. site: this site's name, as on
+    its certificate (default: the host's name). credentials: a folder of `inart certificates`; without one nothing is
+    encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses); advertise:
+    the address that they are told instead. All of these are taken from the environment where they are not given:
+    `inart site run` sets it. timeout:
     seconds that anything may take before it fails. Raises OverlayError that says what is wrong and who is missing.
     """
     if int(os.environ.get("RANK") or 0) > 0:
@@ -99,7 +105,7 @@ def init(
         raise OverlayError("no coordinator is known: give coordinator='HOST:PORT', or start with `inart site run`")
     name = site or os.environ.get(SITE) or socket.gethostname()
     try:
-        at = parse_address(where)
+        first, *others = parse_addresses(where)
         own = parse_address(listen or os.environ.get(LISTEN) or "0.0.0.0:0")
         told = advertise or os.environ.get(ADVERTISE)
         tls = credentials_in(Path(credentials) if credentials is not None else None)
@@ -109,7 +115,7 @@ def init(
         raise OverlayError(str(error)) from None
     end = time.monotonic() + REJOIN_SECONDS
     while True:
-        agent = Agent(at, name, listen=own, advertise=outside, security=security, log=log)
+        agent = Agent(first, name, listen=own, advertise=outside, backups=others, security=security, log=log)
         try:
             agent.wait_joined()
             return SiteGroup(agent, timeout=timeout, log=log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -76,6 +77,7 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
     [
         (["status", "--coordinator", "127.0.0.1:1"], "`inart site coordinator` starts one"),
         (["run", "--coordinator", "127.0.0.1:1", "--"], "what is to be run?"),
+        (["run", "--coordinator", "127.0.0.1:1", "--timeout", "0", "--", "true"], "(waited 0 s: --timeout)"),
         (["coordinator", "--sites", "2", "--listen", "192.0.2.1:9700"], "or --insecure"),
         (["coordinator", "--sites", "2", "--links", "/nowhere.json"], '"links": [[from, to, Mbit/s], ..]'),
     ],
@@ -83,6 +85,26 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
 def test_errors_say_what_to_do(words, said, capsys):
     assert main(["site", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_a_site_that_is_started_before_its_coordinator_waits_for_it():
+    where = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        words = ["site", "run", "--coordinator", where, "--site", "a", "--", sys.executable, "-c", "print('trained')"]
+        site = stack.enter_context(inart(*words, stderr=subprocess.PIPE))
+        stack.callback(site.kill)
+        assert site.stderr is not None
+        said = site.stderr.readline()
+        assert "no coordinator answers" in said and "waits up to 60 s" in said
+        coordinator = stack.enter_context(inart("site", "coordinator", "--sites", "1", "--listen", where))
+        stack.callback(coordinator.kill)
+        output, errors = site.communicate(timeout=60)
+        assert (site.returncode, output, errors) == (0, "trained\n", "")
 
 
 @pytest.mark.namespaces
