@@ -313,23 +313,54 @@ def parse_job(spec: str, topology: Topology) -> Job:
     )
 
 
-def parse_next_job(text: str, topology: Topology, others: Mapping[str, Iterable[str]]) -> Job:
+def parse_next_job(
+    text: str, topology: Topology, others: Mapping[str, Iterable[str]], workers: Sequence[str] = ()
+) -> Job:
     """A job beside others (their nodes by name): JSON, or words as `parse_job` takes them, for which servers that no
-    other job has are taken; without a name it gets one that is free. Raises JobError."""
+    other job has are taken; without a name it gets one that is free. workers: its workers' servers, of which each is a
+    parameter server, too, unless the words say how many servers of their own these have. Raises JobError."""
     if text.lstrip().startswith("["):
         raise JobError("a job file is a JSON object of workers and parameter servers, and not a list")
     if text.lstrip().startswith("{"):
+        if workers:
+            raise JobError("a job file names its workers: they cannot be given beside it")
         job = Job.from_json(parse_json(text))
         job.check(topology)
         return job
     busy = {node for nodes in others.values() for node in nodes}
-    free = topology.replace(remove_nodes=[node for node in topology.servers if node in busy])
     if "name=" not in text:
         name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in others)
         text = f"{text},name={name}" if text else f"name={name}"
+    if workers:
+        return _job_on(text, topology, busy, workers)
+    free = topology.replace(remove_nodes=[node for node in topology.servers if node in busy])
     try:
         return parse_job(text, free)
     except JobError as error:
         if busy and "the topology has" in str(error):
             raise JobError(f"{error} beside those of {', '.join(others)}") from None
         raise
+
+
+def _job_on(text: str, topology: Topology, busy: Container[str], workers: Sequence[str]) -> Job:
+    """A job of words whose workers are given. busy: servers that other jobs have. Raises JobError."""
+    if twice := sorted({node for node in workers if list(workers).count(node) > 1}):
+        raise JobError(f"the job's workers are given: {twice[0]} twice")
+    words = text.split(",")
+    if any(word.startswith(("workers=", "seed=")) for word in words):
+        raise JobError(
+            "the job's workers are given: workers= and seed=, which choose servers, cannot be among the words"
+        )
+    servers = next((word.removeprefix("ps=") for word in words if word.startswith("ps=")), ON_WORKERS)
+    kept = [word for word in words if not word.startswith("ps=")]
+    among = topology.replace(remove_nodes=[node for node in topology.servers if node not in workers])
+    job = parse_job(",".join([*kept, f"ps={ON_WORKERS}"]), among)
+    if servers == ON_WORKERS:
+        return job
+    if not servers.isdigit() or int(servers) < 1:
+        raise JobError(f"job: ps= is a number of parameter servers above 0, or {ON_WORKERS}, got {servers!r}")
+    free = [node for node in topology.servers if node not in busy and node not in workers]
+    free.sort(key=lambda node: (topology.role(node) != "parameter_server", natural_key(node)))
+    if len(free) < int(servers):
+        raise JobError(f"the job needs {servers} parameter servers, and {len(free)} servers are free")
+    return replace(job, parameter_servers=tuple(free[: int(servers)]))

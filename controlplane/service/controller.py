@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
@@ -21,7 +21,7 @@ from controlplane.common.rpc.channels import NotFree, bind
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.stubs import SERVICE, add_to_server
 from controlplane.common.rpc.tls import Tls
-from controlplane.planner.job import Job, parse_next_job
+from controlplane.planner.job import Job, JobError, parse_next_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
@@ -223,6 +223,7 @@ class Controller:
         except JobsError as error:
             _refuse(context, error)
         reply = job.roster.status() if job is not None else pb.StatusReply()
+        reply.node = self.network.server_at(request.addresses)
         if job is not None:
             plan = job.plan
             reply.job, reply.strategy, reply.planned_rate_mbps = job.name, plan.strategy, plan.rate_mbps
@@ -279,7 +280,7 @@ class Controller:
                 if not request.dry_run:
                     running, entries = network.add(admission.plan, terms=terms)
             else:
-                job = parse_given_job(request.job, network)
+                job = parse_given_job(request.job, network, request.hosts)
                 strategy = request.strategy or "inart"
                 if not request.dry_run:
                     admission, running, entries = network.launch(
@@ -345,12 +346,19 @@ def _short(words: object) -> str:
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
 
 
-def parse_given_job(text: str, network: Network) -> Job:
+def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) -> Job:
     """A job from a request: JSON, or words, for which servers that no job uses are taken as long as there are enough.
+    hosts: the machines that are its workers.
 
     Raises JobError, TopologyError.
     """
-    return parse_next_job(text, network.topology, {job.name: list(job.roster.configs) for job in network.jobs})
+    workers = [host.name if network.has_server(host.name, ()) else network.server_at(host.addresses) for host in hosts]
+    for host, node in zip(hosts, workers, strict=True):
+        if not node:
+            tried = f" and no server has {', '.join(host.addresses)}" if host.addresses else ""
+            raise JobError(f"machine {host.name!r} is no node of the topology: no server is called so{tried}")
+    others = {job.name: list(job.roster.configs) for job in network.jobs}
+    return parse_next_job(text, network.topology, others, workers)
 
 
 def job_status(job: RunningJob) -> pb.JobStatus:

@@ -196,9 +196,7 @@ class Network:
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
-        return [
-            Stored(job.job_id, job.plan, job.updater.deployment, job.terms, job.updater.job) for job in self.jobs
-        ]
+        return [Stored(job.job_id, job.plan, job.updater.deployment, job.terms, job.updater.job) for job in self.jobs]
 
     def launch(
         self,
@@ -302,9 +300,12 @@ class Network:
 
     def has_server(self, node: str, addresses: Sequence[str]) -> bool:
         """Whether a server has this name or, where no name is given, one of these addresses."""
-        if node:
-            return node in self.topology.servers
-        return any(self.topology.address(server) in addresses for server in self.topology.servers)
+        return node in self.topology.servers if node else bool(self.server_at(addresses))
+
+    def server_at(self, addresses: Sequence[str]) -> str:
+        """The server that has one of these addresses; "": none has."""
+        servers = self.topology.servers
+        return next((server for server in servers if self.topology.address(server) in addresses), "")
 
     def taken_out(self) -> list[str]:
         """What only an operator takes back, for a controller that starts again."""

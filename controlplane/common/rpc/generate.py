@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 DIRECTORY = Path(__file__).resolve().parent
-SOURCES = (DIRECTORY / "inart.proto", DIRECTORY.parents[1] / "tests" / "tofino" / "wire" / "bri_wire.proto")
+SOURCES = (DIRECTORY / "inart.proto", DIRECTORY.parents[2] / "tests" / "tofino" / "wire" / "bri_wire.proto")
 
 
 def outputs(source: Path) -> tuple[str, str]:

@@ -37,9 +37,10 @@ class AddJobReply(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ["dry_run", "guarantee_mbps", "job", "plan", "priority", "seed", "share", "strategy", "weight"]
+    __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "plan", "priority", "seed", "share", "strategy", "weight"]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     GUARANTEE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +50,7 @@ class AddJobRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
     guarantee_mbps: float
+    hosts: _containers.RepeatedCompositeFieldContainer[Host]
     job: str
     plan: str
     priority: int
@@ -56,7 +58,7 @@ class AddJobRequest(_message.Message):
     share: bool
     strategy: str
     weight: float
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
     __slots__ = ["host_ms", "joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
@@ -114,6 +116,14 @@ class Event(_message.Message):
     waiting: Waiting
     withdraw: Withdraw
     def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., repaired: _Optional[_Union[Repaired, _Mapping]] = ...) -> None: ...
+
+class Host(_message.Message):
+    __slots__ = ["addresses", "name"]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    name: str
+    def __init__(self, name: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobRate(_message.Message):
     __slots__ = ["after_mbps", "before_mbps", "name"]
@@ -328,12 +338,13 @@ class Retire(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "events", "job", "jobs", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update", "without"]
+    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update", "without"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     PLANNED_RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +358,7 @@ class StatusReply(_message.Message):
     events: _containers.RepeatedCompositeFieldContainer[LogEvent]
     job: str
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    node: str
     plan_version: int
     planned_rate_mbps: float
     state: str
@@ -355,13 +367,15 @@ class StatusReply(_message.Message):
     trees: _containers.RepeatedCompositeFieldContainer[TreeStatus]
     update: str
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ["job"]
+    __slots__ = ["addresses", "job"]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
     job: str
-    def __init__(self, job: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SwitchOver(_message.Message):
     __slots__ = ["epoch", "first_operation", "given"]

@@ -1,0 +1,260 @@
+"""Runs a training command on this node of a job that is in the network for as long as the command runs.
+
+inart run --nodes node1,node2 -- torchrun --nnodes 2 ... train.py
+srun inart run -- torchrun ...                                      # under Slurm the nodes are known
+
+Start the same line on every node. The first node of the list adds the job and removes it when its command has ended,
+also after Ctrl-C, an error or `kill -9`; the others wait for it. The command gets INART_CONTROLLER and INART_JOB, which
+the hook and the backend read. Exit status: the command's, 128 + N when signal N ended it, 1 when there is no job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from controlplane.common import command_line
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import controller_address
+from controlplane.common.rpc.client import STATUS_SECONDS, ControllerError, ask
+from controlplane.common.rpc.tls import Tls, credentials
+from worker_agent.address import addresses
+from worker_agent.launch import child
+from worker_agent.launch.machines import Machines, find_machines, resolve
+
+LOOK_SECONDS = 0.3
+"""How often a node looks whether its job is there, or whether the others have left it."""
+LEAVING_SECONDS = 10.0
+"""How long the first node, whose command has ended well, leaves the job to others whose commands still run."""
+HOLDER_SECONDS = 90.0
+NO_JOB, INTERRUPTED = 1, 130
+
+
+class NoJob(Exception):
+    """There is no job in the network for the command; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The controller, and as whom this node asks it. node: this node's name in the topology."""
+
+    controller: str
+    tls: Tls | None
+    node: str
+
+    def status(self, job: str = "") -> pb.StatusReply:
+        """Return the controller's status. Raises ControllerError."""
+        reply: pb.StatusReply = ask(self.controller, "status", pb.StatusRequest(job=job), self.tls, STATUS_SECONDS)
+        return reply
+
+
+def say(words: str) -> None:
+    """Tell the user, beside the output of the command."""
+    print(f"inart run: {words}", file=sys.stderr, flush=True)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.make("worker_agent.launch.command", __doc__)
+    parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
+    parser.add_argument(
+        "--nodes", metavar="A,B,C",
+        help="all nodes of the job, the same list everywhere: servers of the topology, host names, or a[1-8] "
+        "(default: Slurm's)",
+    )  # fmt: skip
+    parser.add_argument("--node", metavar="NAME", help="this node (default: the one whose address this machine has)")
+    parser.add_argument(
+        "--job", default="", metavar="WORDS",
+        help="more of the job, as `inart job add` takes it: name=x, ps=2 (servers of their own that run `inart ps`; "
+        "default: the nodes themselves), at_least=6, gathers=1, model=100M",
+    )  # fmt: skip
+    parser.add_argument("--strategy", default="inart", help="how it is planned (default: %(default)s)")
+    parser.add_argument("--share", action="store_true", help="plan all jobs together, fairly")
+    parser.add_argument(
+        "--wait", type=float, default=60.0, metavar="SECONDS",
+        help="how long the other nodes wait for the first one's job (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--or-gloo", action="store_true", help="without a job run the command all the same, over torch.distributed"
+    )
+    parser.add_argument(
+        "--credentials", type=Path, metavar="DIR", help="the node's folder (default: $INART_CREDENTIALS)"
+    )
+    parser.add_argument(
+        "--operator", type=Path, metavar="DIR", help="an operator's folder, to add the job (default: --credentials)"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what is run")
+    return parser
+
+
+def locate(arguments: argparse.Namespace) -> Where:
+    """Find out which node this machine is. Raises ControllerError, NoJob, ValueError."""
+    tls, own = credentials(arguments.credentials), list(addresses())
+    request = pb.StatusRequest(addresses=own)
+    reply = ask(arguments.controller, "status", request, tls, STATUS_SECONDS)
+    node = arguments.node or reply.node
+    if not node:
+        raise NoJob(f"no server of the controller's topology has an address of this machine ({', '.join(own)})")
+    return Where(arguments.controller, tls, node)
+
+
+def job_name(words: str, machines: Machines) -> str:
+    """Return the job's name, the same on all nodes."""
+    given = [word.removeprefix("name=") for word in words.split(",") if word.startswith("name=")]
+    return given[0] if given else machines.job
+
+
+def find_job(where: Where, name: str) -> pb.StatusReply | None:
+    """Return the status of the job if there is one of that name. Raises NoJob if it is not this node's."""
+    if all(job.name != name for job in where.status().jobs):
+        return None
+    try:
+        reply = where.status(name)
+    except ControllerError:  # It was removed in between, or the controller is away: the next look tells.
+        return None
+    nodes = [agent.node for agent in reply.agents]
+    if where.node not in nodes:
+        raise NoJob(
+            f"a job {name} is there, and {where.node} is none of its nodes ({', '.join(nodes)}): give this one another "
+            f"name on all nodes (--job name=...), or remove that one (inart job remove {name})"
+        )
+    return reply
+
+
+def wait_for_job(where: Where, name: str, seconds: float) -> None:
+    """Wait until the first node has added the job. Raises ControllerError, NoJob."""
+    deadline = time.monotonic() + seconds
+    while find_job(where, name) is None:
+        if time.monotonic() > deadline:
+            raise NoJob(f"there is no job {name} after {seconds:g} s: its first node adds it, and says why it cannot")
+        time.sleep(LOOK_SECONDS)
+
+
+class Held:
+    """A job that this node has added, and that goes when this process does (holder.py)."""
+
+    def __init__(self, controller: str, request: pb.AddJobRequest, folder: Path | None) -> None:
+        """Add the job. Raises NoJob."""
+        environment = dict(os.environ) | ({"INART_CREDENTIALS": str(folder)} if folder is not None else {})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "worker_agent.launch.holder", controller],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
+        line = json_format.MessageToJson(request, indent=None)
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline() or "{}")
+        except OSError:
+            answer = {}
+        if not answer or "error" in answer:
+            self.remove()
+            raise NoJob(answer.get("error", "the process that holds the job has ended"))
+        self.reply = json_format.ParseDict(answer, pb.AddJobReply())
+
+    def remove(self) -> None:
+        """Remove the job and wait for that."""
+        assert self._process.stdin is not None, "it is a pipe"
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(HOLDER_SECONDS)
+        except subprocess.TimeoutExpired:
+            say("the job is still being removed")
+
+
+def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> Held | None:
+    """Add the job, from its first node; None if it is there already. Raises ControllerError, NoJob."""
+    name = job_name(arguments.job, machines)
+    if find_job(where, name) is not None:
+        say(f"job {name} is there already; it stays when this ends")
+        return None
+    words = ",".join(filter(None, [arguments.job, "" if "name=" in arguments.job else f"name={name}"]))
+    request = pb.AddJobRequest(job=words, strategy=arguments.strategy, share=arguments.share)
+    for position, one in enumerate(machines.names):
+        mine = position == machines.position
+        request.hosts.add(name=where.node if mine else one, addresses=[] if mine else resolve(one))
+    held = Held(arguments.controller, request, arguments.operator or arguments.credentials)
+    reply = held.reply
+    say(
+        f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}; workers "
+        f"{', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}"
+    )
+    return held
+
+
+def wait_for_others(where: Where, name: str) -> None:
+    """Leave the job to nodes whose agents are still in it, for a while."""
+    deadline = time.monotonic() + LEAVING_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            reply = find_job(where, name)
+            if reply is None or not any(agent.joined and agent.role == "worker" for agent in reply.agents):
+                return
+            time.sleep(LOOK_SECONDS)
+    except (ControllerError, NoJob):
+        pass
+
+
+def run(arguments: argparse.Namespace, command: Sequence[str], start: Callable[..., int] = child.run) -> int:
+    """Run the command with its job; returns the exit status. Raises NoJob, ValueError."""
+    environment = dict(os.environ) | {"INART_CONTROLLER": arguments.controller}
+    if arguments.credentials is not None:
+        environment["INART_CREDENTIALS"] = str(arguments.credentials)
+    held: Held | None = None
+    try:
+        where = locate(arguments)
+        machines = find_machines(arguments.nodes, os.environ, where.node, addresses())
+        environment["INART_JOB"] = name = job_name(arguments.job, machines)
+        if len(machines.names) == 1:
+            raise NoJob("one node has nothing to send through the network")
+        if machines.first:
+            held = add_job(arguments, where, machines)
+        else:
+            wait_for_job(where, name, arguments.wait)
+    except (NoJob, ControllerError) as error:
+        if not arguments.or_gloo:
+            raise NoJob(f"{error} (--or-gloo runs the command without the network)") from None
+        say(f"{error}; the command runs without the network")
+    try:
+        status = start(command, environment)
+        if held is not None and status == 0:
+            wait_for_others(where, name)
+        return status
+    finally:
+        if held is not None:
+            held.remove()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        parser.error("what is to be run? For example: inart run --nodes a,b -- torchrun ...")
+    try:
+        arguments.controller = controller_address(arguments.controller)
+        return run(arguments, command)
+    except NoJob as error:
+        say(str(error))
+        return NO_JOB
+    except ValueError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
