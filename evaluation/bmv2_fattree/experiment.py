@@ -12,6 +12,7 @@ from evaluation.bmv2_fattree.results import RATE_TOLERANCE, Report, StrategyResu
 from evaluation.bmv2_fattree.setting import Progress, Setting
 from evaluation.bmv2_fattree.settings import Settings
 from evaluation.bmv2_fattree.training import train_both
+from p4src.protocol import frame_bytes
 from topologies import Emulation, EmulationError, hosts
 from topologies.agents import HOSTS, MODULES, JobAgents, Outcome
 from topologies.deployment import Fabric, Service
@@ -22,8 +23,10 @@ TCP_SECONDS = 2.0
 GLOO_PORT = 29500
 ALL_PAIRS_UP_TO = 16  # up to so many hosts all pairs are pinged, more are pinged in a ring
 READY_SECONDS = 120.0
-# The sending rate is measured in an all-reduce of this length, because half of a shorter one is start and end.
+# The sending rate is measured in an all-reduce that takes this long at least, and in which a tree has this many packets
+# on average: because of a shorter one half is start and end.
 RATE_SECONDS = 3.0
+RATE_PACKETS = 100
 # A measurement is repeated if the machine was busy or the rate is not the planned one; the last one counts.
 RATE_ATTEMPTS = 3
 GLOO_MODULES = ("torch.distributed",)  # imported once, for all processes that the zygote forks
@@ -138,7 +141,7 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
             before = {node: emulation.counters(node) for node in job.parameter_servers}
             outcomes[model] = agents.allreduce_together(size)
             ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
-        rate_size = int(plan.rate_mbps * 1e6 / 8 * RATE_SECONDS) // 4 * 4
+        rate_size = rate_bytes(plan, values=service.network.kind.limits.values_per_packet)
         attempts, settled = 0, False
         while not settled and attempts < RATE_ATTEMPTS:
             attempts += 1
@@ -170,6 +173,12 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
         f"{result.communication_seconds:.2f} s for {largest}, CPU {load.idle:.0%} idle"
     )
     return result
+
+
+def rate_bytes(plan: Plan, values: int) -> int:
+    """Return the size of the all-reduce in which the sending rate is measured. values: in a packet."""
+    seconds = max(RATE_SECONDS, RATE_PACKETS * len(plan.trees) * frame_bytes(values) * 8e-6 / plan.rate_mbps)
+    return int(plan.rate_mbps * 1e6 / 8 * seconds) // 4 * 4
 
 
 def measure_gloo(everything: Setting) -> dict[str, float]:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from controlplane.planner.strategies import get_strategy
 from evaluation.bmv2_fattree import plots
+from evaluation.bmv2_fattree.experiment import rate_bytes
 from evaluation.bmv2_fattree.results import Checked, Load, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse
+from p4src.protocol import frame_bytes
 from topologies import hosts
 from topologies.load import cpu_times
 from topologies.scale import PACKETS_PER_SECOND, switched_packets
@@ -189,6 +191,15 @@ def test_scale_keeps_every_plan_within_what_the_switches_carry(k: int, workers: 
         plan = get_strategy(name)(topology, job, seed=0)
         assert switched_packets(plan, topology) <= PACKETS_PER_SECOND[switch] * 1.001
     assert chosen.model_bytes["LSTM"] == int(MODEL_BYTES["LSTM"] * chosen.scale) // 4 * 4
+
+
+def test_the_rate_is_measured_over_many_packets_of_each_tree() -> None:
+    """A plan of 120 slow trees takes a tenth of a second for each packet of them: of 3 s much is start and end."""
+    few, many = Settings(), Settings(k=6, workers=50, parameter_servers=None)
+    for chosen, seconds in ((few, 3.0), (many, 120 * 100 * frame_bytes(256) * 8e-6 / 14.25)):
+        topology = chosen.topology()
+        plan = get_strategy("inart")(topology, chosen.job(topology))
+        assert rate_bytes(plan, 256) * 8e-6 / plan.rate_mbps == pytest.approx(seconds, rel=0.05)
 
 
 def test_heterogeneous_links_are_drawn_with_the_seed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
 from controlplane.planner.plan import Plan
@@ -14,6 +15,7 @@ from evaluation.recovery.__main__ import main, network_of, parse
 from evaluation.recovery.disturbances import KINDS, Played, Recovery
 from evaluation.recovery.networks import racks
 from evaluation.recovery.virtual import VirtualNetwork
+from p4src.protocol import frame_bytes
 
 GOAL_SECONDS = 2.0
 MOST_EXCESS = 1.5
@@ -90,6 +92,27 @@ def test_hosts_that_are_workers_and_parameter_servers_are_back_within_two_second
     topology, plan = network_of(parse(words))
     assert plan.job.both_roles == set(plan.job.workers) and len(plan.trees) > 8
     check(played(topology, plan, kind, values=256))
+
+
+def test_hosts_that_are_workers_and_parameter_servers_keep_their_pace() -> None:
+    """What waits for the link that a host's two roles share is sent later, and not given up: ten seconds' gradients
+    take hardly longer than at the pace of the plan (agents keep 0.97 of it). Without that it was 0.93.
+    """
+    topology, plan = network_of(parse(["--k", "4", "--workers", "8", "--ps", "workers", "--bandwidth", "20"]))
+    values, pace = 256, 0.97
+    gradient = np.ones(int(plan.rate_mbps * 1e6 / 32 * 10), np.float32)
+    with VirtualNetwork(topology, plan, values=values, pace=pace) as network:
+        sums, begun = np.zeros_like(gradient), network.now
+        for worker in plan.job.workers:
+            network.submit(worker, gradient, sums)
+        while network.worker_stats().operations_done < 1:
+            assert network.now < begun + 20, "the all-reduce ends"
+            network.run(0.01)
+        packets = network.worker_stats().chunks_sent / len(plan.job.workers)
+        sent_mbps = packets * frame_bytes(values) * 8e-6 / (network.now - begun)
+        assert (sums == len(plan.job.workers)).all()
+        assert network.dropped() == 0
+    assert 0.96 * plan.rate_mbps < sent_mbps <= pace * plan.rate_mbps * 1.001
 
 
 @pytest.mark.namespaces

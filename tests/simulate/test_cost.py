@@ -200,13 +200,14 @@ def test_buckets_are_those_of_the_engine():
     from worker_agent.native_engine import NATIVE
 
     bucket = load(NATIVE / "worker.c", include=[NATIVE]).inart_worker_bucket
-    bucket.restype, bucket.argtypes = ctypes.c_double, [ctypes.c_double] * 2 + [ctypes.c_uint32] * 2
+    bucket.restype, bucket.argtypes = ctypes.c_double, [ctypes.c_double] * 2 + [ctypes.c_uint32] * 3
     generator = random.Random(1)
     for _ in range(500):
         values, slots = generator.choice([4, 64, 256, 1024, 2048]), 1 << generator.randrange(0, 14)
         total = 10 ** generator.uniform(-2, 6)
         tree = total * generator.random()
         packet = frame_bytes(values) * 8e-6
-        assert bucket_packets(tree / packet, total / packet, slots, values) == pytest.approx(
-            bucket(tree, total, slots, values)
+        shared = generator.random() < 0.5
+        assert bucket_packets(tree / packet, total / packet, slots, values, shared) == pytest.approx(
+            bucket(tree, total, slots, values, shared)
         )

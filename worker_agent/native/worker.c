@@ -59,32 +59,34 @@ uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int 
 }
 
 /* Packets of a tree that may leave at a time (controlplane/planner/plan/pacing.py has the same; a test compares). `total_mbps`: of all
- * trees of the worker. */
-double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, uint32_t values)
+ * trees of the worker. `shared`: its link is also a parameter server's. Plans then fill more links, and have more trees: bursts of all
+ * workers that met on such a link filled its queue. */
+double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, uint32_t values, uint32_t shared)
 {
     double wake = rate_mbps / packet_mbits(values) * BURST_SECONDS, most = (double)io_segments(values) * BURST_MESSAGES;
     /* Many slow trees would wake the thread for every packet. */
-    double few = total_mbps / packet_mbits(values) * FEW_SECONDS;
+    double few = total_mbps / packet_mbits(values) * (shared ? FEW_SECONDS_SHARED : FEW_SECONDS);
     few = few < FEW ? few : FEW;
     few = few < slots / 4.0 ? few : slots / 4.0;
     wake = wake > few ? wake : few;
     return wake < 1 ? 1 : wake > most ? most : wake;
 }
 
-/* `total_mbps`: of all trees of this worker. */
-static void tree_setup(struct tree *t, const struct inart_tree_config *config, double total_mbps, uint32_t workers, uint32_t values, uint64_t now)
+/* `total_mbps`: of all trees of this worker. `shared`: see inart_worker_bucket. */
+static void tree_setup(struct tree *t, const struct inart_tree_config *config, double total_mbps, bool shared,
+                       const struct inart_worker_config *worker, uint64_t now)
 {
     t->config = *config;
     t->config.root[NAME_BYTES - 1] = 0;
     t->config.others_labels = NULL; /* the caller's */
     t->mask = config->slots - 1;
-    t->period = inart_period(config->slots, workers);
+    t->period = inart_period(config->slots, worker->workers);
     t->reorder = 1;
     t->tokens_at = t->base_since = now;
-    t->packets_per_second = config->rate_mbps / packet_mbits(values);
-    double slack = t->packets_per_second * SLACK_SECONDS;
-    t->tokens_wake = inart_worker_bucket(config->rate_mbps, total_mbps, config->slots, values);
-    t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
+    t->packets_per_second = config->rate_mbps / packet_mbits(worker->values);
+    t->tokens_wake = inart_worker_bucket(config->rate_mbps, total_mbps, config->slots, worker->values, shared);
+    double slack = t->packets_per_second * SLACK_SECONDS, waits = shared ? SLACK_SHARED * t->tokens_wake : 0;
+    t->tokens_most = t->tokens_wake + waits + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
     t->window = first_window(t);
     t->window_quick = t->config.slots;
@@ -116,7 +118,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         if (from->thread != thread)
             continue;
         struct tree *t = &s->trees[s->tree_count];
-        tree_setup(t, from, total_mbps, config->workers, config->values, inart_now());
+        tree_setup(t, from, total_mbps, w->io.uplink != NULL, config, inart_now());
         if (spec_add(&s->spec, from->port, from->here ? INART_HERE : INART_LINK, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;

@@ -233,7 +233,8 @@ class Cost:
         pps = self.rate_mbps * self.pace * 1e6 / self.packet_bits
         slots = [MAXIMUM_SLOTS] * len(self.plan.trees) if self.windows is None else self.windows.slots
         trees = zip(self.plan.trees, slots, strict=True)
-        return [bucket_packets(pps * tree.share, pps, n, self.values_per_packet) for tree, n in trees]
+        shared = bool(self.plan.job.both_roles)
+        return [bucket_packets(pps * tree.share, pps, n, self.values_per_packet, shared) for tree, n in trees]
 
     @property
     def refill_s(self) -> float:

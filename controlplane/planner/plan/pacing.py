@@ -3,7 +3,9 @@
 A tree's bucket is full when an all-reduce begins after a pause, and fills at the tree's rate; a packet takes a token.
 It holds a millisecond's packets, so that a fast tree sends them together; of slow trees, up to 8, but no more than all
 trees of the worker send in 4 ms, and no more than a quarter of the window: or the agent would wake for every packet.
-Ever at least one, and never more than four super-frames. The agent sleeps until a bucket is full, and sends when it is
+Ever at least one, and never more than four super-frames. A worker whose host is a parameter server, too, sends no more
+in 1 ms instead of 4: such plans fill more links and have more trees, and the bursts of all workers that met on a link
+filled its queue. The agent sleeps until a bucket is full, and sends when it is
 three quarters full and something else has woken it. (What agents keep beside that, 3 ms of their rate, only makes up
 for waking late: it is left out here.)
 
@@ -16,7 +18,7 @@ from p4src.protocol import PROTOCOL, UDP_BYTES
 
 BURST_SECONDS = 0.001
 BURST_MESSAGES = 4
-FEW, FEW_SECONDS = 8, 0.004
+FEW, FEW_SECONDS, FEW_SECONDS_SHARED = 8, 0.004, 0.001
 WINDOW_PART = 4
 READY = 0.75
 """The part of a bucket with which an agent that is awake sends."""
@@ -24,10 +26,12 @@ SEGMENTS, MESSAGE_BYTES, SPARE_BYTES = 120, 65536, 256
 """Of a super-frame: packets at most, bytes, and what IPv4's and UDP's headers take of them at most (io.h)."""
 
 
-def bucket_packets(tree_pps: float, worker_pps: float, slots: int, values_per_packet: int) -> float:
+def bucket_packets(
+    tree_pps: float, worker_pps: float, slots: int, values_per_packet: int, shared: bool = False
+) -> float:
     """Packets that a tree's bucket holds. tree_pps, worker_pps: packets per second of the tree, and of all trees of the
-    worker."""
-    few = min(worker_pps * FEW_SECONDS, FEW, slots / WINDOW_PART)
+    worker. shared: the worker's host is a parameter server, too."""
+    few = min(worker_pps * (FEW_SECONDS_SHARED if shared else FEW_SECONDS), FEW, slots / WINDOW_PART)
     payload = PROTOCOL.udp_length(values_per_packet) - UDP_BYTES
     most = BURST_MESSAGES * min(SEGMENTS, (MESSAGE_BYTES - SPARE_BYTES) // payload)
     return min(max(1.0, tree_pps * BURST_SECONDS, few), most)
