@@ -67,6 +67,7 @@ double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, 
     /* Many slow trees would wake the thread for every packet. */
     double few = total_mbps / packet_mbits(values) * (shared ? FEW_SECONDS_SHARED : FEW_SECONDS);
     few = few < FEW ? few : FEW;
+    few = shared && few < FEW_SHARED ? FEW_SHARED : few;
     few = few < slots / 4.0 ? few : slots / 4.0;
     wake = wake > few ? wake : few;
     return wake < 1 ? 1 : wake > most ? most : wake;

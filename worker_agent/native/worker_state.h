@@ -43,7 +43,8 @@
 #define BURST_MESSAGES 4               /* ... and super-frames: the 256 KB that a switch's buffers hold of each sender */
 #define FEW 8                          /* packets that a slow tree may collect, */
 #define FEW_SECONDS 0.004              /* ... if they are no more than all trees send in this time */
-#define FEW_SECONDS_SHARED 0.001       /* ... or in this, of a worker that shares its link with a parameter server */
+#define FEW_SECONDS_SHARED 0.001       /* ... or in this, of a worker that shares its link with a parameter server; */
+#define FEW_SHARED 2                   /* ... of such a worker so many in any case */
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define SLACK_SHARED 2                 /* buckets: neither does waiting for so much of a link that is shared with a parameter server */
 #define CATCH_UP 2.0                   /* times the tree's rate */
