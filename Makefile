@@ -51,6 +51,9 @@ site: setup ## the documentation with API pages as HTML, in results/site/
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir $(RESULTS)/site
 	@printf 'site: open %s/site/index.html, or: %s -m mkdocs serve\n' "$(RESULTS)" "$(PY)"
 
+format: setup ## all C as .clang-format has it
+	.venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+
 sanitize: setup ## workers, parameter servers and softswitch under ASan, UBSan and TSan, with all that happens to a job
 	$(PY) -m tests.sanitize
 

@@ -14,7 +14,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-ENGINE_HEADERS = ROOT / "worker_agent" / "native"
+SHARED = ROOT / "worker_agent" / "native"
+"""What both agents' engines have in common."""
 FLOW_OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 
@@ -35,15 +36,17 @@ class BuildWithLibraries(build_py):
             return  # The libraries are compiled at first use, as in a source tree.
         builder = native_build()
         for source, options in (
-            ("worker_agent/native/worker.c", builder.ENGINE),
-            ("ps_server/native/root.c", builder.ENGINE),
+            ("worker_agent/native/worker/worker.c", builder.ENGINES),
+            ("ps_server/native/root.c", builder.ENGINES),
             ("overlay/sites/native/fields.c", builder.ENGINE),
             ("controlplane/planner/simulate/flows.c", FLOW_OPTIONS),
         ):
-            include = [ENGINE_HEADERS] if options is builder.ENGINE else []
+            engine = options is builder.ENGINES
+            sources = builder.engine_sources(ROOT / source, SHARED) if engine else ROOT / source
+            include = [SHARED] if engine else []
             output = Path(self.build_lib) / Path(source).parent
             output.mkdir(parents=True, exist_ok=True)
-            for library in builder.prebuild(ROOT / source, output, include=include, options=options):
+            for library in builder.prebuild(sources, output, include=include, options=options):
                 print(f"compiled {library.name}")
 
 

@@ -1,4 +1,4 @@
-"""The Python interface of the parameter server's C engine (native/root.c), which adds packets and answers with sums.
+"""The Python interface of the parameter server's C engine (native/), which adds packets and answers with sums.
 
 with Server(config, "h5-eth0") as server:
     ...
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, suspect_key
-from controlplane.common.native_build import ENGINE
+from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
-from worker_agent.native_engine import load_engine, native_key, native_sources
+from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
 
 _MESSAGE_BYTES = 512
 _SUSPECTS = 32
@@ -147,13 +147,13 @@ class ServerStats:
         return sum(tree.bytes for tree in self.trees)
 
 
-SOURCE = Path(__file__).resolve().parent / "native" / "root.c"
+SOURCES = engine_sources(Path(__file__).resolve().parent / "native" / "root.c", NATIVE)
 
 
-def library(source: Path = SOURCE, options: Sequence[str] = ENGINE) -> ctypes.CDLL:
-    """Return the compiled engine. source: another C file that includes it. Raises AgentError."""
+def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> ctypes.CDLL:
+    """Return the compiled engine. sources: others instead of its own. Raises AgentError."""
     structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
-    lib = load_engine(source, "inart_root_sizes", structures, options)
+    lib = load_engine(sources, "inart_root_sizes", structures, options)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_root_create.restype = ctypes.c_void_p
     lib.inart_root_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(_Config), *text]

@@ -5,7 +5,8 @@
     work.wait()
 
 All workers of a job must submit the same operations in the same order. The protocol is in section 3 of
-docs/architecture.md, the handling of loss in worker.c, the numbers and their error bound in fixedpoint.py.
+docs/architecture.md, the handling of loss in native/worker/worker.c, the numbers and their error bound in
+fixedpoint.py.
 """
 
 from __future__ import annotations

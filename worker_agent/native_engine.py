@@ -1,4 +1,4 @@
-"""Loads the agents' C engines (their common headers are in native/), compared with what Python takes them for."""
+"""Loads the agents' C engines (what they have in common is in native/), compared with what Python takes them for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.native_build import ENGINE, BuildError, check_sizes, load
+from controlplane.common.native_build import ENGINES, BuildError, Sources, check_sizes, load
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 
@@ -16,12 +16,12 @@ NATIVE = Path(__file__).resolve().parent / "native"
 
 
 def load_engine(
-    source: Path, sizes: str, structures: Sequence[type[ctypes.Structure]], options: Sequence[str] = ENGINE
+    sources: Sources, sizes: str, structures: Sequence[type[ctypes.Structure]], options: Sequence[str] = ENGINES
 ) -> ctypes.CDLL:
-    """The engine of one C file. sizes: its table of the sizes of `structures`, which it shares with Python. Raises
+    """The engine of these C files. sizes: its table of the sizes of `structures`, which it shares with Python. Raises
     AgentError: it cannot be compiled, or a structure differs."""
     try:
-        library = load(source, include=[NATIVE], options=options)
+        library = load(sources, include=[NATIVE], options=options)
         check_sizes(library, sizes, structures)
     except BuildError as error:
         raise AgentError(str(error)) from error

@@ -1,15 +1,14 @@
-"""The worker's C engine (native/worker.c) as ctypes sees it: structures that both know, and its functions."""
+"""The worker's C engine (native/worker/) as ctypes sees it: structures that both know, and its functions."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.native_build import ENGINE
+from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats, assign
 from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
@@ -101,8 +100,11 @@ class NativeStats(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in COUNTERS]
 
 
-def library(source: Path = NATIVE / "worker.c", options: Sequence[str] = ENGINE) -> ctypes.CDLL:
-    """The compiled worker engine. source: another C file that includes it. Raises AgentError."""
+SOURCES = engine_sources(NATIVE / "worker" / "worker.c", NATIVE)
+
+
+def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> ctypes.CDLL:
+    """The compiled worker engine. sources: others instead of its own. Raises AgentError."""
     structures = (
         NativeTreeConfig,
         NativeConfig,
@@ -114,7 +116,7 @@ def library(source: Path = NATIVE / "worker.c", options: Sequence[str] = ENGINE)
         NativeTreeStats,
         NativeStats,
     )
-    lib = load_engine(source, "inart_worker_sizes", structures, options)
+    lib = load_engine(sources, "inart_worker_sizes", structures, options)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_worker_create.restype = ctypes.c_void_p
     lib.inart_worker_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(NativeConfig), *text]

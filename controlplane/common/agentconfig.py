@@ -118,7 +118,7 @@ class AgentConfig:
     key: secret of the epoch, 32 hexadecimal digits, shared by the controller and the job's agents; all sums are checked
     with it. Empty: all zeros (test rigs without a controller). sources: addresses that packets may come from: the
     parameter servers' for a worker, the workers' for a parameter server; empty: any. link_mbps: what the link of a node
-    of both roles carries outwards, which its two engines share (native/engine.h); 0: not known, or the node has one
+    of both roles carries outwards, which its two engines share (native/uplink.h); 0: not known, or the node has one
     role.
     """
 

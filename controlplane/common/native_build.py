@@ -41,6 +41,10 @@ ENGINE = (
 )
 
 NATIVE = "-march=native"
+ENGINES = (*ENGINE, "-D_GNU_SOURCE", "-fvisibility=hidden", "-fwhole-program")
+"""Compiler flags of the agents' engines, which are of many files: these see each other's functions, and what loads the
+library sees only those that are marked INART_PUBLIC.
+"""
 # Features in /proc/cpuinfo that each level of x86-64 adds to the one below it (System V ABI).
 _V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
@@ -89,6 +93,18 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
+def _compile(command: Sequence[str], sources: Sources, include: Sequence[Path], output: Path) -> None:
+    """Compile the files to the library `output`, all as one, so that calls from one file to another cost nothing.
+
+    command: the compiler and its options. Raises BuildError.
+    """
+    folders = [f"-I{directory}" for directory in include]
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch) / output.with_suffix(".c").name
+        whole.write_text("".join(f'#include "{source.resolve()}"\n' for source in _files(sources)))
+        _run([*command, "-shared", "-fPIC", *folders, str(whole), "-o", str(output), "-lm"])
+
+
 def _compiler() -> str:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
@@ -96,18 +112,32 @@ def _compiler() -> str:
     return compiler
 
 
-def _digest(source: Path, include: Sequence[Path]) -> Any:
+Sources = Path | Sequence[Path]
+"""The C file of a library, or its files; it is named after the first."""
+
+
+def engine_sources(main: Path, shared: Path) -> list[Path]:
+    """Return the C files of an agent's engine: `main`, the others beside it, and those of the folder `shared`."""
+    return [main, *sorted({*main.parent.glob("*.c"), *shared.glob("*.c")} - {main})]
+
+
+def _files(sources: Sources) -> list[Path]:
+    return [sources] if isinstance(sources, Path) else list(sources)
+
+
+def _digest(sources: Sources, include: Sequence[Path]) -> Any:
     digest = hashlib.sha256()
-    directories = [source.parent, *include]
-    for path in [source, *sorted(header for directory in directories for header in directory.glob("*.h"))]:
+    files = _files(sources)
+    folders = sorted({*(file.parent for file in files), *include})
+    for path in [*files, *(header for folder in folders for header in sorted(folder.glob("*.h")))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest
 
 
-def _prebuilt_name(source: Path, include: Sequence[Path], options: Sequence[str], level: str) -> str:
-    digest = _digest(source, include)
+def _prebuilt_name(sources: Sources, include: Sequence[Path], options: Sequence[str], level: str) -> str:
+    digest = _digest(sources, include)
     digest.update("\0".join([*options, level]).encode())
-    return f"{source.stem}-{level}-{digest.hexdigest()[:24]}.so"
+    return f"{_files(sources)[0].stem}-{level}-{digest.hexdigest()[:24]}.so"
 
 
 def _levels(options: Sequence[str]) -> tuple[tuple[str, frozenset[str]], ...]:
@@ -117,46 +147,44 @@ def _levels(options: Sequence[str]) -> tuple[tuple[str, frozenset[str]], ...]:
 
 
 def prebuild(
-    source: Path, output: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE
+    sources: Sources, output: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE
 ) -> list[Path]:
-    """Compile one C file for each level of this processor into the folder `output`, for a wheel. Raises BuildError."""
+    """Compile a library for each level of this processor into the folder `output`, for a wheel. Raises BuildError."""
     compiler, made = _compiler(), []
     for level, _ in _levels(options):
         wanted = [option for option in options if option != NATIVE]
         if level != "generic":
             wanted.append(f"-march={level}")
-        made.append(output / _prebuilt_name(source, include, options, level))
-        folders = [f"-I{directory}" for directory in include]
-        _run([compiler, *wanted, "-shared", "-fPIC", *folders, str(source), "-o", str(made[-1]), "-lm"])
+        made.append(output / _prebuilt_name(sources, include, options, level))
+        _compile([compiler, *wanted], sources, include, made[-1])
     return made
 
 
-def _prebuilt(source: Path, include: Sequence[Path], options: Sequence[str]) -> Path | None:
-    """Return the best prebuilt library beside `source` that this machine runs, or None."""
+def _prebuilt(sources: Sources, include: Sequence[Path], options: Sequence[str]) -> Path | None:
+    """Return the best prebuilt library beside the first source that this machine runs, or None."""
     features = frozenset(_cpu_features().split())
     for level, needs in _levels(options):
-        path = source.parent / _prebuilt_name(source, include, options, level)
+        path = _files(sources)[0].parent / _prebuilt_name(sources, include, options, level)
         if needs <= features and path.exists():
             return path
     return None
 
 
-def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
-    """Compile one C file to a shared library, unless it is built already; returns its path.
+def build(sources: Sources, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
+    """Compile C to a shared library, unless it is built already; returns its path.
 
-    include: folders of headers, which count as its sources, beside its own folder. Raises BuildError.
+    include: folders of headers, which count as its sources, beside the folders of `sources`. Raises BuildError.
     """
     more = os.environ.get("INART_CFLAGS", "").split()
-    ready = None if more else _prebuilt(source, include, options)
+    ready = None if more else _prebuilt(sources, include, options)
     if ready is not None:
         return ready
     compiler = _compiler()
     options = (*options, *more)
-    command = [compiler, *options, "-shared", "-fPIC", *(f"-I{directory}" for directory in include)]
-    digest = _digest(source, include)
+    digest = _digest(sources, include)
     version = _run([compiler, "--version"])
     digest.update("\0".join([version, *options, platform.machine(), _cpu_features()]).encode())
-    target = cache_directory() / f"{source.stem}-{digest.hexdigest()[:24]}.so"
+    target = cache_directory() / f"{_files(sources)[0].stem}-{digest.hexdigest()[:24]}.so"
     if target.exists():
         return target
     # Many agents start at once; one compiles while the others wait for the lock.
@@ -166,14 +194,14 @@ def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] 
             return target
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             output = Path(scratch) / target.name
-            _run([*command, str(source), "-o", str(output), "-lm"])
+            _compile([compiler, *options], sources, include, output)
             output.replace(target)
     return target
 
 
-def load(source: Path, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> ctypes.CDLL:
-    """Build and load the shared library of one C file; calls into it release the GIL. Raises BuildError."""
-    return ctypes.CDLL(str(build(source, include=include, options=options)))
+def load(sources: Sources, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> ctypes.CDLL:
+    """Build and load a shared library; calls into it release the GIL. Raises BuildError."""
+    return ctypes.CDLL(str(build(sources, include=include, options=options)))
 
 
 def check_sizes(library: ctypes.CDLL, table: str, structures: Sequence[type[ctypes.Structure]]) -> None:

@@ -1,7 +1,7 @@
 """Which switch, link or host changes packets: by what the check refused, and by the ways that those packets took.
 
 Packets that arrive changed, and sums that come out wrong, are counted by the label that they had
-(ps_server/native/root_check.h) and, where they are results, by the worker that refused them. Something that changes
+(ps_server/native/verify.c) and, where they are results, by the worker that refused them. Something that changes
 what it carries is on the way of all of them, and of none that goes on without a failure; a switch whose memory is
 broken is where all of the wrong sums were added.
 """

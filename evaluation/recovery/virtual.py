@@ -5,16 +5,15 @@
         network.run(seconds=2)
         print(network.root_stats().completed)
 
-What is in it is what runs in hosts (worker.c, root.c, compiled with native/virtual.h in front); links, switches and
+What is in it is what runs in hosts (compiled with native/virtual_calls.h in front); links, switches and
 time are native/network.c's. Virtual seconds are those of the network: how quick the machine is makes no difference.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.native_build import ENGINE, load
+from controlplane.common.native_build import ENGINES, load
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.rules import Aggregate, Forward, RuleSet, build
@@ -33,7 +32,6 @@ from worker_agent import native_worker
 from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Shape
 from worker_agent.io_options import IoConfig, NativeIoStats, Uplink
-from worker_agent.native_engine import NATIVE
 from worker_agent.operands import DTYPES
 
 HERE = Path(__file__).resolve().parent / "native"
@@ -75,33 +73,33 @@ def _network_library() -> ctypes.CDLL:
     return lib
 
 
-def _options(engine: Path) -> tuple[str, ...]:
-    """The engine's source counts as a part of what is compiled, so that a change of it makes another library."""
-    folder = f"-I{engine.parent}"
-    return (*ENGINE, folder, f'-DVIRTUAL_OF="{hashlib.sha256(_sources(engine)).hexdigest()[:16]}"')
+OF_THE_KERNEL = {"io_udp.c", "io_raw.c", "io_backends.c"}
+"""What virtual.c replaces of an engine."""
+OPTIONS = (*ENGINES, "-include", str(HERE / "virtual_calls.h"))
 
 
-def _sources(engine: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in (engine, *sorted(engine.parent.glob("*.h"))))
+def _sources(step: str, engine: Sequence[Path]) -> list[Path]:
+    """Return the files of an engine in virtual time. step: the file that calls its rounds."""
+    return [HERE / step, HERE / "virtual.c", *(path for path in engine if path.name not in OF_THE_KERNEL)]
 
 
 @cache
 def _worker_library() -> ctypes.CDLL:
-    lib = native_worker.library(HERE / "virtual_worker.c", _options(NATIVE / "worker.c"))
+    lib = native_worker.library(_sources("virtual_worker.c", native_worker.SOURCES), OPTIONS)
     lib.virtual_attach.argtypes = [ctypes.c_void_p]
     return lib
 
 
 @cache
 def _root_library() -> ctypes.CDLL:
-    lib = server.library(HERE / "virtual_root.c", _options(server.SOURCE))
+    lib = server.library(_sources("virtual_root.c", server.SOURCES), (*OPTIONS, f"-I{server.SOURCES[0].parent}"))
     lib.virtual_attach.argtypes = [ctypes.c_void_p]
     return lib
 
 
 @dataclass(frozen=True)
 class RootStats:
-    """Of all trees together; see ps_server/native/root.c."""
+    """Of all trees together; see ps_server/native/root.h."""
 
     packets: int
     completed: int
@@ -117,7 +115,7 @@ class RootStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """Of all trees of all workers together; see worker_agent/native/worker_state.h. operations_done: the least of any
+    """Of all trees of all workers together; see worker_agent/native/worker/state.h. operations_done: the least of any
     worker's."""
 
     chunks_sent: int

@@ -3,10 +3,10 @@
  *   generator INTERFACE FRAMES SECONDS PACKETS_PER_SECOND OFFSET
  *
  * FRAMES is a file of frames, each a 4-byte little-endian length, a 4-byte segment size and the bytes. A frame with a
- * segment size is a super-frame: headers of UDP over IPv4, whose checksum the kernel is to complete, and payload of many
- * packets. Every time the ring has been sent, the 32-bit big-endian number at OFFSET of every packet is increased by one
- * (OFFSET -1: packets stay as they are). PACKETS_PER_SECOND 0 means as fast as possible. Prints the number of packets that
- * the kernel took.
+ * segment size is a super-frame: headers of UDP over IPv4, whose checksum the kernel is to complete, and payload of
+ * many packets. Every time the ring has been sent, the 32-bit big-endian number at OFFSET of every packet is increased
+ * by one (OFFSET -1: packets stay as they are). PACKETS_PER_SECOND 0 means as fast as possible. Prints the number of
+ * packets that the kernel took.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Runs frames through one device, without ports: what parser, table and deparser cost. Time is CPU time of this thread, so
- * that others on the machine do not count. */
+/* Runs frames through one device, without ports: what parser, table and deparser cost. Time is CPU time of this thread,
+ * so that others on the machine do not count. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>

@@ -14,13 +14,11 @@
 /* number of tuples, or of entries in one chain, from which on bitmaps are considered */
 #define MANY 16u
 /* entries whose bitmaps cost as much as one probe (measured); at twice as many, bitmaps are freed */
-#define ENTRIES_PER_PROBE 64u    /* bitmaps pay up to this (measured); beyond twice as many they are freed */
+#define ENTRIES_PER_PROBE 64u /* bitmaps pay up to this (measured); beyond twice as many they are freed */
 #define LEAST_CAPACITY 512u
 #define MOST_BYTES ((size_t)512 << 20) /* address space: pages in which no bit is set are not touched */
 
-static uint32_t probes(const struct ss_table *t) {
-    return t->n_tuples > t->longest ? t->n_tuples : t->longest;
-}
+static uint32_t probes(const struct ss_table *t) { return t->n_tuples > t->longest ? t->n_tuples : t->longest; }
 
 void ss_bitmaps_free(struct ss_table *t) {
     struct ss_bitmaps *b = t->bitmaps;
@@ -118,8 +116,10 @@ static bool has_rows(const struct ss_table *t, const struct ss_entry *e) {
     const struct ss_bitmaps *b = t->bitmaps;
     uint32_t i = 0;
     for (uint32_t at = 0; at < t->key_words * 8; at++) {
-        if (i < b->n_bytes && b->at[i] == at) i++;
-        else if (((const uint8_t *)e->tuple->mask)[at]) return false;
+        if (i < b->n_bytes && b->at[i] == at)
+            i++;
+        else if (((const uint8_t *)e->tuple->mask)[at])
+            return false;
     }
     return true;
 }

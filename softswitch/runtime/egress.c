@@ -21,7 +21,7 @@ static bool chance(struct ss_port *port, double probability) {
     return probability > 0 && (double)(ss_random(&port->random) >> 11) * 0x1p-53 < probability;
 }
 
-/* ----------------------------------------------------------------------------------------------------- timer heap */
+/* ---- timer heap ---- */
 
 static void heap_swap(struct ss_thread *t, int a, int b) {
     struct ss_port *p = t->heap[a];
@@ -76,7 +76,7 @@ static void heap_update(struct ss_thread *t, struct ss_port *port) {
     heap_fix(t, port->heap_at);
 }
 
-/* ------------------------------------------------------------------------------------------------- after the line */
+/* ---- after the line ---- */
 
 static void deliver(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     port->tx_packets++;
@@ -288,8 +288,10 @@ void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t numb
     } else if (port && port->kind != SS_PORT_UNUSED) {
         port_send(thread, port, buf);
     } else {
-        if (device->capture) ss_post(device, SS_EVENT_CAPTURE, number, buf->data, buf->len);
-        else ss_drop(device, port, SS_DROP_NO_PORT);
+        if (device->capture)
+            ss_post(device, SS_EVENT_CAPTURE, number, buf->data, buf->len);
+        else
+            ss_drop(device, port, SS_DROP_NO_PORT);
         ss_buf_free(buf);
     }
 }

@@ -36,9 +36,7 @@ void ss_lock(struct ss_lock *lock) {
     pthread_mutex_lock(&lock->lock);
     pthread_mutex_unlock(&lock->turn);
 }
-void ss_unlock(struct ss_lock *lock) {
-    pthread_mutex_unlock(&lock->lock);
-}
+void ss_unlock(struct ss_lock *lock) { pthread_mutex_unlock(&lock->lock); }
 static void lock_init(struct ss_lock *lock) {
     pthread_mutex_init(&lock->turn, NULL);
     pthread_mutex_init(&lock->lock, NULL);
@@ -74,7 +72,7 @@ void ss_wake(struct ss_thread *thread) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- events for Python */
+/* ---- events for Python ---- */
 
 void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void *data, uint32_t len) {
     struct ss_fabric *fabric = device->fabric;
@@ -136,15 +134,13 @@ SS_API void ss_events_close(struct ss_fabric *fabric) {
     pthread_mutex_unlock(&fabric->event_lock);
 }
 
-static uint64_t service_random(void *device) {
-    return ss_random(&((struct ss_device *)device)->random);
-}
+static uint64_t service_random(void *device) { return ss_random(&((struct ss_device *)device)->random); }
 static void service_log(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n) {
     ss_post(device, SS_EVENT_LOG, message, values, n * (uint32_t)sizeof *values);
 }
 static const struct ss_services services = {service_random, service_log, ss_digest_service, ss_trace_service};
 
-/* ----------------------------------------------------------------------------------------------------------- threads */
+/* ---- threads ---- */
 
 static void take_inbox(struct ss_thread *thread) {
     if (atomic_load_explicit(&thread->inbox_n, memory_order_seq_cst) == 0) return;
@@ -291,7 +287,7 @@ SS_API void ss_fabric_stop(struct ss_fabric *fabric) {
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------- devices */
+/* ---- devices ---- */
 
 SS_API struct ss_device *ss_device_new(struct ss_fabric *fabric, uint64_t id, int32_t cpu_port) {
     struct ss_device *device = calloc(1, sizeof *device);
@@ -454,7 +450,7 @@ SS_API void ss_device_capture(struct ss_device *device, uint32_t on) {
     ss_thread_unlock(device->thread);
 }
 
-/* ------------------------------------------------------------------------------------------------------ ports, links */
+/* ---- ports, links ---- */
 
 /* Returns the port's record, made on first use; NULL: no memory or no such number. The device's thread is locked. */
 static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
@@ -577,8 +573,10 @@ SS_API int ss_link(struct ss_device *a, uint32_t a_port, struct ss_device *b, ui
     int result = 0;
     lock_pair(a, b);
     struct ss_port *p = port_get(a, a_port), *q = port_get(b, b_port);
-    if (!p || !q || p == q) result = -EINVAL;
-    else if (p->kind != SS_PORT_UNUSED || q->kind != SS_PORT_UNUSED) result = -EEXIST;
+    if (!p || !q || p == q)
+        result = -EINVAL;
+    else if (p->kind != SS_PORT_UNUSED || q->kind != SS_PORT_UNUSED)
+        result = -EEXIST;
     else {
         p->kind = q->kind = SS_PORT_LINK;
         p->peer = b;
@@ -596,8 +594,10 @@ SS_API int ss_port_shape(struct ss_device *device, uint32_t number, const struct
     struct ss_port *port = port_get(device, number);
     if (port) {
         port->shaped = shape != NULL;
-        if (shape) port->shape = *shape;
-        else memset(&port->shape, 0, sizeof port->shape);
+        if (shape)
+            port->shape = *shape;
+        else
+            memset(&port->shape, 0, sizeof port->shape);
         if (port->queue.head) port->shaped = true; /* later frames stay behind those that wait */
     }
     ss_thread_unlock(device->thread);
@@ -659,8 +659,9 @@ SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *ou
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (port) {
-        uint64_t head[7] = {port->rx_packets, port->rx_bytes, port->tx_packets, port->tx_bytes, port->rx_super,
-                            atomic_load(&port->tx_super), port->corrupted};
+        uint64_t head[7] = {port->rx_packets, port->rx_bytes, port->tx_packets,
+                            port->tx_bytes,   port->rx_super, atomic_load(&port->tx_super),
+                            port->corrupted};
         memcpy(out, head, sizeof head);
         memcpy(out + 7, port->drops, sizeof port->drops);
     }

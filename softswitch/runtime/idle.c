@@ -43,9 +43,7 @@ static void sift(struct ss_idle_heap *heap, uint32_t at) {
     put(heap, at, idle);
 }
 
-static uint64_t period(const struct ss_idle *idle) {
-    return idle->ttl_ns < SHORTEST_NS ? SHORTEST_NS : idle->ttl_ns;
-}
+static uint64_t period(const struct ss_idle *idle) { return idle->ttl_ns < SHORTEST_NS ? SHORTEST_NS : idle->ttl_ns; }
 
 void ss_idle_init(const struct ss_table *t, struct ss_entry *e) {
     if (t->idle_at) *idle_of(t, e) = (struct ss_idle){.entry = e, .table = t, .at = NOWHERE};

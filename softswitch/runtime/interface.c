@@ -110,8 +110,7 @@ void ss_interface_close(struct ss_port *port) {
 static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vnet *vnet, uint32_t *first) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         struct tpacket_auxdata aux;
-        if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA ||
-            c->cmsg_len < CMSG_LEN(sizeof aux))
+        if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA || c->cmsg_len < CMSG_LEN(sizeof aux))
             continue;
         memcpy(&aux, CMSG_DATA(c), sizeof aux);
         if (!(aux.tp_status & TP_STATUS_VLAN_VALID) || buf->len < 12) return;

@@ -12,7 +12,8 @@ bool ss_map_reserve(struct ss_map *map) {
     struct ss_map larger = {calloc(n, sizeof *larger.slots), n - 1, 0};
     if (!larger.slots) return false;
     for (uint32_t i = 0; i < now; i++)
-        if (map->slots[i].item) ss_map_add(&larger, map->slots[i].hash, map->slots[i].item)->chain = map->slots[i].chain;
+        if (map->slots[i].item)
+            ss_map_add(&larger, map->slots[i].hash, map->slots[i].item)->chain = map->slots[i].chain;
     free(map->slots);
     *map = larger;
     return true;

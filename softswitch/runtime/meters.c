@@ -3,9 +3,7 @@
 
 #include "runtime.h"
 
-static struct ss_bucket bucket(uint64_t rate, uint64_t burst) {
-    return (struct ss_bucket){rate, burst, burst, 0};
-}
+static struct ss_bucket bucket(uint64_t rate, uint64_t burst) { return (struct ss_bucket){rate, burst, burst, 0}; }
 
 /* Configures a meter, with full buckets. Its counters continue. */
 void ss_meter_configure(struct ss_device *device, struct ss_meter *meter, const struct ss_meter_config *config) {

@@ -12,19 +12,15 @@
 #define GSO_UDP_L4 5
 #define GSO_ECN 0x80
 #define NEEDS_CSUM 1
-#define IP 14  /* offsets in an Ethernet frame with IPv4 without options */
+#define IP 14 /* offsets in an Ethernet frame with IPv4 without options */
 #define UDP 34
 
-static uint16_t load16(const uint8_t *p) {
-    return (uint16_t)(p[0] << 8 | p[1]);
-}
+static uint16_t load16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
 static void store16(uint8_t *p, uint32_t v) {
     p[0] = (uint8_t)(v >> 8);
     p[1] = (uint8_t)v;
 }
-static uint32_t load32(const uint8_t *p) {
-    return (uint32_t)load16(p) << 16 | load16(p + 2);
-}
+static uint32_t load32(const uint8_t *p) { return (uint32_t)load16(p) << 16 | load16(p + 2); }
 static void store32(uint8_t *p, uint32_t v) {
     store16(p, v >> 16);
     store16(p + 2, v & 0xffff);
@@ -52,9 +48,7 @@ static uint32_t sum16(const uint8_t *p, uint32_t len) {
 #endif
     return (uint32_t)sum;
 }
-static uint16_t fold(uint64_t sum) {
-    return (uint16_t)~carry(sum);
-}
+static uint16_t fold(uint64_t sum) { return (uint16_t)~carry(sum); }
 
 /* Replaces the pseudo-header's sum in the field at start + offset by the checksum of everything from `start` on. */
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset) {
@@ -68,14 +62,14 @@ static uint64_t pseudo_header(const uint8_t *ip, bool v6, uint8_t protocol, uint
     return (v6 ? sum16(ip + 8, 32) : sum16(ip + 12, 8)) + (uint64_t)protocol + len;
 }
 
-/* ------------------------------------------------------------------------------------------------- what comes in */
+/* ---- what comes in ---- */
 
 struct cut {
     uint32_t l3, l4, header, sequence;
     uint16_t id;
-    bool v6, udp, sums;    /* whether UDP datagrams have checksums */
-    uint64_t ip_sum;       /* sum over an IPv4 header without length, identification and checksum */
-    uint64_t addresses;    /* the part of the pseudo-header's sum that all segments share */
+    bool v6, udp, sums; /* whether UDP datagrams have checksums */
+    uint64_t ip_sum;    /* sum over an IPv4 header without length, identification and checksum */
+    uint64_t addresses; /* the part of the pseudo-header's sum that all segments share */
 };
 
 static bool cut_init(struct cut *c, uint8_t *data, uint32_t len, const struct ss_vnet *vnet) {
@@ -179,7 +173,7 @@ bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const s
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ what goes out */
+/* ---- what goes out ---- */
 
 /* Returns whether a frame is one whole UDP datagram over IPv4, and correct except perhaps for UDP's checksum. */
 static bool datagram(const struct ss_buf *buf) {

@@ -28,10 +28,10 @@
 #define SS_TX_BATCH 256
 #define SS_MAX_SEGMENTS 128u /* most segments of a super-frame in Linux */
 #define SS_INBOX_LIMIT 16384u
-#define SS_EVENT_LIMIT 16384u /* most events of each type that wait for the host */
+#define SS_EVENT_LIMIT 16384u      /* most events of each type that wait for the host */
 #define SS_EVENT_BYTES (64u << 20) /* and most bytes that they have together */
-#define SS_TRACE_LIMIT (1u << 20) /* most bytes of trace of one frame */
-#define SS_PASSES 1024 /* most resubmissions, recirculations and egress clones of one frame */
+#define SS_TRACE_LIMIT (1u << 20)  /* most bytes of trace of one frame */
+#define SS_PASSES 1024             /* most resubmissions, recirculations and egress clones of one frame */
 
 enum ss_drop {
     SS_DROP_NO_PROGRAM,
@@ -76,18 +76,18 @@ struct ss_list {
 };
 
 struct ss_shape {
-    double rate_bps;          /* 0: not limited */
+    double rate_bps; /* 0: not limited */
     uint64_t burst_bytes;
-    uint64_t queue_bytes;     /* 0: not limited by bytes */
-    uint64_t queue_packets;   /* 0: not limited by packets */
-    uint64_t ahead_bytes;     /* frames of at most this size, without TCP data, do not wait */
+    uint64_t queue_bytes;   /* 0: not limited by bytes */
+    uint64_t queue_packets; /* 0: not limited by packets */
+    uint64_t ahead_bytes;   /* frames of at most this size, without TCP data, do not wait */
     uint64_t delay_ns, jitter_ns, reorder_ns;
     double loss, duplicate, reorder;
-    double corrupt;           /* probability that one bit of a frame flips */
-    uint64_t corrupt_every;   /* 0: only by chance; otherwise each so-many-th frame that may be hit */
+    double corrupt;                       /* probability that one bit of a frame flips */
+    uint64_t corrupt_every;               /* 0: only by chance; otherwise each so-many-th frame that may be hit */
     uint64_t corrupt_from, corrupt_until; /* range of bytes of the frame that may be hit; until 0: to its end */
-    uint64_t corrupt_udp;     /* whether only UDP over IPv4 is hit */
-    uint64_t corrupt_hidden;  /* whether UDP's checksum becomes 0, so that no receiver's kernel notices */
+    uint64_t corrupt_udp;                 /* whether only UDP over IPv4 is hit */
+    uint64_t corrupt_hidden;              /* whether UDP's checksum becomes 0, so that no receiver's kernel notices */
 };
 
 enum ss_port_kind { SS_PORT_UNUSED, SS_PORT_INTERFACE, SS_PORT_LINK };
@@ -97,35 +97,35 @@ struct ss_port {
     uint16_t number;
     enum ss_port_kind kind;
     int rx_fd, tx_fd;
-    int pcap_in, pcap_out;   /* files that record what passes; -1: none */
+    int pcap_in, pcap_out; /* files that record what passes; -1: none */
     struct ss_device *peer;
     uint16_t peer_port;
     /* shaping of what leaves */
     bool shaped;
     struct ss_shape shape;
-    double free_at;          /* time in ns when the line will have sent everything accepted so far */
+    double free_at; /* time in ns when the line will have sent everything accepted so far */
     uint64_t last_due, last_late, last_ahead, last_depart;
-    struct ss_list queue;    /* by due time */
-    struct ss_list late;     /* reordered frames, by due time */
-    struct ss_list ahead;    /* frames that did not wait for the line, by due time */
-    struct ss_buf *waiting;  /* first frame of `queue` that the line has not taken yet */
+    struct ss_list queue;   /* by due time */
+    struct ss_list late;    /* reordered frames, by due time */
+    struct ss_list ahead;   /* frames that did not wait for the line, by due time */
+    struct ss_buf *waiting; /* first frame of `queue` that the line has not taken yet */
     uint64_t backlog_bytes, backlog_packets;
     uint64_t random;
-    int heap_at;             /* place in the thread's timer heap, -1: not in it */
+    int heap_at; /* place in the thread's timer heap, -1: not in it */
     uint64_t heap_due;
     /* frames to hand to the kernel */
-    struct ss_list tx;       /* under the state lock */
+    struct ss_list tx;        /* under the state lock */
     struct ss_thread *worker; /* the thread that polls it */
-    pthread_mutex_t tx_lock; /* guards tx_fd and plain_until */
-    char name[16];           /* name of the interface */
-    bool offload;            /* whether it may send super-frames */
-    uint64_t plain_until;    /* ns: the interface has refused a super-frame, and gets none until then */
-    bool super;              /* whether it received super-frames lately, which come in smaller batches */
+    pthread_mutex_t tx_lock;  /* guards tx_fd and plain_until */
+    char name[16];            /* name of the interface */
+    bool offload;             /* whether it may send super-frames */
+    uint64_t plain_until;     /* ns: the interface has refused a super-frame, and gets none until then */
+    bool super;               /* whether it received super-frames lately, which come in smaller batches */
     bool dirty;
     struct ss_port *next_dirty;
     uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super;
-    uint64_t corrupted;      /* frames of which a bit was flipped */
-    uint64_t corrupt_turn;   /* frames that could have been corrupted, counted for corrupt_every */
+    uint64_t corrupted;    /* frames of which a bit was flipped */
+    uint64_t corrupt_turn; /* frames that could have been corrupted, counted for corrupt_every */
     atomic_uint_least64_t tx_super;
     uint64_t drops[SS_DROP_REASONS];
 };
@@ -160,9 +160,9 @@ struct ss_device {
     struct ss_thread *thread;
     struct ss_device *next;
     uint64_t id;
-    int cpu_port; /* -1: none */
+    int cpu_port;          /* -1: none */
     unsigned n_interfaces; /* number of interfaces that it has been given so far */
-    uint32_t priorities; /* packets of this priority and above are dropped; 1 is bmv2's default */
+    uint32_t priorities;   /* packets of this priority and above are dropped; 1 is bmv2's default */
     const struct ss_program *program;
     struct ss_state state;
     bool active;  /* a program is loaded and ready */
@@ -219,14 +219,14 @@ struct ss_thread {
     uint32_t packet_size;
     struct ss_pending *pending, **pending_tail;
     unsigned passes;
-    struct ss_list *collect; /* if set, collects what leaves instead of sending it (ss_process) */
+    struct ss_list *collect;   /* if set, collects what leaves instead of sending it (ss_process) */
     struct ss_device *tracing; /* the device whose present frame is traced, or NULL */
     bool trace_matched;        /* whether that frame left by the requested port */
     bool trace_full;
-    uint8_t *trace;            /* records: point, length, data */
+    uint8_t *trace; /* records: point, length, data */
     uint32_t trace_len, trace_capacity;
     uint64_t now_ns;
-    bool busy;         /* frames wait in `local` */
+    bool busy;                      /* frames wait in `local` */
     atomic_uint_least64_t next_due; /* time to be awake; other threads only make it earlier */
     uint64_t idle_due;              /* time when the first entry may have been idle for its timeout */
     struct ss_rx *rx;
@@ -259,10 +259,10 @@ enum {
     SS_TRACE_MULTICAST,              /* group, copies */
     SS_TRACE_EGRESS,                 /* port, replication id, instance type */
     SS_TRACE_RESUBMIT,
-    SS_TRACE_RECIRCULATE,            /* bytes */
-    SS_TRACE_AGAIN,                  /* instance type: a copy that waited begins in ingress */
-    SS_TRACE_DEPARSED,               /* bytes of headers, bytes of payload kept */
-    SS_TRACE_SENT,                   /* port, bytes */
+    SS_TRACE_RECIRCULATE, /* bytes */
+    SS_TRACE_AGAIN,       /* instance type: a copy that waited begins in ingress */
+    SS_TRACE_DEPARSED,    /* bytes of headers, bytes of payload kept */
+    SS_TRACE_SENT,        /* port, bytes */
     SS_TRACE_TOO_LONG,
 };
 
@@ -293,8 +293,10 @@ static inline bool ss_buf_shared(const struct ss_buf *buf) {
 }
 static inline void ss_push(struct ss_list *list, struct ss_buf *buf) {
     buf->next = NULL;
-    if (list->tail) list->tail->next = buf;
-    else list->head = buf;
+    if (list->tail)
+        list->tail->next = buf;
+    else
+        list->head = buf;
     list->tail = buf;
     list->n++;
 }
@@ -349,9 +351,9 @@ void ss_trace_begin(struct ss_thread *thread, struct ss_device *device, uint16_t
 void ss_trace_end(struct ss_thread *thread);
 void ss_trace_point(struct ss_thread *thread, uint32_t point, uint32_t a, uint32_t b, uint32_t c);
 /* This costs one predicted branch when nothing is traced. */
-#define SS_TRACE(thread, point, a, b, c) \
-    do { \
-        if (__builtin_expect((thread)->tracing != NULL, 0)) \
+#define SS_TRACE(thread, point, a, b, c)                                                \
+    do {                                                                                \
+        if (__builtin_expect((thread)->tracing != NULL, 0))                             \
             ss_trace_point(thread, point, (uint32_t)(a), (uint32_t)(b), (uint32_t)(c)); \
     } while (0)
 
@@ -368,7 +370,8 @@ struct ss_vnet {
     uint16_t hdr_len, gso_size, csum_start, csum_offset;
 };
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset);
-bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet, struct ss_list *out);
+bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet,
+                struct ss_list *out);
 struct ss_run {
     uint32_t frames, size; /* each frame but the last has `size` bytes of payload */
     uint64_t payload;
@@ -390,8 +393,8 @@ void ss_table_sort(struct ss_table *table);
 void ss_bitmaps_add(struct ss_table *table, struct ss_entry *entry); /* bitmaps.c; the entry is already in the table */
 void ss_bitmaps_remove(struct ss_table *table, const struct ss_entry *entry);
 void ss_bitmaps_free(struct ss_table *table);
-int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
-                 int32_t priority, uint64_t handle, struct ss_entry **out);
+int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges, int32_t priority,
+                 uint64_t handle, struct ss_entry **out);
 struct ss_entry_key { /* the identity of an entry in a table */
     const uint64_t *key, *mask;
     const uint8_t *ranges;

@@ -130,7 +130,7 @@ struct ss_table {
     const struct ss_range_key *ranges;
     struct ss_entry *default_entry;
     struct ss_bitmaps *bitmaps; /* NULL: none */
-    uint32_t meter_at; /* byte offset of an entry's direct meter, 0: the table has none */
+    uint32_t meter_at;          /* byte offset of an entry's direct meter, 0: the table has none */
     /* not used by generated code */
     uint32_t idle_at; /* byte offset of an entry's struct ss_idle, 0: no idle timeouts */
     uint32_t entries, size, params_bytes;
@@ -216,8 +216,7 @@ static __attribute__((noinline, unused)) struct ss_entry *ss_lookup_bitmaps(cons
     struct ss_entry *best = NULL;
     for (uint32_t h = 0; h < b->n_heads; h++) {
         uint64_t head = ~UINT64_C(0);
-        for (uint32_t i = 0; i < b->n_bytes; i++)
-            head &= b->heads[((size_t)i << 8 | bytes[b->at[i]]) * b->n_heads + h];
+        for (uint32_t i = 0; i < b->n_bytes; i++) head &= b->heads[((size_t)i << 8 | bytes[b->at[i]]) * b->n_heads + h];
         for (; head; head &= head - 1) {
             uint32_t word = 64 * h + (uint32_t)__builtin_ctzll(head);
             uint64_t hits = ~UINT64_C(0);
@@ -288,8 +287,8 @@ struct ss_table_info {
 
 struct ss_program {
     uint32_t abi;
-    uint32_t packet_bytes;   /* size of the program's packet state, which begins with struct ss_packet */
-    uint32_t metadata_end;   /* [offsetof(standard), metadata_end) is reset for clones */
+    uint32_t packet_bytes; /* size of the program's packet state, which begins with struct ss_packet */
+    uint32_t metadata_end; /* [offsetof(standard), metadata_end) is reset for clones */
     /* whether egress does nothing, and checksums do not read anything in which replicas differ */
     uint32_t copies_alike;
     uint32_t n_tables, n_counters, n_registers, n_digests;
@@ -297,8 +296,8 @@ struct ss_program {
     const uint64_t *counters;  /* number of elements of each array */
     const uint64_t *registers; /* bytes of each register group */
     uint32_t n_meters, n_profiles, n_value_sets;
-    const uint64_t *meters;    /* number of elements of each array */
-    const uint32_t *profiles;  /* bytes of the parameters of each profile's members */
+    const uint64_t *meters;     /* number of elements of each array */
+    const uint32_t *profiles;   /* bytes of the parameters of each profile's members */
     const uint32_t *value_sets; /* 64-bit words of each value set's key */
     /* Both return the number of bytes parsed. Errors are stored in standard.parser_error. */
     uint32_t (*parse)(struct ss_state *, struct ss_packet *, const uint8_t *data, uint32_t len);

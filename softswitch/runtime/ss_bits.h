@@ -1,7 +1,7 @@
 /* Bit fields of any width in network order, wide integers, and the hash algorithms of v1model.
  *
- * Header instances are kept as the raw bytes of the packet, each followed by at least 16 bytes of slack, so a field of up
- * to 64 bits may be read and written through an aligned-to-byte 8-byte window even at the end of a header.
+ * Header instances are kept as the raw bytes of the packet, each followed by at least 16 bytes of slack, so a field of
+ * up to 64 bits may be read and written through an aligned-to-byte 8-byte window even at the end of a header.
  */
 #ifndef SS_BITS_H
 #define SS_BITS_H
@@ -93,9 +93,9 @@ SS_INLINE uint64_t ss_shr_u64(uint64_t v, uint64_t n) { return n < 64 ? v >> n :
 SS_INLINE int64_t ss_shr_i64(int64_t v, uint64_t n) { return v >> (n < 64 ? n : 63); }
 SS_INLINE u128 ss_shr_u128(u128 v, uint64_t n) { return n < 128 ? v >> n : 0; }
 SS_INLINE i128 ss_shr_i128(i128 v, uint64_t n) { return v >> (n < 128 ? n : 127); }
-#define SS_ARITH(kind, type)                                                                      \
-    SS_INLINE type ss_div_##kind(type a, type b) { return b ? a / b : 0; }                        \
-    SS_INLINE type ss_mod_##kind(type a, type b) { return b ? a % b : 0; }                        \
+#define SS_ARITH(kind, type)                                               \
+    SS_INLINE type ss_div_##kind(type a, type b) { return b ? a / b : 0; } \
+    SS_INLINE type ss_mod_##kind(type a, type b) { return b ? a % b : 0; } \
     SS_INLINE type ss_clamp_##kind(type v, type lo, type hi) { return v < lo ? lo : v > hi ? hi : v; }
 SS_ARITH(u32, uint32_t)
 SS_ARITH(u64, uint64_t)
@@ -146,9 +146,7 @@ static inline __attribute__((unused)) ss_wide ss_w_not(ss_wide a) {
     for (int i = 0; i < SS_LIMBS; i++) a.limb[i] = ~a.limb[i];
     return a;
 }
-SS_INLINE ss_wide ss_w_sub(ss_wide a, ss_wide b) {
-    return ss_w_add(ss_w_add(a, ss_w_not(b)), ss_w_from_u64(1));
-}
+SS_INLINE ss_wide ss_w_sub(ss_wide a, ss_wide b) { return ss_w_add(ss_w_add(a, ss_w_not(b)), ss_w_from_u64(1)); }
 static inline __attribute__((unused)) ss_wide ss_w_mul(ss_wide a, ss_wide b) {
     ss_wide r = {{0}};
     for (int i = 0; i < SS_LIMBS; i++) {
@@ -161,10 +159,10 @@ static inline __attribute__((unused)) ss_wide ss_w_mul(ss_wide a, ss_wide b) {
     }
     return r;
 }
-#define SS_W_BITWISE(name, op)                                                                  \
-    static inline __attribute__((unused)) ss_wide ss_w_##name(ss_wide a, ss_wide b) {           \
-        for (int i = 0; i < SS_LIMBS; i++) a.limb[i] = a.limb[i] op b.limb[i];                  \
-        return a;                                                                               \
+#define SS_W_BITWISE(name, op)                                                        \
+    static inline __attribute__((unused)) ss_wide ss_w_##name(ss_wide a, ss_wide b) { \
+        for (int i = 0; i < SS_LIMBS; i++) a.limb[i] = a.limb[i] op b.limb[i];        \
+        return a;                                                                     \
     }
 SS_W_BITWISE(and, &)
 SS_W_BITWISE(or, |)
@@ -223,8 +221,10 @@ static inline __attribute__((unused)) void ss_w_put(uint8_t *p, unsigned bit, un
 /* Sign-extends from `width` bits; with the unsigned variant below it reduces a value modulo 2^width. */
 static inline __attribute__((unused)) ss_wide ss_w_zext(ss_wide a, unsigned width) {
     for (unsigned i = 0; i < SS_LIMBS; i++) {
-        if (width <= 64 * i) a.limb[i] = 0;
-        else if (width < 64 * (i + 1)) a.limb[i] &= SS_MASK64(width - 64 * i);
+        if (width <= 64 * i)
+            a.limb[i] = 0;
+        else if (width < 64 * (i + 1))
+            a.limb[i] &= SS_MASK64(width - 64 * i);
     }
     return a;
 }
@@ -232,8 +232,10 @@ static inline __attribute__((unused)) ss_wide ss_w_sext(ss_wide a, unsigned widt
     a = ss_w_zext(a, width);
     if (a.limb[(width - 1) / 64] >> ((width - 1) % 64) & 1) {
         for (unsigned i = 0; i < SS_LIMBS; i++) {
-            if (width <= 64 * i) a.limb[i] = ~(uint64_t)0;
-            else if (width < 64 * (i + 1)) a.limb[i] |= ~SS_MASK64(width - 64 * i);
+            if (width <= 64 * i)
+                a.limb[i] = ~(uint64_t)0;
+            else if (width < 64 * (i + 1))
+                a.limb[i] |= ~SS_MASK64(width - 64 * i);
         }
     }
     return a;
@@ -242,7 +244,7 @@ static inline __attribute__((unused)) ss_wide ss_w_sext(ss_wide a, unsigned widt
 
 /* Appends `width` bits at bit position `at` of a zeroed buffer. */
 static inline __attribute__((unused)) void ss_append_bits(uint8_t *buf, unsigned at, const uint8_t *src, unsigned bit,
-                                                           unsigned width) {
+                                                          unsigned width) {
     while (width > 0) {
         unsigned n = width < 56 ? width : 56;
         ss_put64(buf + at / 8, at % 8, n, ss_get64(src + bit / 8, bit % 8, n));
@@ -281,7 +283,7 @@ static inline __attribute__((unused)) uint64_t ss_identity(const uint8_t *p, uin
 SS_INLINE unsigned ss_bound(uint64_t index, unsigned depth) { return index < depth ? (unsigned)index : depth - 1; }
 
 static inline __attribute__((unused)) void ss_stack_push(uint8_t *h, uint8_t *valid, uint8_t *next, unsigned size,
-                                                          unsigned depth, unsigned n) {
+                                                         unsigned depth, unsigned n) {
     memmove(h + n * size, h, (depth - n) * size);
     memmove(valid + n, valid, depth - n);
     memset(h, 0, n * size);
@@ -289,7 +291,7 @@ static inline __attribute__((unused)) void ss_stack_push(uint8_t *h, uint8_t *va
     *next = (uint8_t)(*next + n < depth ? *next + n : depth);
 }
 static inline __attribute__((unused)) void ss_stack_pop(uint8_t *h, uint8_t *valid, uint8_t *next, unsigned size,
-                                                         unsigned depth, unsigned n) {
+                                                        unsigned depth, unsigned n) {
     memmove(h, h + n * size, (depth - n) * size);
     memmove(valid, valid + n, depth - n);
     memset(valid + depth - n, 0, n);

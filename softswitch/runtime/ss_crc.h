@@ -45,11 +45,10 @@ static __attribute__((constructor)) void ss_crc_tables(void) {
 }
 
 static inline __attribute__((unused)) uint32_t ss_crc_reflected(const uint32_t table[SS_CRC_SLICES][256], uint32_t crc,
-                                                                 const uint8_t *p, uint32_t len) {
+                                                                const uint8_t *p, uint32_t len) {
     for (; len >= 8; p += 8, len -= 8)
-        crc = table[7][(crc ^ p[0]) & 0xff] ^ table[6][(crc >> 8 ^ p[1]) & 0xff] ^
-              table[5][(crc >> 16 ^ p[2]) & 0xff] ^ table[4][(crc >> 24 ^ p[3]) & 0xff] ^ table[3][p[4]] ^
-              table[2][p[5]] ^ table[1][p[6]] ^ table[0][p[7]];
+        crc = table[7][(crc ^ p[0]) & 0xff] ^ table[6][(crc >> 8 ^ p[1]) & 0xff] ^ table[5][(crc >> 16 ^ p[2]) & 0xff] ^
+              table[4][(crc >> 24 ^ p[3]) & 0xff] ^ table[3][p[4]] ^ table[2][p[5]] ^ table[1][p[6]] ^ table[0][p[7]];
     while (len--) crc = crc >> 8 ^ table[0][(crc ^ *p++) & 0xff];
     return crc;
 }

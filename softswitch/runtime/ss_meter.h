@@ -28,7 +28,8 @@ struct ss_meter {
     struct ss_counter colours[3];
 };
 
-#define SS_METER_REBASE (UINT64_C(1) << 50) /* tokens after which counting starts anew: doubles are exact below it */
+/* tokens after which counting starts anew: doubles are exact below it */
+#define SS_METER_REBASE (UINT64_C(1) << 50)
 
 /* Adds the tokens that came in since the last access; returns those that did not fit. */
 static inline uint64_t ss_bucket_fill(struct ss_bucket *b, uint64_t elapsed_us) {
@@ -66,8 +67,10 @@ static inline uint32_t ss_meter_colour(struct ss_meter *m, uint64_t now_us, uint
         /* a red packet does not access this bucket; tokens that come in meanwhile are not lost */
         if (m->mode == SS_METER_TWO_RATES) {
             ss_bucket_fill(&m->second, elapsed);
-            if (m->second.tokens < amount) colour = SS_YELLOW;
-            else m->second.tokens -= amount;
+            if (m->second.tokens < amount)
+                colour = SS_YELLOW;
+            else
+                m->second.tokens -= amount;
         }
     }
     if (m->first.seen >= SS_METER_REBASE) {

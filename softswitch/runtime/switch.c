@@ -86,8 +86,10 @@ static void replicate_alike(struct ss_thread *thread, struct ss_device *device, 
     buf = deparse(device, p, buf, parsed, true);
     for (uint32_t i = 0; buf && i < group->n; i++) {
         struct ss_buf *copy = i + 1 < group->n ? ss_buf_share(buf) : buf;
-        if (copy) ss_output(thread, device, group->replicas[i].port, copy);
-        else ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        if (copy)
+            ss_output(thread, device, group->replicas[i].port, copy);
+        else
+            ss_drop(device, NULL, SS_DROP_NO_MEMORY);
     }
 }
 
@@ -95,7 +97,8 @@ static void replicate_alike(struct ss_thread *thread, struct ss_device *device, 
 static void replicate(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
                       struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     struct ss_packet *copy = thread->packets[1];
-    if (device->program->copies_alike && group->n > 1 && !thread->tracing && p->standard.priority < device->priorities) {
+    if (device->program->copies_alike && group->n > 1 && !thread->tracing &&
+        p->standard.priority < device->priorities) {
         replicate_alike(thread, device, group, p, buf, parsed);
         return;
     }
@@ -115,8 +118,8 @@ static void queue_clones(struct ss_thread *thread, struct ss_device *device, con
                          const struct ss_packet *c, const struct ss_buf *buf, uint32_t parsed, uint32_t number) {
     SS_TRACE(thread, SS_TRACE_CLONE, number, session->n, 0);
     for (uint32_t i = 0; i < session->n; i++) {
-        struct ss_packet *copy = later(thread, device, true, session->replicas[i].port,
-                                       ss_buf_copy(buf->data, buf->len), parsed);
+        struct ss_packet *copy =
+            later(thread, device, true, session->replicas[i].port, ss_buf_copy(buf->data, buf->len), parsed);
         if (!copy) return;
         memcpy(copy, c, device->program->packet_bytes);
         copy->standard.egress_rid = session->replicas[i].rid;
@@ -328,8 +331,10 @@ void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint1
         thread->pending = item->next;
         if (!thread->pending) thread->pending_tail = &thread->pending;
         if (!item->egress) SS_TRACE(thread, SS_TRACE_AGAIN, item->packet.standard.instance_type, 0, 0);
-        if (item->egress) run_egress(thread, device, &item->packet, item->buf, item->parsed, item->port, true);
-        else run_ingress(thread, device, &item->packet, item->buf);
+        if (item->egress)
+            run_egress(thread, device, &item->packet, item->buf, item->parsed, item->port, true);
+        else
+            run_ingress(thread, device, &item->packet, item->buf);
         free(item);
     }
     if (__builtin_expect(thread->tracing != NULL, 0)) {

@@ -13,9 +13,7 @@
 
 #define LONG 8u /* length of a chain from which on entries are found by their identity */
 
-static void entry_free(struct ss_entry *entry) {
-    free(entry);
-}
+static void entry_free(struct ss_entry *entry) { free(entry); }
 
 static struct ss_entry *entry_new(const struct ss_table *t, const uint64_t *key, const uint8_t *range) {
     size_t params = (t->params_bytes + 15) & ~(size_t)15;
@@ -89,7 +87,7 @@ void ss_table_clear(struct ss_table *table) {
     memset(table, 0, sizeof *table);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- tuples */
+/* ---- tuples ---- */
 
 static struct ss_slot *tuple_slot(const struct ss_table *t, const uint64_t *mask) {
     const struct ss_map *map = &t->masks;
@@ -112,8 +110,10 @@ static struct ss_tuple *tuple_new(struct ss_table *t, const uint64_t *mask) {
     bool room = tuple && ss_map_reserve(&t->masks) && ss_map_reserve(&tuple->keys);
     if (room && (t->n_tuples & (t->n_tuples - 1)) == 0) { /* the array is full: its capacity is a power of two */
         struct ss_tuple **tuples = realloc(t->tuples, (t->n_tuples ? 2 * t->n_tuples : 1) * sizeof *tuples);
-        if (tuples) t->tuples = tuples;
-        else room = false;
+        if (tuples)
+            t->tuples = tuples;
+        else
+            room = false;
     }
     if (room) tuple->mask = malloc((t->key_words + 1) * sizeof *mask);
     if (!room || !tuple->mask) {
@@ -145,13 +145,14 @@ static void tuple_remove(struct ss_table *t, struct ss_tuple *tuple) {
     uint32_t at = tuple->at;
     ss_map_remove(&t->masks, tuple_slot(t, tuple->mask));
     t->n_tuples--;
-    if (t->bitmaps && at < t->n_tuples) tuple_put(t, at, t->tuples[t->n_tuples]);
+    if (t->bitmaps && at < t->n_tuples)
+        tuple_put(t, at, t->tuples[t->n_tuples]);
     else
         for (; at < t->n_tuples; at++) tuple_put(t, at, t->tuples[at + 1]);
     tuple_free(tuple);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- chains */
+/* ---- chains ---- */
 
 static struct ss_slot *key_slot(const struct ss_tuple *tuple, const uint64_t *key, uint32_t hash, unsigned words) {
     const struct ss_map *map = &tuple->keys;
@@ -174,15 +175,19 @@ static void chain_add(const struct ss_table *t, struct ss_slot *slot, struct ss_
     e->prev = after;
     e->next = next;
     if (next) next->prev = e;
-    if (after) after->next = e;
-    else slot->item = e;
+    if (after)
+        after->next = e;
+    else
+        slot->item = e;
     slot->chain++;
 }
 
 static void chain_remove(struct ss_tuple *tuple, struct ss_slot *slot, struct ss_entry *e) {
     if (e->next) e->next->prev = e->prev;
-    if (e->prev) e->prev->next = e->next;
-    else if (e->next) slot->item = e->next;
+    if (e->prev)
+        e->prev->next = e->next;
+    else if (e->next)
+        slot->item = e->next;
     if (--slot->chain == 0) ss_map_remove(&tuple->keys, slot);
 }
 
@@ -228,7 +233,7 @@ void ss_table_sort(struct ss_table *t) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------- identities */
+/* ---- identities ---- */
 
 static bool same_ranges(const struct ss_table *t, const struct ss_entry *e, const uint8_t *ranges) {
     return t->range_bytes == 0 || memcmp(e->range, ranges, t->range_bytes) == 0;
@@ -259,7 +264,8 @@ static struct ss_slot *identity_slot(const struct ss_table *t, const struct ss_t
 static void identity_add(struct ss_table *t, struct ss_entry *e) {
     if (ss_map_reserve(&t->identities))
         ss_map_add(&t->identities, identity_hash(t, e->tuple, e->hash, e->range, e->priority), e);
-    else ss_map_free(&t->identities);
+    else
+        ss_map_free(&t->identities);
 }
 
 static void identities_build(struct ss_table *t) {
@@ -273,8 +279,8 @@ static void identities_build(struct ss_table *t) {
     }
 }
 
-static struct ss_entry *find(const struct ss_table *t, const uint64_t *key, const uint64_t *mask,
-                             const uint8_t *ranges, int32_t priority) {
+static struct ss_entry *find(const struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
+                             int32_t priority) {
     const struct ss_tuple *tuple = tuple_find(t, mask);
     if (!tuple) return NULL;
     uint32_t hash = ss_hash_key(key, t->key_words);
@@ -294,8 +300,8 @@ struct ss_table *ss_table_of(struct ss_device *device, uint32_t table) {
 }
 
 /* Adds an entry without action. Returns 0 or a negative errno: -EEXIST, -ENOSPC: full, -ENOMEM. */
-int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
-                 int32_t priority, uint64_t handle, struct ss_entry **out) {
+int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges, int32_t priority,
+                 uint64_t handle, struct ss_entry **out) {
     if (find(t, key, mask, ranges, priority)) return -EEXIST;
     if (t->entries >= t->size) return -ENOSPC;
     struct ss_tuple *tuple = tuple_find(t, mask);
@@ -315,8 +321,10 @@ int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, 
     if (slot->chain > t->longest) t->longest = slot->chain;
     tuple->entries++;
     t->entries++;
-    if (t->identities.slots) identity_add(t, e);
-    else if (slot->chain > LONG) identities_build(t);
+    if (t->identities.slots)
+        identity_add(t, e);
+    else if (slot->chain > LONG)
+        identities_build(t);
     if (priority > tuple->best) {
         tuple->best = priority;
         if (!t->bitmaps) tuple_raise(t, tuple);
@@ -412,8 +420,15 @@ struct entry_record {
 
 uint8_t *ss_record_write(struct ss_device *device, const struct ss_table *t, const struct ss_entry *e, uint8_t *out) {
     uint64_t now = (ss_now_ns() - device->fabric->start_ns) / 1000;
-    struct entry_record r = {e->handle,   e->counter.packets, e->counter.bytes, ss_idle_ttl(t, e),
-                             now > e->hit_us ? now - e->hit_us : 0, e->priority, e->action, e->is_const, 0};
+    struct entry_record r = {e->handle,
+                             e->counter.packets,
+                             e->counter.bytes,
+                             ss_idle_ttl(t, e),
+                             now > e->hit_us ? now - e->hit_us : 0,
+                             e->priority,
+                             e->action,
+                             e->is_const,
+                             0};
     size_t key_bytes = t->key_words * sizeof(uint64_t);
     memcpy(out, &r, sizeof r);
     out += sizeof r;
@@ -421,8 +436,10 @@ uint8_t *ss_record_write(struct ss_device *device, const struct ss_table *t, con
     out += t->params_bytes;
     memcpy(out, e->key, key_bytes);
     out += key_bytes;
-    if (e->tuple) memcpy(out, e->tuple->mask, key_bytes);
-    else memset(out, 0, key_bytes);
+    if (e->tuple)
+        memcpy(out, e->tuple->mask, key_bytes);
+    else
+        memset(out, 0, key_bytes);
     out += key_bytes;
     if (t->range_bytes) memcpy(out, e->range, t->range_bytes);
     return out + t->range_bytes;
@@ -453,15 +470,14 @@ SS_API int64_t ss_table_dump(struct ss_device *device, uint32_t table, uint8_t *
         n = at ? (int64_t)t->entries : -ENOMEM;
         for (uint32_t i = 0; at && i < t->n_tuples; i++)
             for (uint32_t s = 0; s <= t->tuples[i]->keys.mask; s++)
-                for (struct ss_entry *e = t->tuples[i]->keys.slots[s].item; e; e = e->next) at = ss_record_write(device, t, e, at);
+                for (struct ss_entry *e = t->tuples[i]->keys.slots[s].item; e; e = e->next)
+                    at = ss_record_write(device, t, e, at);
     }
     ss_thread_unlock(device->thread);
     return n;
 }
 
-SS_API void ss_free(void *memory) {
-    free(memory);
-}
+SS_API void ss_free(void *memory) { free(memory); }
 
 SS_API int ss_table_set_default(struct ss_device *device, uint32_t table, uint32_t action, const uint8_t *params,
                                 uint32_t params_len) {
@@ -556,7 +572,7 @@ SS_API int ss_register_copy(struct ss_device *device, uint32_t group, uint64_t a
     return result;
 }
 
-/* --------------------------------------------------------------------------------- multicast groups, clone sessions */
+/* ---- multicast groups, clone sessions ---- */
 
 struct ss_group *ss_group_get(const struct ss_group_map *map, uint32_t id) {
     if (id >> 16 || !map->pages[id >> 8]) return NULL;

@@ -64,9 +64,12 @@ SS_API int ss_device_trace(struct ss_device *device, const struct ss_program *pr
                            uint32_t frames, int32_t in_port, int32_t out_port) {
     ss_thread_lock(device->thread);
     int result = 0;
-    if (device->generation != generation || !device->program) result = -ESTALE;
-    else if (program->abi != SS_ABI_VERSION || program->packet_bytes != device->program->packet_bytes) result = -EINVAL;
-    else device->trace = (struct ss_trace){frames, in_port, out_port, program};
+    if (device->generation != generation || !device->program)
+        result = -ESTALE;
+    else if (program->abi != SS_ABI_VERSION || program->packet_bytes != device->program->packet_bytes)
+        result = -EINVAL;
+    else
+        device->trace = (struct ss_trace){frames, in_port, out_port, program};
     ss_thread_unlock(device->thread);
     return result;
 }

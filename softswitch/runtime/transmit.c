@@ -151,7 +151,6 @@ void ss_outputs_take(struct ss_thread *owner, struct ss_thread *thread) {
 }
 
 void ss_outputs_send(struct ss_thread *thread) {
-    for (unsigned i = 0; i < thread->n_outputs; i++)
-        send_frames(thread->outputs[i].port, &thread->outputs[i].frames);
+    for (unsigned i = 0; i < thread->n_outputs; i++) send_frames(thread->outputs[i].port, &thread->outputs[i].frames);
     thread->n_outputs = 0;
 }

@@ -31,7 +31,7 @@ enum { INSERT = 1, MODIFY = 2, DELETE = 3 };
 #define MAX_PARAMS_BYTES 512u
 #define MAX_MEMBERS 64u /* fields of a table, parameters of an action */
 
-/* ------------------------------------------------------------------------------------------------------ wire format */
+/* ---- wire format ---- */
 
 struct span {
     const uint8_t *at, *end;
@@ -89,7 +89,7 @@ static void put_prefix(uint8_t *out, uint32_t bytes, uint32_t width, uint32_t on
     for (uint32_t bit = width - ones; bit < width; bit++) out[bytes - 1 - bit / 8] |= (uint8_t)(1u << bit % 8);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- entries */
+/* ---- entries ---- */
 
 struct reader {
     const struct table_schema *tables;
@@ -121,7 +121,8 @@ static bool read_match(const struct reader *r, struct update *u, struct span in,
                                  tag == TAG(OPTIONAL, BYTES))) {
             kind = tag >> 3;
             if (!read_bytes(&in, &match)) return false;
-        } else return false;
+        } else
+            return false;
     }
     const struct field_schema *f = r->fields + u->table->first_field;
     uint32_t number = 0;
@@ -139,7 +140,8 @@ static bool read_match(const struct reader *r, struct update *u, struct span in,
             if (!read_bytes(&match, &mask)) return false;
         } else if (tag == TAG(2, VARINT) && kind == LPM) {
             if (!read_number(&match, &prefix)) return false;
-        } else return false;
+        } else
+            return false;
     }
     uint8_t *key = (uint8_t *)u->key + f->at, *bits = (uint8_t *)u->mask + f->at;
     if (!put_number(key, f->bytes, f->width, value)) return false;
@@ -184,9 +186,7 @@ static bool read_param(const struct reader *r, struct update *u, struct span in,
     return true;
 }
 
-static bool all_given(uint64_t given, uint32_t n) {
-    return given == (n ? ~UINT64_C(0) >> (64 - n) : 0);
-}
+static bool all_given(uint64_t given, uint32_t n) { return given == (n ? ~UINT64_C(0) >> (64 - n) : 0); }
 
 /* Reads an Action. Its id comes first, as serialisers write fields in the order of their numbers. */
 static bool read_action(const struct reader *r, struct update *u, struct span in) {
@@ -209,8 +209,10 @@ static const struct table_schema *find_table(const struct reader *r, uint32_t id
     uint32_t low = 0, high = r->n_tables;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (r->tables[middle].id < id) low = middle + 1;
-        else high = middle;
+        if (r->tables[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low < r->n_tables && r->tables[low].id == id ? &r->tables[low] : NULL;
 }
@@ -238,7 +240,8 @@ static bool read_entry(const struct reader *r, struct update *u, struct span in)
             if (part.at == part.end || *part.at++ != TAG(1, BYTES) || !read_bytes(&part, &action) ||
                 part.at != part.end || !read_action(r, u, action))
                 return false;
-        } else if (tag != TAG(4, VARINT) || !read_number(&in, &priority)) return false;
+        } else if (tag != TAG(4, VARINT) || !read_number(&in, &priority))
+            return false;
     }
     const struct field_schema *f = r->fields + u->table->first_field;
     for (uint32_t i = 0; i < u->table->n_fields; i++)
@@ -265,8 +268,7 @@ static int apply(struct ss_device *device, const struct update *u, uint32_t only
     if (u->kind == INSERT && u->action)
         return ss_entry_insert(device, t, &key, u->action->number, u->params, u->action->bytes, 0);
     if (only_inserts) return -1;
-    if (u->kind == MODIFY && u->action)
-        return ss_entry_modify(t, &key, u->action->number, u->params, u->action->bytes);
+    if (u->kind == MODIFY && u->action) return ss_entry_modify(t, &key, u->action->number, u->params, u->action->bytes);
     return u->kind == DELETE ? ss_entry_delete(device, t, &key) : -1;
 }
 
@@ -305,7 +307,8 @@ SS_API uint64_t ss_write(struct ss_device *device, const uint32_t *schema, const
         } else if (tag == TAG(1, VARINT) || tag == TAG(2, VARINT) || tag == TAG(5, VARINT)) {
             while (in.at < in.end && *in.at & 0x80) in.at++;
             if (in.at < in.end) in.at++;
-        } else break;
+        } else
+            break;
     }
     *at = len;
     return done;

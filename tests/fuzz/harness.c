@@ -115,9 +115,12 @@ static void write_table(struct ss_device *device, struct input *in, int kind) {
     size_t range_bytes = 0;
     for (uint32_t i = 0; i < info->n_ranges; i++) range_bytes += 2u * info->ranges[i].bytes;
     bytes(in, key, info->key_words * sizeof *key);
-    if (how % 3 == 0) memset(mask, 0xff, sizeof mask);
-    else if (how % 3 == 1) memset(mask, 0, sizeof mask);
-    else bytes(in, mask, info->key_words * sizeof *mask);
+    if (how % 3 == 0)
+        memset(mask, 0xff, sizeof mask);
+    else if (how % 3 == 1)
+        memset(mask, 0, sizeof mask);
+    else
+        bytes(in, mask, info->key_words * sizeof *mask);
     for (uint32_t i = 0; i < info->key_words; i++) {
         mask[i] &= fuzz_tables[table].key[i];
         key[i] &= mask[i];
@@ -130,8 +133,10 @@ static void write_table(struct ss_device *device, struct input *in, int kind) {
     if (kind == INSERT) {
         ss_table_insert(device, table, key, mask, ranges, priority, action, params, info->params_bytes, 0, &handle);
     } else if (kind == MODIFY) {
-        if (how & 64 && fuzz_tables[table].actions != fuzz_choices) ss_table_set_default(device, table, action, params, info->params_bytes);
-        else ss_table_modify(device, table, key, mask, ranges, priority, action, params, info->params_bytes);
+        if (how & 64 && fuzz_tables[table].actions != fuzz_choices)
+            ss_table_set_default(device, table, action, params, info->params_bytes);
+        else
+            ss_table_modify(device, table, key, mask, ranges, priority, action, params, info->params_bytes);
     } else if (kind == IDLE) {
         ss_table_idle(device, table, key, mask, ranges, priority, (uint64_t)how << (how & 31));
     } else if (kind == METER) {
@@ -176,8 +181,10 @@ static void write_profile(struct ss_device *device, struct input *in) {
     if (!ss_program.n_profiles) return;
     uint8_t what = byte(in);
     uint32_t profile = (uint32_t)(what >> 4) % ss_program.n_profiles, number = (what >> 1) % FUZZ_CHOICES;
-    if (what & 1) set_member(device, in, profile, number);
-    else set_choice(device, in, profile, number);
+    if (what & 1)
+        set_member(device, in, profile, number);
+    else
+        set_choice(device, in, profile, number);
 }
 
 static void write_value_set(struct ss_device *device, struct input *in) {
@@ -189,8 +196,10 @@ static void write_value_set(struct ss_device *device, struct input *in) {
         uint64_t *value = values + 2u * words * i;
         uint8_t exact = byte(in);
         bytes(in, value, words * sizeof *value);
-        if (exact & 1) memset(value + words, 0xff, words * sizeof *value);
-        else bytes(in, value + words, words * sizeof *value);
+        if (exact & 1)
+            memset(value + words, 0xff, words * sizeof *value);
+        else
+            bytes(in, value + words, words * sizeof *value);
         for (uint32_t k = 0; k < words; k++) value[k] &= value[words + k];
     }
     if (ss_value_set_write(device, set, values, n)) abort();
@@ -281,16 +290,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     struct input in = {data, len};
     while (in.len) {
         uint8_t op = byte(&in) % 20;
-        if (op < 8) run_frame(device, &in);
-        else if (op < 11) write_table(device, &in, op - 8);
-        else if (op < 13) write_group(device, &in);
-        else if (op < 14) offload(&in);
-        else if (op < 15) write_table(device, &in, INSERT);
-        else if (op < 16) write_profile(device, &in);
-        else if (op < 17) write_value_set(device, &in);
-        else if (op < 18) write_meter(device, &in);
-        else if (op < 19) write_table(device, &in, byte(&in) & 1 ? IDLE : METER);
-        else write_digest(device, &in);
+        if (op < 8)
+            run_frame(device, &in);
+        else if (op < 11)
+            write_table(device, &in, op - 8);
+        else if (op < 13)
+            write_group(device, &in);
+        else if (op < 14)
+            offload(&in);
+        else if (op < 15)
+            write_table(device, &in, INSERT);
+        else if (op < 16)
+            write_profile(device, &in);
+        else if (op < 17)
+            write_value_set(device, &in);
+        else if (op < 18)
+            write_meter(device, &in);
+        else if (op < 19)
+            write_table(device, &in, byte(&in) & 1 ? IDLE : METER);
+        else
+            write_digest(device, &in);
     }
     return 0;
 }

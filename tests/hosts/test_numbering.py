@@ -8,13 +8,12 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.common.native_build import load
 from controlplane.planner.plan.follow import exponent_place, exponent_words
-from worker_agent.native_engine import NATIVE
+from worker_agent.native_worker import library
 
 EXPONENTS, DATA = 0, 1
 
-_library = load(NATIVE / "worker.c", include=[NATIVE])
+_library = library()
 
 
 def chunks(data: int, values: int, slots: int, total: int) -> list[tuple[int, int]]:

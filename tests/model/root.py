@@ -98,7 +98,7 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
 def root_receive_checked(
     slot: RootSlot, packet: Packet, flow: RootFlow, expected: int, right: Callable[[int, Packet], bool]
 ) -> tuple[RootSlot, Answer | None]:
-    """Return the same as root_receive, with check words (ps_server/native/root_check.h).
+    """Return the same as root_receive, with check words (ps_server/native/verify.c).
 
     Whatever may have been changed on the way, no answer is wrong. right: whether a packet's values are what these
     workers (bits) have sent for its chunk, which its check word tells.

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 
 static int send_error, calls, left; /* left: how many of the last 32 frames the kernel took */
-static bool takes_frames; /* only super-frames meet the error */
+static bool takes_frames;           /* only super-frames meet the error */
 static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int flags);
 #define sendmmsg checked_sendmmsg
 #include "transmit.c"
@@ -18,25 +18,21 @@ void ss_events_close(struct ss_fabric *fabric);
 struct ss_event *ss_event_wait(struct ss_fabric *fabric);
 struct ss_device *ss_device_new(struct ss_fabric *fabric, uint64_t id, int32_t cpu_port);
 
-static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int flags)
-{
+static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int flags) {
     (void)descriptor, (void)flags;
     calls++;
-    if (!send_error || (takes_frames && messages[0].msg_hdr.msg_iovlen == 2))
-        return (int)count;
+    if (!send_error || (takes_frames && messages[0].msg_hdr.msg_iovlen == 2)) return (int)count;
     errno = send_error;
     return -1;
 }
 
-static void put16(uint8_t *at, unsigned value)
-{
+static void put16(uint8_t *at, unsigned value) {
     at[0] = (uint8_t)(value >> 8);
     at[1] = (uint8_t)value;
 }
 
 /* The next datagram of a flow, which may leave with those before it as one super-frame. */
-static struct ss_buf *datagram_of(unsigned id)
-{
+static struct ss_buf *datagram_of(unsigned id) {
     const unsigned payload = 200, ip = 14, udp = 34;
     struct ss_buf *buf = ss_buf_new(SS_RUN_HEADERS + payload);
     EXPECT(buf);
@@ -49,21 +45,17 @@ static struct ss_buf *datagram_of(unsigned id)
     f[ip + 8] = 64;
     f[ip + 9] = 17;
     unsigned sum = 0;
-    for (unsigned i = 0; i < 20; i += 2)
-        sum += (unsigned)(f[ip + i] << 8 | f[ip + i + 1]);
-    while (sum >> 16)
-        sum = (sum & 0xffff) + (sum >> 16);
+    for (unsigned i = 0; i < 20; i += 2) sum += (unsigned)(f[ip + i] << 8 | f[ip + i + 1]);
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     put16(f + ip + 10, ~sum & 0xffff);
     put16(f + udp + 4, 8 + payload);
     return buf;
 }
 
 /* How many calls it takes to be rid of 32 datagrams, and until when no super-frames leave. */
-static int calls_for(struct ss_port *port, int error)
-{
+static int calls_for(struct ss_port *port, int error) {
     struct ss_buf *frames[32];
-    for (unsigned i = 0; i < 32; i++)
-        frames[i] = datagram_of(i);
+    for (unsigned i = 0; i < 32; i++) frames[i] = datagram_of(i);
     send_error = error;
     calls = 0;
     port->plain_until = 0;
@@ -77,9 +69,9 @@ static int calls_for(struct ss_port *port, int error)
     return calls;
 }
 
-/* A port that is full for a moment goes on with super-frames, which cost a tenth; one that refuses them gets frames one by one. */
-static void full_is_not_refused(void)
-{
+/* A port that is full for a moment goes on with super-frames, which cost a tenth; one that refuses them gets frames one
+ * by one. */
+static void full_is_not_refused(void) {
     struct ss_port port = {.tx_fd = socket(AF_INET, SOCK_DGRAM, 0), .offload = true, .name = "lo"};
     EXPECT(calls_for(&port, 0) == 1 && port.plain_until == 0);
     EXPECT(calls_for(&port, EAGAIN) == 1 && port.plain_until == 0);
@@ -91,13 +83,11 @@ static void full_is_not_refused(void)
 }
 
 /* Traces that nobody reads take so much memory and no more; other events still have room. */
-static void events_have_a_limit_in_bytes(void)
-{
+static void events_have_a_limit_in_bytes(void) {
     struct ss_fabric *fabric = ss_fabric_new(1, 1);
     struct ss_device *device = ss_device_new(fabric, 1, -1);
     static uint8_t trace[SS_TRACE_LIMIT];
-    for (int i = 0; i < 1000; i++)
-        ss_post(device, SS_EVENT_TRACE, 0, trace, sizeof trace);
+    for (int i = 0; i < 1000; i++) ss_post(device, SS_EVENT_TRACE, 0, trace, sizeof trace);
     EXPECT(ss_events_waiting(fabric, SS_EVENT_TRACE) == SS_EVENT_BYTES / SS_TRACE_LIMIT);
     EXPECT(device->drops[SS_DROP_HOST_QUEUE_FULL] == 1000 - SS_EVENT_BYTES / SS_TRACE_LIMIT);
     ss_post(device, SS_EVENT_DIGEST, 0, trace, 100);
@@ -109,10 +99,10 @@ static void events_have_a_limit_in_bytes(void)
     ss_fabric_free(fabric);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const struct probe checks[] = {
-        {"full_is_not_refused", full_is_not_refused}, {"events_have_a_limit_in_bytes", events_have_a_limit_in_bytes},
+        {"full_is_not_refused", full_is_not_refused},
+        {"events_have_a_limit_in_bytes", events_have_a_limit_in_bytes},
     };
     return run_checks(checks, sizeof checks / sizeof *checks, argc, argv);
 }

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from worker_agent import native_worker
+from worker_agent.native_engine import NATIVE
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RUNTIME = ROOT / "softswitch" / "runtime"
-NATIVE = ROOT / "worker_agent" / "native"
 SANITIZE = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
 FLAGS = ["-std=gnu11", "-O1", "-g", "-w", "-pthread", "-fno-strict-aliasing"]
 
@@ -49,7 +51,8 @@ def build(compiler: list[str], output: Path, *arguments: object) -> Path:
 @pytest.fixture(scope="module")
 def worker(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("native") / "worker_checks"
-    return build(compiler, output, f"-I{NATIVE}", HERE / "worker_checks.c")
+    calls = ["-D_GNU_SOURCE", "-include", HERE / "checked_calls.h"]
+    return build(compiler, output, f"-I{NATIVE}", *calls, HERE / "worker_checks.c", *native_worker.SOURCES)
 
 
 @pytest.fixture(scope="module")

@@ -1,37 +1,27 @@
 /* Of the worker's engine, what only shows when a system call fails or time goes as it seldom does. */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-static int may_create = 1 << 30, closed_twice, send_error, sent_packets;
-static int checked_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
-static int checked_close(int descriptor);
-static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int flags);
-#define pthread_create checked_create
-#define close checked_close
-#define sendmmsg checked_sendmmsg
-#include "worker.c"
 #undef pthread_create
 #undef close
 #undef sendmmsg
 
+#include "worker/pacing.h"
+#include "worker/roundtrip.h"
+#include "worker/worker.h"
+
 #include "expect.h"
 
-static int checked_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
-{
+static int may_create = 1 << 30, closed_twice, send_error, sent_packets;
+
+int checked_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
     return may_create-- > 0 ? pthread_create(thread, attributes, run, argument) : EAGAIN;
 }
 
-static int checked_close(int descriptor)
-{
+int checked_close(int descriptor) {
     int result = close(descriptor);
     closed_twice += result < 0 && errno == EBADF;
     return result;
 }
 
-static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int flags)
-{
+int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int flags) {
     (void)descriptor, (void)flags;
     if (send_error) {
         errno = send_error;
@@ -42,10 +32,9 @@ static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned c
     return (int)count;
 }
 
-/* A machine that has no room for a thread: the engine is refused with the reason, and each descriptor is closed once. A second close
- * would hit whatever another thread has opened meanwhile. */
-static void thread_that_cannot_start(void)
-{
+/* A machine that has no room for a thread: the engine is refused with the reason, and each descriptor is closed once. A
+ * second close would hit whatever another thread has opened meanwhile. */
+static void thread_that_cannot_start(void) {
     for (int works = 0; works < 3; works++) {
         struct inart_io_config io = {.interface = "lo", .threads = 3, .core = {-1, -1, -1}};
         struct inart_worker_config config = {.workers = 1, .values = 64};
@@ -60,50 +49,50 @@ static void thread_that_cannot_start(void)
 }
 
 /* A time that was read before the lock was there is earlier than the thread's last one: no tokens for that. */
-static void time_that_goes_backwards(void)
-{
-    struct tree t = {.packets_per_second = 1000, .tokens_most = 50, .tokens_wake = 10, .tokens_at = 5000000};
-    refill(&t, 4999000);
+static void time_that_goes_backwards(void) {
+    struct worker_tree t = {.packets_per_second = 1000, .tokens_most = 50, .tokens_wake = 10, .tokens_at = 5000000};
+    pacing_refill(&t, 4999000);
     EXPECT(t.tokens == 0 && t.burst == 0 && t.tokens_at == 5000000);
-    refill(&t, 6000000);
+    pacing_refill(&t, 6000000);
     EXPECT(t.tokens > 0.99 && t.tokens < 1.01);
 }
 
-static struct chunk sent(uint64_t at, unsigned resends) { return (struct chunk){.state = SENT, .sent_at = at, .resends = (uint16_t)resends}; }
+static struct worker_chunk sent(uint64_t at, unsigned resends) {
+    return (struct worker_chunk){.state = CHUNK_SENT, .sent_at = at, .resends = (uint16_t)resends};
+}
 
-/* How patient a tree is with packets that overtake each other is forgotten after a while, and when the tree is led another way: so is
- * the lowest round trip, which would call answers on a shorter way answers of what was sent before. */
-static void reordering_is_forgotten(void)
-{
-    struct chunk ring[4];
-    struct tree t = {.ring = ring, .mask = 3, .reorder = 1, .config = {.slots = 4}};
+/* How patient a tree is with packets that overtake each other is forgotten after a while, and when the tree is led
+ * another way: so is the lowest round trip, which would call answers on a shorter way answers of what was sent before.
+ */
+static void reordering_is_forgotten(void) {
+    struct worker_chunk ring[4];
+    struct worker_tree t = {.ring = ring, .mask = 3, .reorder = 1, .config = {.slots = 4}};
     uint64_t now = 100 * INART_NS;
-    ring[0] = sent(now - 10 * MS, 0);
-    measure(&t, &ring[0], now);
-    EXPECT(t.rtt_lowest == 10.0 * MS);
-    for (int i = 0; i < 6; i++)
-        t.reorder = t.reorder < 16 ? 2 * t.reorder : 16;
+    ring[0] = sent(now - 10 * INART_MS, 0);
+    worker_measure(&t, &ring[0], now);
+    EXPECT(t.rtt_lowest == 10.0 * INART_MS);
+    for (int i = 0; i < 6; i++) t.reorder = t.reorder < 16 ? 2 * t.reorder : 16;
     t.reorder_since = now;
     for (int i = 0; i < 20; i++) {
         now += INART_NS;
-        ring[0] = sent(now - 10 * MS, 0);
-        measure(&t, &ring[0], now);
+        ring[0] = sent(now - 10 * INART_MS, 0);
+        worker_measure(&t, &ring[0], now);
     }
     EXPECT(t.reorder == 1);
     t.reorder = 8;
     t.packets_per_second = 1000;
-    repaired(&t, 0, false, false, 64, now);
+    worker_repaired(&t, 0, false, false, 64, now);
     EXPECT(t.reorder == 1 && t.rtt_lowest == 0);
-    ring[0] = sent(now - 30 * MS, 0);
-    measure(&t, &ring[0], now);
-    EXPECT(t.rtt_lowest == 30.0 * MS && t.round_trip == 30.0 * MS);
+    ring[0] = sent(now - 30 * INART_MS, 0);
+    worker_measure(&t, &ring[0], now);
+    EXPECT(t.rtt_lowest == 30.0 * INART_MS && t.round_trip == 30.0 * INART_MS);
 }
 
 /* An interface that has no address for a moment refuses as a kernel without segmentation does. */
-static void super_frames_come_back(void)
-{
+static void super_frames_come_back(void) {
     char error[256];
-    struct io_spec spec = {.interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
+    struct io_spec spec = {
+        .interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
     struct io *io = io_open(&spec, error, sizeof error);
     EXPECT(io);
     unsigned most = io->segments;
@@ -114,8 +103,7 @@ static void super_frames_come_back(void)
     }
     struct inart_header header = {0};
     uint64_t now = inart_now();
-    for (int i = 0; i < 10; i++)
-        memset(inart_values(io_build(io, 0, &header)), 0, 64 * 4);
+    for (int i = 0; i < 10; i++) memset(inart_values(io_build(io, 0, &header)), 0, 64 * 4);
     send_error = EINVAL;
     io_flush(io, now);
     EXPECT(io->segments == 1 && io->retry > now && io_unsent(io));
@@ -129,11 +117,12 @@ static void super_frames_come_back(void)
     io_close(io);
 }
 
-/* A kernel that refuses (no interface, a filter) is asked less and less often, one that is full as soon as it may have room. */
-static void attempts_become_rarer(void)
-{
+/* A kernel that refuses (no interface, a filter) is asked less and less often, one that is full as soon as it may have
+ * room. */
+static void attempts_become_rarer(void) {
     char error[256];
-    struct io_spec spec = {.interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
+    struct io_spec spec = {
+        .interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
     struct io *io = io_open(&spec, error, sizeof error);
     EXPECT(io);
     struct inart_header header = {0};
@@ -156,8 +145,7 @@ static void attempts_become_rarer(void)
     io_close(io);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const struct probe checks[] = {
         {"thread_that_cannot_start", thread_that_cannot_start}, {"time_that_goes_backwards", time_that_goes_backwards},
         {"reordering_is_forgotten", reordering_is_forgotten},   {"super_frames_come_back", super_frames_come_back},

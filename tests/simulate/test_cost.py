@@ -196,10 +196,9 @@ def test_buckets_are_those_of_the_engine():
     """Agents send ahead of their pace as far as the model allows them to."""
     import ctypes
 
-    from controlplane.common.native_build import load
-    from worker_agent.native_engine import NATIVE
+    from worker_agent.native_worker import library
 
-    bucket = load(NATIVE / "worker.c", include=[NATIVE]).inart_worker_bucket
+    bucket = library().inart_worker_bucket
     bucket.restype, bucket.argtypes = ctypes.c_double, [ctypes.c_double] * 2 + [ctypes.c_uint32] * 3
     generator = random.Random(1)
     for _ in range(500):

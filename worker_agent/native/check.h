@@ -1,21 +1,24 @@
-/* The check word of every packet (docs/protocol.md, "Every sum is checked"; worker_agent/checkword.py is the reference in
- * numpy, which must give the same bits).
+/* The check word of every packet (docs/protocol.md, "Every sum is checked"; worker_agent/checkword.py is the reference
+ * in numpy, which must give the same bits).
  *
- * The last value of a packet is its check word; switches add it like any other value. With p a prime and W workers, W * p
+ * The last value of a packet is its check word; switches add it like any other value. With p a prime and W workers, W *
+ * p
  * <= 2^32, worker w's check word of data words v_j (signed 32-bit integers) is
  *
  *     t_w = ( sum_j c_j * v_j  +  a_w * r )  mod p,    r = r(tree, kind, sequence)
  *
- * so that the sum of check words never wraps, and the sum S_j of a set of workers is right if and only if (but by chance)
+ * so that the sum of check words never wraps, and the sum S_j of a set of workers is right if and only if (but by
+ * chance)
  *
  *     T mod p  ==  ( sum_j c_j * S_j  +  (sum of a_w over the set) * r )  mod p.
  *
- * The coefficients c_j (26 bits with a sign) show bits that changed, the workers' numbers a_w who is in the sum twice or not at all, r a chunk in
- * another place. All of them, and p itself, come from the epoch's key by ChaCha with 8 rounds (RFC 8439 has its block).
- * A result's check word also covers the number of complete chunks in the result's header.
+ * The coefficients c_j (26 bits with a sign) show bits that changed, the workers' numbers a_w who is in the sum twice
+ * or not at all, r a chunk in another place. All of them, and p itself, come from the epoch's key by ChaCha with 8
+ * rounds (RFC 8439 has its block). A result's check word also covers the number of complete chunks in the result's
+ * header.
  *
- * Words of MAXIMUM chunks are not added, so each proves itself: 13 bits of exponent above an 18-bit code of tree, sequence,
- * position and exponent.
+ * Words of MAXIMUM chunks are not added, so each proves itself: 13 bits of exponent above an 18-bit code of tree,
+ * sequence, position and exponent.
  */
 #ifndef INART_CHECK_H
 #define INART_CHECK_H
@@ -30,57 +33,64 @@
 
 #define CHECK_KEY_BYTES 16
 #define CHECK_PRIME_MOST (1ull << 31) /* so that two products modulo p fit into 64 bits, for one worker, too */
-#define CHECK_SUM_MOST (1ull << 53) /* of the products of up to 1,024 words, of 2^42 each */
-#define CHECK_LANES 16            /* blocks of ChaCha at once: as many as a vector has lanes */
+#define CHECK_SUM_MOST (1ull << 53)   /* of the products of up to 1,024 words, of 2^42 each */
+#define CHECK_LANES 16                /* blocks of ChaCha at once: as many as a vector has lanes */
 #define CHECK_RECENT (16 * CHECK_LANES)
 #define CHECK_MERSENNE 0x7fffffffu
 #define CHECK_CODE_BITS 18
 #define CHECK_CODE ((1u << CHECK_CODE_BITS) - 1)
-#define CHECK_MARK 6144           /* exponents from here on are no exponents, but say what an operation is */
-#define CHECK_KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE) /* alike in all packets of a chunk */
+#define CHECK_MARK 6144 /* exponents from here on are no exponents, but say what an operation is */
+/* alike in all packets of a chunk */
+#define CHECK_KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE)
 
-enum { CHECK_FOR_COEFFICIENTS = 1, CHECK_FOR_WORKERS, CHECK_FOR_PRIME, CHECK_FOR_SLOPES, CHECK_FOR_PADS, CHECK_FOR_CHUNKS };
+enum {
+    CHECK_FOR_COEFFICIENTS = 1,
+    CHECK_FOR_WORKERS,
+    CHECK_FOR_PRIME,
+    CHECK_FOR_SLOPES,
+    CHECK_FOR_PADS,
+    CHECK_FOR_CHUNKS
+};
 
-/* All that follows from a key. `low`, `high`: the coefficients as check_vectors.h multiplies them, a digit of x in the lower half of
- * each word and one of y in the upper half; those of the check word itself, and of what is beyond, are 0. */
+/* All that follows from a key. `low`, `high`: the coefficients as check_vectors.h multiplies them, a digit of x in the
+ * lower half of each word and one of y in the upper half; those of the check word itself, and of what is beyond, are 0.
+ */
 struct check {
     uint32_t key[4], values, workers, prime, complete;
-    uint64_t reciprocal;           /* of prime: 2^64 / prime */
-    uint64_t positive;             /* a multiple of prime that no sum of products is below */
-    uint64_t offset;               /* of words that are taken with their lower halves less by 2^15, as vectors are; with `positive` */
-    uint64_t everyone;             /* the sum of all workers' numbers, modulo prime */
-    uint32_t *worker;              /* a_w; after the workers the root's own */
-    uint32_t *slope, *pad;         /* of the codes, by position */
+    uint64_t reciprocal; /* of prime: 2^64 / prime */
+    uint64_t positive;   /* a multiple of prime that no sum of products is below */
+    uint64_t offset; /* of words that are taken with their lower halves less by 2^15, as vectors are; with `positive` */
+    uint64_t everyone;     /* the sum of all workers' numbers, modulo prime */
+    uint32_t *worker;      /* a_w; after the workers the root's own */
+    uint32_t *slope, *pad; /* of the codes, by position */
     uint32_t *low, *high;
 };
 
 /* r of CHECK_RECENT chunks that follow each other: packets come about in order. */
 struct check_recent {
-    uint64_t blocks; /* which, + 1; 0: none yet */
+    uint64_t blocks;                        /* which, + 1; 0: none yet */
     uint32_t kind, number[16][CHECK_LANES]; /* by sequence % 16, and by block */
 };
 
 static inline uint32_t check_rotate(uint32_t x, int n) { return x << n | x >> (32 - n); }
 
-#define CHECK_QUARTER(a, b, c, d) \
-    (a += b, d = check_rotate(d ^ a, 16), c += d, b = check_rotate(b ^ c, 12), a += b, d = check_rotate(d ^ a, 8), c += d, \
-     b = check_rotate(b ^ c, 7))
+#define CHECK_QUARTER(a, b, c, d)                                                                                  \
+    (a += b, d = check_rotate(d ^ a, 16), c += d, b = check_rotate(b ^ c, 12), a += b, d = check_rotate(d ^ a, 8), \
+     c += d, b = check_rotate(b ^ c, 7))
 
 #define CHECK_QUARTERS(a, b, c, d) \
-    for (int lane = 0; lane < CHECK_LANES; lane++) \
-        CHECK_QUARTER(x[a][lane], x[b][lane], x[c][lane], x[d][lane])
+    for (int lane = 0; lane < CHECK_LANES; lane++) CHECK_QUARTER(x[a][lane], x[b][lane], x[c][lane], x[d][lane])
 
 /* CHECK_LANES blocks of ChaCha8 with a 128-bit key, from block `counter` on: 16 numbers each, out[number][block]. */
 /* Seldom called: inlined it would take registers from what is called for every packet. */
-__attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose, uint32_t tree, uint32_t kind,
-                                uint32_t out[16][CHECK_LANES])
-{
-    uint32_t start[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574, key[0], key[1], key[2], key[3],
-                          key[0], key[1], key[2], key[3], counter, purpose, tree, kind};
+__attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose,
+                                                           uint32_t tree, uint32_t kind,
+                                                           uint32_t out[16][CHECK_LANES]) {
+    uint32_t start[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574, key[0],  key[1],  key[2], key[3],
+                          key[0],     key[1],     key[2],     key[3],     counter, purpose, tree,   kind};
     uint32_t x[16][CHECK_LANES];
     for (int i = 0; i < 16; i++)
-        for (int lane = 0; lane < CHECK_LANES; lane++)
-            x[i][lane] = start[i] + (i == 12 ? (uint32_t)lane : 0);
+        for (int lane = 0; lane < CHECK_LANES; lane++) x[i][lane] = start[i] + (i == 12 ? (uint32_t)lane : 0);
     for (int i = 0; i < 4; i++) {
         CHECK_QUARTERS(0, 4, 8, 12);
         CHECK_QUARTERS(1, 5, 9, 13);
@@ -97,27 +107,26 @@ __attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4]
 }
 
 /* r of one chunk. */
-static inline uint32_t check_number(const struct check *k, struct check_recent *recent, uint32_t tree, uint32_t kind, uint64_t sequence)
-{
+static inline uint32_t check_number(const struct check *k, struct check_recent *recent, uint32_t tree, uint32_t kind,
+                                    uint64_t sequence) {
     uint64_t blocks = sequence / CHECK_RECENT + 1;
     if (recent->blocks != blocks || recent->kind != kind) {
-        check_blocks(k->key, (uint32_t)(sequence / CHECK_RECENT * CHECK_LANES), CHECK_FOR_CHUNKS, tree, kind, recent->number);
+        check_blocks(k->key, (uint32_t)(sequence / CHECK_RECENT * CHECK_LANES), CHECK_FOR_CHUNKS, tree, kind,
+                     recent->number);
         recent->blocks = blocks;
         recent->kind = kind;
     }
     return recent->number[sequence % 16][sequence / 16 % CHECK_LANES];
 }
 
-static inline uint32_t check_modulo(const struct check *k, uint64_t x)
-{
+static inline uint32_t check_modulo(const struct check *k, uint64_t x) {
     uint64_t rest = x - (uint64_t)((unsigned __int128)x * k->reciprocal >> 64) * k->prime;
     rest -= rest >= k->prime ? k->prime : 0;
     rest -= rest >= k->prime ? k->prime : 0;
     return (uint32_t)rest;
 }
 
-static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b)
-{
+static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b) {
     uint64_t sum = (uint64_t)a + b;
     return (uint32_t)(sum >= k->prime ? sum - k->prime : sum);
 }
@@ -125,16 +134,14 @@ static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b)
 /* ---- sum_j c_j * v_j over the words as they are on the wire ---- */
 
 /* The coefficient of word j: x; or, `upper`, y. */
-static inline int64_t check_coefficient(const struct check *k, uint32_t j, bool upper)
-{
+static inline int64_t check_coefficient(const struct check *k, uint32_t j, bool upper) {
     uint32_t shift = upper ? 16 : 0;
     return (int16_t)(k->low[j] >> shift) + (int64_t)(int16_t)(k->high[j] >> shift) * (1 << CHECK_DIGIT);
 }
 
-/* A number that is sum_j c_j * v_j of a packet's words modulo p; the check word itself does not count. It is less than 2^63, and so
- * much less that a product of two numbers modulo p may be added (check_whole). */
-static inline uint64_t check_sum(const struct check *restrict k, const uint32_t *restrict wire)
-{
+/* A number that is sum_j c_j * v_j of a packet's words modulo p; the check word itself does not count. It is less than
+ * 2^63, and so much less that a product of two numbers modulo p may be added (check_whole). */
+static inline uint64_t check_sum(const struct check *restrict k, const uint32_t *restrict wire) {
     uint32_t j = 0;
     uint64_t sum = k->positive;
 #ifdef CHECK_VECTORS
@@ -157,41 +164,40 @@ static inline uint64_t check_sum(const struct check *restrict k, const uint32_t 
 }
 
 /* The check word of a packet, given check_sum of its words; `who`: a worker's number, or a sum of some modulo p. */
-static inline uint32_t check_whole(const struct check *k, uint64_t sum, uint64_t who, uint32_t number)
-{
+static inline uint32_t check_whole(const struct check *k, uint64_t sum, uint64_t who, uint32_t number) {
     return check_modulo(k, sum + who * number);
 }
 
-static inline uint32_t check_word(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number)
-{
+static inline uint32_t check_word(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number) {
     return check_whole(k, check_sum(k, wire), who, number);
 }
 
-static inline void check_write(const struct check *k, uint32_t *wire, uint64_t who, uint32_t number)
-{
+static inline void check_write(const struct check *k, uint32_t *wire, uint64_t who, uint32_t number) {
     wire[k->values - 1] = __builtin_bswap32(check_word(k, wire, who, number));
 }
 
-static inline uint32_t check_written(const struct check *k, const uint32_t *wire) { return __builtin_bswap32(wire[k->values - 1]); }
+static inline uint32_t check_written(const struct check *k, const uint32_t *wire) {
+    return __builtin_bswap32(wire[k->values - 1]);
+}
 
-static inline bool check_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number)
-{
+static inline bool check_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number) {
     return check_modulo(k, check_written(k, wire)) == check_word(k, wire, who, number);
 }
 
 /* ---- results ---- */
 
 /* What the number of complete chunks in a result's header adds to its check word. */
-static inline uint32_t check_header(const struct check *k, uint32_t complete) { return check_modulo(k, (uint64_t)k->complete * complete); }
+static inline uint32_t check_header(const struct check *k, uint32_t complete) {
+    return check_modulo(k, (uint64_t)k->complete * complete);
+}
 
 /* Of a MAXIMUM chunk's result the check word is the root's alone. */
-static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint32_t number)
-{
+static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint32_t number) {
     return check_plus(k, check_modulo(k, number), check_header(k, complete));
 }
 
-static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who, uint32_t number, uint32_t complete)
-{
+static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who,
+                                      uint32_t number, uint32_t complete) {
     return check_written(k, wire) == check_plus(k, check_whole(k, sum, who, number), check_header(k, complete));
 }
 
@@ -199,25 +205,25 @@ static inline bool check_result_right(const struct check *k, const uint32_t *wir
 
 #define CHECK_QUESTION_MOST 0xffffu /* chunks */
 
-/* The check word of the root's question with this header (attempt: that of its epoch): of its words, and of what the header says:
- * which chunks, in which attempt, and below which all are complete. Only the root's number is in it. */
-static inline uint32_t check_question(const struct check *k, const uint32_t *wire, const struct inart_header *h, uint32_t tree, uint32_t attempt)
-{
+/* The check word of the root's question with this header (attempt: that of its epoch): of its words, and of what the
+ * header says: which chunks, in which attempt, and below which all are complete. Only the root's number is in it. */
+static inline uint32_t check_question(const struct check *k, const uint32_t *wire, const struct inart_header *h,
+                                      uint32_t tree, uint32_t attempt) {
     struct check_recent recent = {0}; /* questions are few */
     uint32_t kind = h->flags | attempt << 8 | (uint32_t)h->bitmap << 16, complete = (uint32_t)(h->bitmap >> 32);
     uint32_t number = check_number(k, &recent, tree, kind, h->sequence);
     return check_plus(k, check_word(k, wire, k->worker[k->workers], number), check_header(k, complete));
 }
 
-static inline bool check_question_right(const struct check *k, const uint32_t *wire, const struct inart_header *h, uint32_t tree, uint32_t attempt)
-{
-    return (uint32_t)h->bitmap <= CHECK_QUESTION_MOST && check_written(k, wire) == check_question(k, wire, h, tree, attempt);
+static inline bool check_question_right(const struct check *k, const uint32_t *wire, const struct inart_header *h,
+                                        uint32_t tree, uint32_t attempt) {
+    return (uint32_t)h->bitmap <= CHECK_QUESTION_MOST &&
+           check_written(k, wire) == check_question(k, wire, h, tree, attempt);
 }
 
 /* ---- words of MAXIMUM chunks ---- */
 
-static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent)
-{
+static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
     uint64_t x = (uint64_t)k->slope[position] * (exponent + 1) + (uint64_t)k->pad[position] * (number % CHECK_MERSENNE);
     x = (x & CHECK_MERSENNE) + (x >> 31);
     x = (x & CHECK_MERSENNE) + (x >> 31);
@@ -226,59 +232,49 @@ static inline uint32_t check_code(const struct check *k, uint32_t number, uint32
 }
 
 /* An exponent (13 bits) as it travels. */
-static inline uint32_t check_exponent(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent)
-{
+static inline uint32_t check_exponent(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
     return exponent << CHECK_CODE_BITS | check_code(k, number, position, exponent);
 }
 
 /* The exponent of a word; -1: the word is not right. */
-static inline int32_t check_exponent_of(const struct check *k, uint32_t number, uint32_t position, uint32_t word)
-{
+static inline int32_t check_exponent_of(const struct check *k, uint32_t number, uint32_t position, uint32_t word) {
     uint32_t exponent = word >> CHECK_CODE_BITS;
     return word >> 31 || (word & CHECK_CODE) != check_code(k, number, position, exponent) ? -1 : (int32_t)exponent;
 }
 
-/* Are all words of a MAXIMUM chunk right? The first two of an operation are sizes, for messages alone: negative, without a code. */
-static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number)
-{
+/* Are all words of a MAXIMUM chunk right? The first two of an operation are sizes, for messages alone: negative,
+ * without a code. */
+static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number) {
     int32_t mark = check_exponent_of(k, number, 2, __builtin_bswap32(wire[2]));
     for (uint32_t j = 0; j + 1 < k->values; j++) {
         uint32_t word = __builtin_bswap32(wire[j]);
         bool size = j < 2 && mark >= CHECK_MARK && word >> 31;
-        if (!size && check_exponent_of(k, number, j, word) < 0)
-            return false;
+        if (!size && check_exponent_of(k, number, j, word) < 0) return false;
     }
     return true;
 }
 
 /* ---- making ---- */
 
-static inline bool check_is_prime(uint32_t n)
-{
-    if (n < 4 || n % 2 == 0)
-        return n == 2 || n == 3;
+static inline bool check_is_prime(uint32_t n) {
+    if (n < 4 || n % 2 == 0) return n == 2 || n == 3;
     for (uint32_t d = 3; (uint64_t)d * d <= n; d += 2)
-        if (n % d == 0)
-            return false;
+        if (n % d == 0) return false;
     return true;
 }
 
 /* Between half of 2^32 / W and that: a secret, because a change by a multiple of p is not seen. */
-static inline uint32_t check_prime(uint32_t workers, uint32_t random)
-{
+static inline uint32_t check_prime(uint32_t workers, uint32_t random) {
     uint64_t most = (1ull << 32) / workers, least;
     most = most < CHECK_PRIME_MOST ? most : CHECK_PRIME_MOST;
     least = most / 2;
     uint32_t n = (uint32_t)(least + random % (most - least));
-    while (!check_is_prime(n))
-        n--;
+    while (!check_is_prime(n)) n--;
     return n;
 }
 
-static inline void check_free(struct check *k)
-{
-    if (!k)
-        return;
+static inline void check_free(struct check *k) {
+    if (!k) return;
     free(k->worker);
     free(k->slope);
     free(k->pad);
@@ -288,42 +284,37 @@ static inline void check_free(struct check *k)
 }
 
 /* `count` numbers for one purpose, each from 1 to `below` - 1. */
-static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint32_t count, uint32_t below)
-{
+static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint32_t count, uint32_t below) {
     uint32_t *numbers = malloc(count * sizeof *numbers), drawn[16][CHECK_LANES];
     for (uint32_t i = 0; numbers && i < count; i++) {
-        if (i % CHECK_RECENT == 0)
-            check_blocks(k->key, i / 16, purpose, 0, 0, drawn);
+        if (i % CHECK_RECENT == 0) check_blocks(k->key, i / 16, purpose, 0, 0, drawn);
         numbers[i] = 1 + drawn[i % 16][i / 16 % CHECK_LANES] % (below - 1);
     }
     return numbers;
 }
 
 /* The two digits of a coefficient; false: it has none so small. */
-static inline bool check_digits(int64_t number, int32_t digit[2])
-{
+static inline bool check_digits(int64_t number, int32_t digit[2]) {
     digit[0] = (int32_t)((number + (1 << CHECK_DIGIT) / 2) & ((1 << CHECK_DIGIT) - 1)) - (1 << CHECK_DIGIT) / 2;
     int64_t left = (number - digit[0]) >> CHECK_DIGIT;
     digit[1] = (int32_t)left;
     return digit[0] >= -CHECK_DIGIT_MOST && left >= -CHECK_DIGIT_MOST && left <= CHECK_DIGIT_MOST;
 }
 
-/* Draws the coefficients: numbers of 26 bits, of which those count that are not 0 modulo p and that have two digits also when they are
- * multiplied by 2^16. With p above 2^26 that is one in p / 2^26, so 2^20 W or more are left to choose from. */
-static inline void check_draw_coefficients(struct check *k)
-{
+/* Draws the coefficients: numbers of 26 bits, of which those count that are not 0 modulo p and that have two digits
+ * also when they are multiplied by 2^16. With p above 2^26 that is one in p / 2^26, so 2^20 W or more are left to
+ * choose from. */
+static inline void check_draw_coefficients(struct check *k) {
     uint32_t drawn[16][CHECK_LANES], found = 0;
     int64_t all = 0;
     for (uint32_t i = 0; found + INART_CHECK_WORDS < k->values; i++) {
-        if (i % CHECK_RECENT == 0)
-            check_blocks(k->key, i / 16, CHECK_FOR_COEFFICIENTS, 0, 0, drawn);
-        int64_t prime = k->prime, x = (int64_t)(drawn[i % 16][i / 16 % CHECK_LANES] >> (32 - 2 * CHECK_DIGIT)) - (1 << (2 * CHECK_DIGIT - 1));
+        if (i % CHECK_RECENT == 0) check_blocks(k->key, i / 16, CHECK_FOR_COEFFICIENTS, 0, 0, drawn);
+        int64_t prime = k->prime, x = (int64_t)(drawn[i % 16][i / 16 % CHECK_LANES] >> (32 - 2 * CHECK_DIGIT)) -
+                                      (1 << (2 * CHECK_DIGIT - 1));
         int64_t y = (x % prime + prime) % prime * 65536 % prime;
         int32_t a[2], b[2];
-        if (y > prime / 2)
-            y -= prime;
-        if (!y || !check_digits(x, a) || !check_digits(y, b))
-            continue;
+        if (y > prime / 2) y -= prime;
+        if (!y || !check_digits(x, a) || !check_digits(y, b)) continue;
         k->low[found] = (uint16_t)a[0] | (uint32_t)(uint16_t)b[0] << 16;
         k->high[found++] = (uint16_t)a[1] | (uint32_t)(uint16_t)b[1] << 16;
         all += found <= (k->values & ~(CHECK_WIDTH - 1u)) ? x : 0;
@@ -332,12 +323,10 @@ static inline void check_draw_coefficients(struct check *k)
 }
 
 /* NULL: out of memory. */
-static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint32_t workers, uint32_t values)
-{
+static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint32_t workers, uint32_t values) {
     struct check *k = calloc(1, sizeof *k);
     uint32_t random[16][CHECK_LANES];
-    if (!k)
-        return NULL;
+    if (!k) return NULL;
     memcpy(k->key, key, sizeof k->key);
     k->values = values;
     k->workers = workers;
@@ -359,18 +348,15 @@ static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint3
     memset(k->low, 0, bytes);
     memset(k->high, 0, bytes);
     check_draw_coefficients(k);
-    for (uint32_t w = 0; w < workers; w++)
-        k->everyone = check_modulo(k, k->everyone + k->worker[w]);
+    for (uint32_t w = 0; w < workers; w++) k->everyone = check_modulo(k, k->everyone + k->worker[w]);
     return k;
 }
 
 /* The sum of the numbers of a set of workers, a bit each, modulo p. */
-static inline uint64_t check_of_set(const struct check *k, const uint64_t *set, uint32_t words)
-{
+static inline uint64_t check_of_set(const struct check *k, const uint64_t *set, uint32_t words) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < words; i++)
-        for (uint64_t bits = set[i]; bits; bits &= bits - 1)
-            sum += k->worker[64 * i + (uint32_t)__builtin_ctzll(bits)];
+        for (uint64_t bits = set[i]; bits; bits &= bits - 1) sum += k->worker[64 * i + (uint32_t)__builtin_ctzll(bits)];
     return check_modulo(k, sum);
 }
 

@@ -1,13 +1,14 @@
 /* What the processor's vector instructions do for the check word (check.h), several words at a time.
  *
- * The sum of c_j * v_j modulo p over words v_j of 32 bits takes products of more bits than fit. So a word is taken as two halves,
- * v = 2^16 h + l, and a coefficient is a pair (x, y) with y = 2^16 x modulo p, so that c v = x l + y h modulo p. Each of x and y is two
- * digits of 13 bits with a sign, x = x0 + 2^13 x1. Then one instruction multiplies the halves of a word by 16 bits each and adds both
- * products (vpmaddwd; vpdpwssd also adds what was there), in 32 bits, which hold the sum over 8 words:
- * 8 * 2^15 * 2 * 4095 < 2^31. Two of these a vector of words is a third of what products of 32 by 32 bits take.
+ * The sum of c_j * v_j modulo p over words v_j of 32 bits takes products of more bits than fit. So a word is taken as
+ * two halves, v = 2^16 h + l, and a coefficient is a pair (x, y) with y = 2^16 x modulo p, so that c v = x l + y h
+ * modulo p. Each of x and y is two digits of 13 bits with a sign, x = x0 + 2^13 x1. Then one instruction multiplies the
+ * halves of a word by 16 bits each and adds both products (vpmaddwd; vpdpwssd also adds what was there), in 32 bits,
+ * which hold the sum over 8 words: 8 * 2^15 * 2 * 4095 < 2^31. Two of these a vector of words is a third of what
+ * products of 32 by 32 bits take.
  *
- * l is without a sign, and these instructions have one: they get l - 2^15, and 2^15 times the sum of all x is added once
- * (check.h, `offset`).
+ * l is without a sign, and these instructions have one: they get l - 2^15, and 2^15 times the sum of all x is added
+ * once (check.h, `offset`).
  */
 #ifndef INART_CHECK_VECTORS_H
 #define INART_CHECK_VECTORS_H
@@ -16,7 +17,7 @@
 
 #define CHECK_DIGIT 13 /* bits of a coefficient's digits */
 #define CHECK_DIGIT_MOST 4095
-#define CHECK_ADDED 8  /* words whose products a lane of 32 bits holds */
+#define CHECK_ADDED 8 /* words whose products a lane of 32 bits holds */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #include <immintrin.h>
@@ -28,15 +29,14 @@ static inline check_vector check_zero(void) { return _mm512_setzero_si512(); }
 static inline check_vector check_load(const uint32_t *wire) { return _mm512_loadu_si512(wire); }
 
 /* Of big-endian words the processor's, and back. */
-static inline check_vector check_swap(check_vector v)
-{
-    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3)));
+static inline check_vector check_swap(check_vector v) {
+    return _mm512_shuffle_epi8(
+        v, _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3)));
 }
 
 static inline check_vector check_halves(check_vector v) { return _mm512_xor_si512(v, _mm512_set1_epi32(0x8000)); }
 
-static inline check_vector check_multiply_add(check_vector sum, check_vector halves, const uint32_t *digits)
-{
+static inline check_vector check_multiply_add(check_vector sum, check_vector halves, const uint32_t *digits) {
 #ifdef __AVX512VNNI__
     return _mm512_dpwssd_epi32(sum, halves, _mm512_load_si512(digits));
 #else
@@ -45,8 +45,7 @@ static inline check_vector check_multiply_add(check_vector sum, check_vector hal
 }
 
 /* Lanes of 32 bits, times `by`, added to lanes of 64. */
-static inline check_vector check_widen(check_vector total, check_vector sum, int64_t by)
-{
+static inline check_vector check_widen(check_vector total, check_vector sum, int64_t by) {
     check_vector factor = _mm512_set1_epi64(by);
     total = _mm512_add_epi64(total, _mm512_mul_epi32(sum, factor));
     return _mm512_add_epi64(total, _mm512_mul_epi32(_mm512_srli_epi64(sum, 32), factor));
@@ -61,29 +60,28 @@ static inline int64_t check_across(check_vector total) { return _mm512_reduce_ad
 typedef __m256i check_vector;
 
 static inline check_vector check_zero(void) { return _mm256_setzero_si256(); }
-static inline check_vector check_load(const uint32_t *wire) { return _mm256_loadu_si256((const __m256i *)(const void *)wire); }
+static inline check_vector check_load(const uint32_t *wire) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)wire);
+}
 
-static inline check_vector check_swap(check_vector v)
-{
-    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3)));
+static inline check_vector check_swap(check_vector v) {
+    return _mm256_shuffle_epi8(
+        v, _mm256_broadcastsi128_si256(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3)));
 }
 
 static inline check_vector check_halves(check_vector v) { return _mm256_xor_si256(v, _mm256_set1_epi32(0x8000)); }
 
-static inline check_vector check_multiply_add(check_vector sum, check_vector halves, const uint32_t *digits)
-{
+static inline check_vector check_multiply_add(check_vector sum, check_vector halves, const uint32_t *digits) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(halves, _mm256_load_si256((const __m256i *)(const void *)digits)));
 }
 
-static inline check_vector check_widen(check_vector total, check_vector sum, int64_t by)
-{
+static inline check_vector check_widen(check_vector total, check_vector sum, int64_t by) {
     check_vector factor = _mm256_set1_epi64x(by);
     total = _mm256_add_epi64(total, _mm256_mul_epi32(sum, factor));
     return _mm256_add_epi64(total, _mm256_mul_epi32(_mm256_srli_epi64(sum, 32), factor));
 }
 
-static inline int64_t check_across(check_vector total)
-{
+static inline int64_t check_across(check_vector total) {
     int64_t lanes[4];
     _mm256_storeu_si256((__m256i *)(void *)lanes, total);
     return lanes[0] + lanes[1] + lanes[2] + lanes[3];
@@ -96,21 +94,21 @@ static inline int64_t check_across(check_vector total)
 #define CHECK_GROUP (CHECK_ADDED * CHECK_WIDTH) /* words */
 
 /* Of up to CHECK_ADDED vectors the products with each of the two digits; and of all groups together. */
-typedef struct { check_vector low, high, total; } check_sums;
+typedef struct {
+    check_vector low, high, total;
+} check_sums;
 
 static inline check_sums check_nothing(void) { return (check_sums){check_zero(), check_zero(), check_zero()}; }
 
 /* v: words j to j + CHECK_WIDTH - 1. */
-static inline void check_take(check_sums *s, const uint32_t *low, const uint32_t *high, check_vector v, uint64_t j)
-{
+static inline void check_take(check_sums *s, const uint32_t *low, const uint32_t *high, check_vector v, uint64_t j) {
     check_vector halves = check_halves(v);
     s->low = check_multiply_add(s->low, halves, low + j);
     s->high = check_multiply_add(s->high, halves, high + j);
 }
 
 /* After each group. */
-static inline void check_fold(check_sums *s)
-{
+static inline void check_fold(check_sums *s) {
     s->total = check_widen(check_widen(s->total, s->low, 1), s->high, 1 << CHECK_DIGIT);
     s->low = s->high = check_zero();
 }

@@ -1,5 +1,6 @@
-/* Numbers and their check words in one pass: the same as numbers.h and check.h one after the other give, at a fraction of the
- * time. A worker spends half a microsecond on a packet, and another pass over words that were just written costs a tenth of it.
+/* Numbers and their check words in one pass: the same as numbers.h and check.h one after the other give, at a fraction
+ * of the time. A worker spends half a microsecond on a packet, and another pass over words that were just written costs
+ * a tenth of it.
  */
 #ifndef INART_CHECKED_NUMBERS_H
 #define INART_CHECKED_NUMBERS_H
@@ -8,26 +9,24 @@
 #include "numbers.h"
 
 /* 2^e may be beyond float32 for tiny exponents; those chunks, few as they are, take two passes. */
-static inline bool checked_one_pass(const struct check *k, size_t n, int32_t biased, int shift)
-{
-    return n + INART_CHECK_WORDS == k->values && k->values % 16 == 0 && biased > 0 && biased < INART_NONFINITE && shift >= -126 && shift <= 127;
+static inline bool checked_one_pass(const struct check *k, size_t n, int32_t biased, int shift) {
+    return n + INART_CHECK_WORDS == k->values && k->values % 16 == 0 && biased > 0 && biased < INART_NONFINITE &&
+           shift >= -126 && shift <= 127;
 }
 
 #ifdef CHECK_VECTORS
 #if CHECK_WIDTH == 16
 /* A vector of values as fixed point; `last`: without the last of it, in whose place is the check word. */
-static inline check_vector checked_fixed(const float *x, bool last, float scale, float most)
-{
+static inline check_vector checked_fixed(const float *x, bool last, float scale, float most) {
     __m512 f = _mm512_mul_ps(last ? _mm512_maskz_loadu_ps(0x7fff, x) : _mm512_loadu_ps(x), _mm512_set1_ps(scale));
-    f = _mm512_range_ps(f, _mm512_set1_ps(most), 2); /* the less in magnitude, with the sign of f: what is too large is `most` */
+    f = _mm512_range_ps(f, _mm512_set1_ps(most),
+                        2); /* the less in magnitude, with the sign of f: what is too large is `most` */
     return _mm512_cvtps_epi32(f);
 }
 
-static inline void checked_float(float *x, check_vector v, bool last, float scale, float divisor)
-{
+static inline void checked_float(float *x, check_vector v, bool last, float scale, float divisor) {
     __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_set1_ps(scale));
-    if (divisor != 1.0f)
-        f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
+    if (divisor != 1.0f) f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
     if (last) /* masked stores take long */
         _mm512_mask_storeu_ps(x, 0x7fff, f);
     else
@@ -38,18 +37,15 @@ static inline void checked_store(uint32_t *wire, check_vector v) { _mm512_storeu
 #else
 static inline __m256i checked_last(void) { return _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, -1, 0); }
 
-static inline check_vector checked_fixed(const float *x, bool last, float scale, float most)
-{
+static inline check_vector checked_fixed(const float *x, bool last, float scale, float most) {
     __m256 f = _mm256_mul_ps(last ? _mm256_maskload_ps(x, checked_last()) : _mm256_loadu_ps(x), _mm256_set1_ps(scale));
     f = _mm256_min_ps(_mm256_max_ps(f, _mm256_set1_ps(-most)), _mm256_set1_ps(most));
     return _mm256_cvtps_epi32(f);
 }
 
-static inline void checked_float(float *x, check_vector v, bool last, float scale, float divisor)
-{
+static inline void checked_float(float *x, check_vector v, bool last, float scale, float divisor) {
     __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(scale));
-    if (divisor != 1.0f)
-        f = _mm256_div_ps(f, _mm256_set1_ps(divisor));
+    if (divisor != 1.0f) f = _mm256_div_ps(f, _mm256_set1_ps(divisor));
     if (last)
         _mm256_maskstore_ps(x, checked_last(), f);
     else
@@ -59,17 +55,16 @@ static inline void checked_float(float *x, check_vector v, bool last, float scal
 static inline void checked_store(uint32_t *wire, check_vector v) { _mm256_storeu_si256((__m256i *)(void *)wire, v); }
 #endif
 
-static inline void checked_quantise_vector(check_sums *s, const uint32_t *low, const uint32_t *high, const float *x, size_t j, bool last, float scale, float most,
-                                           uint32_t *wire)
-{
+static inline void checked_quantise_vector(check_sums *s, const uint32_t *low, const uint32_t *high, const float *x,
+                                           size_t j, bool last, float scale, float most, uint32_t *wire) {
     check_vector v = checked_fixed(x + j, last, scale, most);
     check_take(s, low, high, v, j);
     checked_store(wire + j, check_swap(v));
 }
 
-static inline void checked_dequantise_vector(check_sums *s, const uint32_t *low, const uint32_t *high, const uint32_t *wire, size_t j, bool last,
-                                             float scale, float divisor, float *x)
-{
+static inline void checked_dequantise_vector(check_sums *s, const uint32_t *low, const uint32_t *high,
+                                             const uint32_t *wire, size_t j, bool last, float scale, float divisor,
+                                             float *x) {
     check_vector v = check_swap(check_load(wire + j));
     check_take(s, low, high, v, j);
     checked_float(x + j, v, last, scale, divisor);
@@ -77,13 +72,14 @@ static inline void checked_dequantise_vector(check_sums *s, const uint32_t *low,
 #endif
 
 /* inart_quantise, and check_sum of what it wrote. */
-static inline uint64_t checked_quantise(const struct check *k, const float *restrict x, size_t n, int32_t biased, uint32_t *restrict wire)
-{
+static inline uint64_t checked_quantise(const struct check *k, const float *restrict x, size_t n, int32_t biased,
+                                        uint32_t *restrict wire) {
 #ifdef CHECK_VECTORS
     int bits = inart_fraction_bits((int)k->workers), shift = bits - (biased - INART_EXPONENT_BIAS);
     if (checked_one_pass(k, n, biased, shift)) {
         float scale = inart_power(shift), most = inart_power(bits);
-        const uint32_t *low = k->low, *high = k->high; /* here: what is written could be *k, for all that the compiler knows */
+        const uint32_t *low = k->low,
+                       *high = k->high; /* here: what is written could be *k, for all that the compiler knows */
         const uint64_t offset = k->offset;
         const size_t values = k->values;
         check_sums s = check_nothing();
@@ -103,9 +99,8 @@ static inline uint64_t checked_quantise(const struct check *k, const float *rest
 }
 
 /* inart_dequantise, and check_sum of what it read: `x` holds nothing of use where that turns out to be wrong. */
-static inline uint64_t checked_dequantise(const struct check *k, const uint32_t *restrict wire, size_t n, int32_t biased, float divisor,
-                                          float *restrict x)
-{
+static inline uint64_t checked_dequantise(const struct check *k, const uint32_t *restrict wire, size_t n,
+                                          int32_t biased, float divisor, float *restrict x) {
 #ifdef CHECK_VECTORS
     int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
     if (checked_one_pass(k, n, biased, shift)) {

@@ -20,23 +20,23 @@ struct inart_layout {
     uint64_t stride;
 };
 
-static inline bool inart_takes_turns(const struct inart_layout *l) { return l->kind != INART_ALL_REDUCE && l->source < 0; }
+static inline bool inart_takes_turns(const struct inart_layout *l) {
+    return l->kind != INART_ALL_REDUCE && l->source < 0;
+}
 
-static inline uint32_t inart_owner(const struct inart_layout *l, uint64_t sequence)
-{
+static inline uint32_t inart_owner(const struct inart_layout *l, uint64_t sequence) {
     return l->source < 0 ? (uint32_t)(sequence % l->workers) : (uint32_t)l->source;
 }
 
 /* Of the data chunks with this owner, which one data chunk `index` is. */
-static inline uint32_t inart_turn(const struct inart_layout *l, uint32_t index)
-{
+static inline uint32_t inart_turn(const struct inart_layout *l, uint32_t index) {
     return inart_takes_turns(l) ? index / l->workers : index;
 }
 
-/* One in so many chunks is everybody's: a quarter of the slots, or a little less, so that it is each worker's in turn. Were it
- * always the same worker's, that one would get more of every gather than the others, and more than its link carries. */
-static inline uint32_t inart_period(uint32_t slots, uint32_t workers)
-{
+/* One in so many chunks is everybody's: a quarter of the slots, or a little less, so that it is each worker's in turn.
+ * Were it always the same worker's, that one would get more of every gather than the others, and more than its link
+ * carries. */
+static inline uint32_t inart_period(uint32_t slots, uint32_t workers) {
     uint32_t most = slots < 4 ? 1 : slots / 4;
     for (uint32_t period = most; 2 * period > most; period--) {
         uint32_t a = period, b = workers;
@@ -45,22 +45,19 @@ static inline uint32_t inart_period(uint32_t slots, uint32_t workers)
             a = b;
             b = rest;
         }
-        if (a == 1)
-            return period;
+        if (a == 1) return period;
     }
     return most;
 }
 
 /* Of `data` chunks, is `index`, with this number, everybody's? */
-static inline bool inart_everybodys(uint64_t sequence, uint32_t index, uint32_t data, uint32_t period)
-{
+static inline bool inart_everybodys(uint64_t sequence, uint32_t index, uint32_t data, uint32_t period) {
     return index + 1 == data || sequence % period == period - 1;
 }
 
-/* How far beyond the oldest unanswered chunk one of an operation of this kind may be sent: what a worker has not got in a
- * gather, the root must still have when the others cannot go on without it. */
-static inline uint32_t inart_window(const struct inart_layout *l, uint32_t slots)
-{
+/* How far beyond the oldest unanswered chunk one of an operation of this kind may be sent: what a worker has not got in
+ * a gather, the root must still have when the others cannot go on without it. */
+static inline uint32_t inart_window(const struct inart_layout *l, uint32_t slots) {
     return l->kind == INART_GATHER && slots >= 4 ? slots - slots / 4 + 1 : slots;
 }
 

@@ -1,10 +1,10 @@
-/* Small operations in one round: each worker writes its values into words of its own and zeros into all others, so the sum that
- * switches and root make is the values of all workers, side by side, and each worker adds them up itself, in the order of the workers.
- * No exponent has to be agreed first, any dtype and any operation can be had, and all workers get the same bits
- * (docs/protocol.md, "Small operations"; worker_agent/gathered.py says which operations are small).
+/* Small operations in one round: each worker writes its values into words of its own and zeros into all others, so the
+ * sum that switches and root make is the values of all workers, side by side, and each worker adds them up itself, in
+ * the order of the workers. No exponent has to be agreed first, any dtype and any operation can be had, and all workers
+ * get the same bits (docs/protocol.md, "Small operations"; worker_agent/gathered.py says which operations are small).
  *
- * A chunk has `columns` columns of `words` words: column w is worker w's, or in a broadcast the only one is the source's. Values travel
- * as they are in memory.
+ * A chunk has `columns` columns of `words` words: column w is worker w's, or in a broadcast the only one is the
+ * source's. Values travel as they are in memory.
  */
 #ifndef INART_GATHERED_H
 #define INART_GATHERED_H
@@ -14,8 +14,19 @@
 
 #include "numbers.h"
 
-/* As worker_agent/collectives.py has them. INART_SIDE_BY_SIDE: nothing is added up, each worker's values have their own place. */
-enum inart_reduction { INART_SUM, INART_MEAN, INART_LARGEST, INART_SMALLEST, INART_PRODUCT, INART_AND, INART_OR, INART_XOR, INART_SIDE_BY_SIDE };
+/* As worker_agent/collectives.py has them. INART_SIDE_BY_SIDE: nothing is added up, each worker's values have their own
+ * place. */
+enum inart_reduction {
+    INART_SUM,
+    INART_MEAN,
+    INART_LARGEST,
+    INART_SMALLEST,
+    INART_PRODUCT,
+    INART_AND,
+    INART_OR,
+    INART_XOR,
+    INART_SIDE_BY_SIDE
+};
 
 /* columns: 0: the operation does not go this way. */
 struct inart_gathered {
@@ -23,31 +34,33 @@ struct inart_gathered {
     int32_t reduction;
 };
 
-static inline double inart_real(const uint8_t *at, int dtype)
-{
+static inline double inart_real(const uint8_t *at, int dtype) {
     double wide;
     float single;
     uint16_t half;
     memcpy(&wide, at, dtype == INART_FLOAT64 ? sizeof wide : 0);
     memcpy(&single, at, dtype == INART_FLOAT32 ? sizeof single : 0);
     memcpy(&half, at, dtype == INART_FLOAT16 || dtype == INART_BFLOAT16 ? sizeof half : 0);
-    return dtype == INART_FLOAT64 ? wide : dtype == INART_FLOAT32 ? single : dtype == INART_FLOAT16 ? inart_from_half(half) : inart_from_bfloat(half);
+    return dtype == INART_FLOAT64   ? wide
+           : dtype == INART_FLOAT32 ? single
+           : dtype == INART_FLOAT16 ? inart_from_half(half)
+                                    : inart_from_bfloat(half);
 }
 
-static inline void inart_real_store(double value, int dtype, uint8_t *to)
-{
+static inline void inart_real_store(double value, int dtype, uint8_t *to) {
     float single = (float)value;
     uint16_t half = dtype == INART_FLOAT16 ? inart_to_half(single) : inart_to_bfloat(single);
-    const void *from = dtype == INART_FLOAT64 ? (const void *)&value : dtype == INART_FLOAT32 ? (const void *)&single : (const void *)&half;
+    const void *from = dtype == INART_FLOAT64   ? (const void *)&value
+                       : dtype == INART_FLOAT32 ? (const void *)&single
+                                                : (const void *)&half;
     memcpy(to, from, inart_dtype_bytes(dtype));
 }
 
 static inline bool inart_is_real(int dtype) { return dtype <= INART_BFLOAT16 || dtype == INART_FLOAT64; }
 
-/* An integer of any size, its sign extended: sums and products keep as many of the lowest bits as the type has, as the processor's
- * own do. */
-static inline uint64_t inart_whole(const uint8_t *at, int dtype)
-{
+/* An integer of any size, its sign extended: sums and products keep as many of the lowest bits as the type has, as the
+ * processor's own do. */
+static inline uint64_t inart_whole(const uint8_t *at, int dtype) {
     int64_t wide;
     int32_t word;
     switch (dtype) {
@@ -65,8 +78,7 @@ static inline uint64_t inart_whole(const uint8_t *at, int dtype)
 }
 
 /* NaN wins against all numbers, as in torch. */
-static inline double inart_real_with(double a, double b, int reduction)
-{
+static inline double inart_real_with(double a, double b, int reduction) {
     switch (reduction) {
     case INART_LARGEST:
         return isnan(a) || a > b ? a : b;
@@ -79,8 +91,7 @@ static inline double inart_real_with(double a, double b, int reduction)
     }
 }
 
-static inline uint64_t inart_whole_with(uint64_t a, uint64_t b, int reduction)
-{
+static inline uint64_t inart_whole_with(uint64_t a, uint64_t b, int reduction) {
     switch (reduction) {
     case INART_LARGEST:
         return (int64_t)a > (int64_t)b ? a : b;
@@ -99,19 +110,18 @@ static inline uint64_t inart_whole_with(uint64_t a, uint64_t b, int reduction)
     }
 }
 
-/* This worker's column of a chunk, `bytes` of it; all other words are 0. words: of data in a packet. column: whose `from` is; beyond the
- * columns: this worker has nothing to say. */
-static inline void inart_gathered_write(const struct inart_gathered *g, const uint8_t *from, size_t bytes, uint32_t column, uint32_t words,
-                                        uint32_t *wire)
-{
+/* This worker's column of a chunk, `bytes` of it; all other words are 0. words: of data in a packet. column: whose
+ * `from` is; beyond the columns: this worker has nothing to say. */
+static inline void inart_gathered_write(const struct inart_gathered *g, const uint8_t *from, size_t bytes,
+                                        uint32_t column, uint32_t words, uint32_t *wire) {
     memset(wire, 0, words * 4);
-    if (column < g->columns)
-        memcpy(wire + (size_t)column * g->words, from, bytes);
+    if (column < g->columns) memcpy(wire + (size_t)column * g->words, from, bytes);
 }
 
-/* The values of `bytes` in each column, merged. Sums and products of floating point are found in double and rounded once. */
-static inline void inart_gathered_merge(const struct inart_gathered *g, const uint32_t *wire, size_t bytes, int dtype, uint8_t *to)
-{
+/* The values of `bytes` in each column, merged. Sums and products of floating point are found in double and rounded
+ * once. */
+static inline void inart_gathered_merge(const struct inart_gathered *g, const uint32_t *wire, size_t bytes, int dtype,
+                                        uint8_t *to) {
     const uint8_t *column = (const uint8_t *)wire;
     size_t size = inart_dtype_bytes(dtype), stride = 4 * (size_t)g->words;
     for (size_t at = 0; at + size <= bytes; at += size) {
@@ -124,7 +134,8 @@ static inline void inart_gathered_merge(const struct inart_gathered *g, const ui
             uint64_t value = inart_whole(column + at, dtype);
             for (uint32_t w = 1; w < g->columns; w++)
                 value = inart_whole_with(value, inart_whole(column + w * stride + at, dtype), g->reduction);
-            memcpy(to + at, &value, size); /* the lowest bytes: little-endian machines only, as all that the engine runs on */
+            memcpy(to + at, &value,
+                   size); /* the lowest bytes: little-endian machines only, as all that the engine runs on */
         }
     }
 }

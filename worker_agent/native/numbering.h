@@ -1,8 +1,8 @@
 /* The order of a part's chunks: which of its sequence numbers are exponents and which data.
  *
- * Exponents come a window and a little before the data that they are for: when the window lets data go, its exponents have come
- * back. So the array is read once from memory: what the exponents were found from is still in a cache when it is sent. Where
- * chunks take turns (collectives.h) all exponents come first.
+ * Exponents come a window and a little before the data that they are for: when the window lets data go, its exponents
+ * have come back. So the array is read once from memory: what the exponents were found from is still in a cache when it
+ * is sent. Where chunks take turns (collectives.h) all exponents come first.
  */
 #ifndef INART_NUMBERING_H
 #define INART_NUMBERING_H
@@ -10,37 +10,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CHECK_VALUES 8   /* words at the start of a part's exponents: the operation's size twice, and six that must be the same everywhere */
-#define EXPONENT_GROUP 8 /* data chunks: a word that says if any of them holds NaN or Inf, then the exponents of each */
+/* words at the start of a part's exponents: the operation's size twice, and six that must be the same everywhere */
+#define CHECK_VALUES 8
+/* data chunks: a word that says if any of them holds NaN or Inf, then the exponents of each */
+#define EXPONENT_GROUP 8
 
 enum { EXPONENT, DATA, KINDS };
 
 struct numbering {
     uint32_t exponents, data; /* chunks */
-    uint32_t ahead;           /* exponent chunks before all data; the others come one after each `each` chunks of data */
-    uint32_t each;            /* data chunks for which an exponent chunk has the words at least */
+    uint32_t ahead; /* exponent chunks before all data; the others come one after each `each` chunks of data */
+    uint32_t each;  /* data chunks for which an exponent chunk has the words at least */
 };
 
 /* Words of exponents for so many data chunks. */
 static inline uint64_t numbering_words(uint64_t data) { return data + (data + EXPONENT_GROUP - 1) / EXPONENT_GROUP; }
 
 /* The place of data chunk `index`'s exponent among a part's words of exponents. */
-static inline uint64_t numbering_exponent(uint32_t index)
-{
+static inline uint64_t numbering_exponent(uint32_t index) {
     return CHECK_VALUES + (uint64_t)index / EXPONENT_GROUP * (EXPONENT_GROUP + 1) + 1 + index % EXPONENT_GROUP;
 }
 
-/* What the word at a place from CHECK_VALUES on is for: a data chunk, in *index; false: the group of which *index is the first. */
-static inline bool numbering_word(uint64_t place, uint64_t *index)
-{
+/* What the word at a place from CHECK_VALUES on is for: a data chunk, in *index; false: the group of which *index is
+ * the first. */
+static inline bool numbering_word(uint64_t place, uint64_t *index) {
     uint64_t word = place - CHECK_VALUES, group = word / (EXPONENT_GROUP + 1), in = word % (EXPONENT_GROUP + 1);
     *index = group * EXPONENT_GROUP + (in ? in - 1 : 0);
     return in;
 }
 
 /* Of `data` chunks, in a tree of so many slots. values: data words of a packet. */
-static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint32_t slots)
-{
+static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint32_t slots) {
     uint32_t exponents = (uint32_t)((numbering_words(data) + CHECK_VALUES + values - 1) / values);
     uint32_t ahead = (uint32_t)((numbering_words(slots) + CHECK_VALUES + values - 1) / values) + 1;
     uint32_t each = values * EXPONENT_GROUP / (EXPONENT_GROUP + 1);
@@ -48,21 +48,17 @@ static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint
 }
 
 /* Number of exponent or data chunk `index` in the part. */
-static inline uint32_t numbering_place(const struct numbering *n, int kind, uint32_t index)
-{
+static inline uint32_t numbering_place(const struct numbering *n, int kind, uint32_t index) {
     uint32_t late = n->exponents - n->ahead;
-    if (kind == EXPONENT)
-        return index < n->ahead ? index : index + (index - n->ahead + 1) * n->each;
+    if (kind == EXPONENT) return index < n->ahead ? index : index + (index - n->ahead + 1) * n->each;
     return n->ahead + index + (index / n->each < late ? index / n->each : late);
 }
 
 /* The chunk with number `place` in the part: its kind, and its index among them. */
-static inline int numbering_chunk(const struct numbering *n, uint32_t place, uint32_t *index)
-{
+static inline int numbering_chunk(const struct numbering *n, uint32_t place, uint32_t *index) {
     uint32_t late = n->exponents - n->ahead;
     *index = place;
-    if (place < n->ahead)
-        return EXPONENT;
+    if (place < n->ahead) return EXPONENT;
     uint32_t after = place - n->ahead, rounds = after / (n->each + 1);
     if (rounds < late && after % (n->each + 1) == n->each) {
         *index = n->ahead + rounds;

@@ -11,21 +11,26 @@
 #define INART_MIN_VALUES 4
 #define INART_MAX_VALUES 2048
 
-#define INART_FLAGS \
-    (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | INART_FLAG_ASK \
-     | INART_FLAG_LATE)
+#define INART_FLAGS                                                                                        \
+    (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | \
+     INART_FLAG_ASK | INART_FLAG_LATE)
 
 /* Offsets in what UDP carries. */
 #define INART_AT(offset) ((offset) - INART_OFFSET_HEADER)
 
-/* A chunk that the root asks for goes in another attempt: with an epoch of its own, which takes its slots over in all switches.
- * What is lost is added up again so. A contribution is the same in every attempt, and the root takes it from any. */
+/* A chunk that the root asks for goes in another attempt: with an epoch of its own, which takes its slots over in all
+ * switches. What is lost is added up again so. A contribution is the same in every attempt, and the root takes it from
+ * any. */
 #define INART_ATTEMPT_SHIFT 24
 #define INART_ATTEMPTS 256
 
-static inline uint32_t inart_attempt_epoch(uint32_t epoch, uint32_t attempt) { return epoch ^ attempt << INART_ATTEMPT_SHIFT; }
+static inline uint32_t inart_attempt_epoch(uint32_t epoch, uint32_t attempt) {
+    return epoch ^ attempt << INART_ATTEMPT_SHIFT;
+}
 
-static inline int inart_same_epoch(uint32_t wire, uint32_t epoch) { return !((wire ^ epoch) & ((1u << INART_ATTEMPT_SHIFT) - 1)); }
+static inline int inart_same_epoch(uint32_t wire, uint32_t epoch) {
+    return !((wire ^ epoch) & ((1u << INART_ATTEMPT_SHIFT) - 1));
+}
 
 static inline uint32_t inart_attempt(uint32_t wire, uint32_t epoch) { return (wire ^ epoch) >> INART_ATTEMPT_SHIFT; }
 
@@ -37,19 +42,39 @@ struct inart_header {
     uint64_t bitmap;
 };
 
-static inline uint16_t inart_get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
-static inline uint32_t inart_get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
-static inline uint64_t inart_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
-static inline void inart_put16(uint8_t *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
-static inline void inart_put32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
-static inline void inart_put64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+static inline uint16_t inart_get16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return __builtin_bswap16(v);
+}
+static inline uint32_t inart_get32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return __builtin_bswap32(v);
+}
+static inline uint64_t inart_get64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return __builtin_bswap64(v);
+}
+static inline void inart_put16(uint8_t *p, uint16_t v) {
+    v = __builtin_bswap16(v);
+    memcpy(p, &v, 2);
+}
+static inline void inart_put32(uint8_t *p, uint32_t v) {
+    v = __builtin_bswap32(v);
+    memcpy(p, &v, 4);
+}
+static inline void inart_put64(uint8_t *p, uint64_t v) {
+    v = __builtin_bswap64(v);
+    memcpy(p, &v, 8);
+}
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the agents' C engine is for little-endian machines");
 
 /* 0, or -1 when it is malformed: not `packet_bytes` long, another version, flags that do not exist. */
-static inline int inart_parse(const uint8_t *packet, size_t length, size_t packet_bytes, struct inart_header *h)
-{
-    if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION
-        || (packet[INART_AT(INART_OFFSET_FLAGS)] & ~INART_FLAGS))
+static inline int inart_parse(const uint8_t *packet, size_t length, size_t packet_bytes, struct inart_header *h) {
+    if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION ||
+        (packet[INART_AT(INART_OFFSET_FLAGS)] & ~INART_FLAGS))
         return -1;
     h->flags = packet[INART_AT(INART_OFFSET_FLAGS)];
     h->job = inart_get16(packet + INART_AT(INART_OFFSET_JOB));
@@ -60,8 +85,7 @@ static inline int inart_parse(const uint8_t *packet, size_t length, size_t packe
     return 0;
 }
 
-static inline void inart_write_header(uint8_t *packet, const struct inart_header *h)
-{
+static inline void inart_write_header(uint8_t *packet, const struct inart_header *h) {
     packet[INART_AT(INART_OFFSET_VERSION)] = INART_VERSION;
     packet[INART_AT(INART_OFFSET_FLAGS)] = h->flags;
     inart_put16(packet + INART_AT(INART_OFFSET_JOB), h->job);

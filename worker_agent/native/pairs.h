@@ -1,5 +1,6 @@
-/* bfloat16 two in a word, straight from the array to the packet's words and back: the same bits as numbers.h, fields.h and check.h give by
- * way of an array of float32, in a fifth of the time. For whole chunks of finite values; all else takes the other way.
+/* bfloat16 two in a word, straight from the array to the packet's words and back: the same bits as numbers.h, fields.h
+ * and check.h give by way of an array of float32, in a fifth of the time. For whole chunks of finite values; all else
+ * takes the other way.
  */
 #ifndef INART_PAIRS_H
 #define INART_PAIRS_H
@@ -7,16 +8,14 @@
 #include "check.h"
 #include "fields.h"
 
-static inline bool inart_pairs_fit(const struct inart_fields *f, int dtype, size_t n, size_t words, int32_t biased)
-{
+static inline bool inart_pairs_fit(const struct inart_fields *f, int dtype, size_t n, size_t words, int32_t biased) {
     int shift = f->fraction_bits - (biased - INART_EXPONENT_BIAS);
-    return dtype == INART_BFLOAT16 && f->count == 2 && !f->stochastic && n == 2 * words && biased > 0 && biased < INART_NONFINITE && shift <= 126
-           && shift >= -126;
+    return dtype == INART_BFLOAT16 && f->count == 2 && !f->stochastic && n == 2 * words && biased > 0 &&
+           biased < INART_NONFINITE && shift <= 126 && shift >= -126;
 }
 
 /* inart_exponent of bfloat16. */
-static inline int32_t inart_pairs_exponent(const uint16_t *restrict x, size_t n, float *restrict scratch)
-{
+static inline int32_t inart_pairs_exponent(const uint16_t *restrict x, size_t n, float *restrict scratch) {
     int16_t most = 0;
     for (size_t i = 0; i < n; i++) {
         int16_t m = (int16_t)(x[i] & 0x7fff);
@@ -32,26 +31,26 @@ static inline int32_t inart_pairs_exponent(const uint16_t *restrict x, size_t n,
 #ifdef CHECK_VECTORS
 #if CHECK_WIDTH == 16
 /* Values as fixed point; `last`: without the last of them, which is another's. */
-static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale, float most)
-{
+static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale, float most) {
     __m256i h = last ? _mm256_maskz_loadu_epi16(0x7fff, x) : _mm256_loadu_si256((const __m256i *)(const void *)x);
     __m512 f = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
     f = _mm512_range_ps(_mm512_mul_ps(f, _mm512_set1_ps(scale)), _mm512_set1_ps(most), 2);
     return _mm512_cvtps_epi32(f);
 }
 
-static inline check_vector pairs_join(check_vector low, check_vector high) { return _mm512_add_epi32(low, _mm512_slli_epi32(high, 16)); }
+static inline check_vector pairs_join(check_vector low, check_vector high) {
+    return _mm512_add_epi32(low, _mm512_slli_epi32(high, 16));
+}
 
 static inline void pairs_wire(uint32_t *wire, check_vector v) { _mm512_storeu_si512(wire, check_swap(v)); }
 
 /* The field that is in the lower half of each word, or with `high` in the upper one, rounded to bfloat16. */
-static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool last, float scale, float divisor)
-{
+static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool last, float scale, float divisor) {
     check_vector q = high ? _mm512_srli_epi32(both, 16) : _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
     __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(0x8000))), _mm512_set1_ps(scale));
-    if (divisor != 1.0f)
-        f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
-    check_vector bits = _mm512_castps_si512(f), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    if (divisor != 1.0f) f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
+    check_vector bits = _mm512_castps_si512(f),
+                 odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     bits = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     if (last)
         _mm256_mask_storeu_epi16(x, 0x7fff, _mm512_cvtepi32_epi16(bits));
@@ -59,16 +58,13 @@ static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool l
         _mm256_storeu_si256((__m256i *)(void *)x, _mm512_cvtepi32_epi16(bits));
 }
 
-static inline check_vector pairs_both(const uint32_t *wire)
-{
+static inline check_vector pairs_both(const uint32_t *wire) {
     return _mm512_add_epi32(check_swap(check_load(wire)), _mm512_set1_epi32((int32_t)0x80008000u));
 }
 #else
-static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale, float most)
-{
+static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale, float most) {
     uint16_t seven[8] = {0};
-    if (last)
-        memcpy(seven, x, 14);
+    if (last) memcpy(seven, x, 14);
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(last ? seven : x));
     __m256 f = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
     f = _mm256_mul_ps(f, _mm256_set1_ps(scale));
@@ -76,41 +72,41 @@ static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale
     return _mm256_cvtps_epi32(f);
 }
 
-static inline check_vector pairs_join(check_vector low, check_vector high) { return _mm256_add_epi32(low, _mm256_slli_epi32(high, 16)); }
+static inline check_vector pairs_join(check_vector low, check_vector high) {
+    return _mm256_add_epi32(low, _mm256_slli_epi32(high, 16));
+}
 
-static inline void pairs_wire(uint32_t *wire, check_vector v) { _mm256_storeu_si256((__m256i *)(void *)wire, check_swap(v)); }
+static inline void pairs_wire(uint32_t *wire, check_vector v) {
+    _mm256_storeu_si256((__m256i *)(void *)wire, check_swap(v));
+}
 
-static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool last, float scale, float divisor)
-{
+static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool last, float scale, float divisor) {
     check_vector q = high ? _mm256_srli_epi32(both, 16) : _mm256_and_si256(both, _mm256_set1_epi32(0xffff));
     __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(0x8000))), _mm256_set1_ps(scale));
-    if (divisor != 1.0f)
-        f = _mm256_div_ps(f, _mm256_set1_ps(divisor));
-    check_vector bits = _mm256_castps_si256(f), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    if (divisor != 1.0f) f = _mm256_div_ps(f, _mm256_set1_ps(divisor));
+    check_vector bits = _mm256_castps_si256(f),
+                 odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
     __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08));
     uint16_t eight[8];
     _mm_storeu_si128((__m128i *)(void *)(last ? eight : x), h);
-    if (last)
-        memcpy(x, eight, 14);
+    if (last) memcpy(x, eight, 14);
 }
 
-static inline check_vector pairs_both(const uint32_t *wire)
-{
+static inline check_vector pairs_both(const uint32_t *wire) {
     return _mm256_add_epi32(check_swap(check_load(wire)), _mm256_set1_epi32((int32_t)0x80008000u));
 }
 #endif
 
-static inline void pairs_word(check_sums *s, const uint32_t *low, const uint32_t *high, const uint16_t *x, size_t words, size_t j, bool last, float scale,
-                              float most, uint32_t *wire)
-{
+static inline void pairs_word(check_sums *s, const uint32_t *low, const uint32_t *high, const uint16_t *x, size_t words,
+                              size_t j, bool last, float scale, float most, uint32_t *wire) {
     check_vector v = pairs_join(pairs_fixed(x + j, last, scale, most), pairs_fixed(x + words + j, last, scale, most));
     check_take(s, low, high, v, j);
     pairs_wire(wire + j, v);
 }
 
-static inline void pairs_values(const uint32_t *wire, size_t words, size_t j, bool last, float scale, float divisor, uint16_t *x)
-{
+static inline void pairs_values(const uint32_t *wire, size_t words, size_t j, bool last, float scale, float divisor,
+                                uint16_t *x) {
     check_vector both = pairs_both(wire + j);
     pairs_store(x + j, both, false, last, scale, divisor);
     pairs_store(x + words + j, both, true, last, scale, divisor);
@@ -123,9 +119,8 @@ static inline bool inart_pairs_vectors(const struct check *k) { return (void)k, 
 #endif
 
 /* inart_fields_quantise of all values of a chunk, and check_sum of what it wrote. */
-static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const struct check *k, const uint16_t *restrict x, int32_t biased,
-                                            uint32_t *restrict wire)
-{
+static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const struct check *k,
+                                            const uint16_t *restrict x, int32_t biased, uint32_t *restrict wire) {
     const float scale = inart_power(f->fraction_bits - (biased - INART_EXPONENT_BIAS)), most = f->most;
     const size_t words = INART_DATA_VALUES(k->values);
 #ifdef CHECK_VECTORS
@@ -146,16 +141,17 @@ static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const 
     }
 #endif
     for (size_t j = 0; j < words; j++) {
-        uint32_t low = inart_fixed(inart_from_bfloat(x[j]) * scale, most), high = inart_fixed(inart_from_bfloat(x[words + j]) * scale, most);
+        uint32_t low = inart_fixed(inart_from_bfloat(x[j]) * scale, most),
+                 high = inart_fixed(inart_from_bfloat(x[words + j]) * scale, most);
         wire[j] = __builtin_bswap32(low + (high << 16));
     }
     return check_sum(k, wire);
 }
 
 /* inart_fields_dequantise of all values of a chunk, as bfloat16. */
-static inline void inart_pairs_dequantise(const struct inart_fields *f, const struct check *k, const uint32_t *restrict wire, int32_t biased,
-                                          float divisor, uint16_t *restrict x)
-{
+static inline void inart_pairs_dequantise(const struct inart_fields *f, const struct check *k,
+                                          const uint32_t *restrict wire, int32_t biased, float divisor,
+                                          uint16_t *restrict x) {
     const float scale = inart_power(biased - INART_EXPONENT_BIAS - f->fraction_bits);
     const size_t words = INART_DATA_VALUES(k->values);
 #ifdef CHECK_VECTORS

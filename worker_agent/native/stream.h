@@ -1,5 +1,5 @@
-/* Writes that go past the processor's caches: of what nobody reads soon. They save the read of each line that they write, and
- * leave the caches to packets. Elsewhere than on x86-64 they are ordinary writes. */
+/* Writes that go past the processor's caches: of what nobody reads soon. They save the read of each line that they
+ * write, and leave the caches to packets. Elsewhere than on x86-64 they are ordinary writes. */
 #ifndef INART_STREAM_H
 #define INART_STREAM_H
 
@@ -13,23 +13,22 @@
 
 #define INART_STREAM_LEAST (8u << 20) /* bytes: what is smaller may still be in a cache when it is read */
 
-/* `bytes`, less than a line: sizes come again and again in the same order, which processors foresee; memcpy's calls cost more. */
-static inline void inart_stream_part(uint8_t *restrict to, const uint8_t *restrict from, size_t bytes)
-{
+/* `bytes`, less than a line: sizes come again and again in the same order, which processors foresee; memcpy's calls
+ * cost more. */
+static inline void inart_stream_part(uint8_t *restrict to, const uint8_t *restrict from, size_t bytes) {
     size_t at = 0;
     for (size_t size = 32; size >= 4; size /= 2)
         if (bytes & size) {
             memcpy(to + at, from + at, size);
             at += size;
         }
-    for (; at < bytes; at++)
-        to[at] = from[at];
+    for (; at < bytes; at++) to[at] = from[at];
 }
 
-/* Whole cache lines go past the caches, the parts of lines at both ends through them: a line that is streamed in two parts
- * (a chunk of 255 values ends within one) is written to memory twice, which takes three times as long as all of it. */
-static inline void inart_stream(void *restrict to, const void *restrict from, size_t bytes)
-{
+/* Whole cache lines go past the caches, the parts of lines at both ends through them: a line that is streamed in two
+ * parts (a chunk of 255 values ends within one) is written to memory twice, which takes three times as long as all of
+ * it. */
+static inline void inart_stream(void *restrict to, const void *restrict from, size_t bytes) {
 #ifdef __x86_64__
     size_t at = -(uintptr_t)to & 63;
     at = at < bytes ? at : bytes;
@@ -50,8 +49,7 @@ static inline void inart_stream(void *restrict to, const void *restrict from, si
 }
 
 /* Before somebody else is told that it is there. */
-static inline void inart_stream_end(void)
-{
+static inline void inart_stream_end(void) {
 #ifdef __x86_64__
     _mm_sfence();
 #endif

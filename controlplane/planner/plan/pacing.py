@@ -1,4 +1,4 @@
-"""What an agent may send ahead of its pace: the token bucket of each tree (worker_agent/native/worker.c).
+"""What an agent may send ahead of its pace: the token bucket of each tree (worker_agent/native/worker/pacing.c).
 
 A tree's bucket is full when an all-reduce begins after a pause, and fills at the tree's rate; a packet takes a token.
 It holds a millisecond's packets, so that a fast tree sends them together; of slow trees, up to 8, but no more than all

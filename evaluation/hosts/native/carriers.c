@@ -2,9 +2,9 @@
  *
  *   carriers send|receive packet|udp|super|xdp|xdp-generic INTERFACE PACKETS PAYLOAD
  *
- * packet: AF_PACKET, frame by frame; udp: the same with UDP; super: UDP_SEGMENT and UDP_GRO; xdp: AF_XDP in copy mode, with
- * XDP in the driver, or generic. All send and take batches. A receiver says "ready", takes packets until none has come for
- * half a second, and prints how many, and its CPU seconds; so does a sender.
+ * packet: AF_PACKET, frame by frame; udp: the same with UDP; super: UDP_SEGMENT and UDP_GRO; xdp: AF_XDP in copy mode,
+ * with XDP in the driver, or generic. All send and take batches. A receiver says "ready", takes packets until none has
+ * come for half a second, and prints how many, and its CPU seconds; so does a sender.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -43,15 +43,40 @@ static void fail(const char *what) {
 static double cpu(void) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 static uint8_t *frame_of(uint8_t *f, unsigned payload) {
     uint32_t sum = 0;
     memset(f, 1, HEADERS + payload);
     memcpy(f, (const uint8_t[]){1, 0, 0x5e, 0x49, 0x4e, 0x41, 2, 0, 0, 0, 0, 1, 8, 0}, 14);
-    uint8_t ip[28] = {0x45, 0, (uint8_t)((28 + payload) >> 8), (uint8_t)(28 + payload), 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1,
-                      239, 73, 78, 65, PORT >> 8, PORT & 255, PORT >> 8, PORT & 255, (uint8_t)((8 + payload) >> 8), (uint8_t)(8 + payload)};
+    uint8_t ip[28] = {0x45,
+                      0,
+                      (uint8_t)((28 + payload) >> 8),
+                      (uint8_t)(28 + payload),
+                      0,
+                      0,
+                      0x40,
+                      0,
+                      64,
+                      17,
+                      0,
+                      0,
+                      10,
+                      9,
+                      0,
+                      1,
+                      239,
+                      73,
+                      78,
+                      65,
+                      PORT >> 8,
+                      PORT & 255,
+                      PORT >> 8,
+                      PORT & 255,
+                      (uint8_t)((8 + payload) >> 8),
+                      (uint8_t)(8 + payload)};
     for (int i = 0; i < 20; i += 2) sum += (uint32_t)(ip[i] << 8 | ip[i + 1]);
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     ip[10] = (uint8_t)(~sum >> 8);
@@ -68,11 +93,13 @@ static int udp_socket(const char *interface, bool super, unsigned payload, bool 
     setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
     if (receive) {
         if (super) setsockopt(fd, SOL_UDP, UDP_GRO, &one, sizeof one);
-        if (bind(fd, (struct sockaddr *)&group, sizeof group) || setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member))
+        if (bind(fd, (struct sockaddr *)&group, sizeof group) ||
+            setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member))
             fail("group");
     } else {
         setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &member, sizeof member);
-        if ((super && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment)) || connect(fd, (struct sockaddr *)&group, sizeof group))
+        if ((super && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment)) ||
+            connect(fd, (struct sockaddr *)&group, sizeof group))
             fail("UDP_SEGMENT");
     }
     return fd;
@@ -139,8 +166,10 @@ static void xdp_open(struct xdp *x, const char *interface, bool generic, bool re
     config.xdp_flags = generic ? 1u << 1 : 1u << 2; /* XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE */
     if (!receive) config.libxdp_flags = XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD;
     x->area = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (x->area == MAP_FAILED || (errno = -xsk_umem__create(&x->umem, x->area, size, &x->fill, &x->completion, &umem))) fail("umem");
-    errno = -xsk_socket__create(&x->socket, interface, 0, x->umem, receive ? &x->rx : NULL, receive ? NULL : &x->tx, &config);
+    if (x->area == MAP_FAILED || (errno = -xsk_umem__create(&x->umem, x->area, size, &x->fill, &x->completion, &umem)))
+        fail("umem");
+    errno = -xsk_socket__create(&x->socket, interface, 0, x->umem, receive ? &x->rx : NULL, receive ? NULL : &x->tx,
+                                &config);
     if (errno) fail("AF_XDP socket");
 }
 
@@ -152,7 +181,8 @@ static uint64_t xdp_send(struct xdp *x, uint64_t packets, unsigned payload) {
         uint32_t at, n;
         if (sent < packets && under_way + BATCH <= RING && xsk_ring_prod__reserve(&x->tx, BATCH, &at) == BATCH) {
             for (unsigned i = 0; i < BATCH; i++)
-                *xsk_ring_prod__tx_desc(&x->tx, at + i) = (struct xdp_desc){.addr = (sent + i) % RING * CHUNK, .len = HEADERS + payload};
+                *xsk_ring_prod__tx_desc(&x->tx, at + i) =
+                    (struct xdp_desc){.addr = (sent + i) % RING * CHUNK, .len = HEADERS + payload};
             xsk_ring_prod__submit(&x->tx, BATCH);
             sent += BATCH;
             under_way += BATCH;
@@ -175,9 +205,11 @@ static uint64_t xdp_receive(struct xdp *x) {
     xsk_ring_prod__submit(&x->fill, RING);
     while (poll(&wait, 1, got ? IDLE_MS : 10000) > 0)
         while ((n = xsk_ring_cons__peek(&x->rx, 64, &at))) {
-            while (xsk_ring_prod__reserve(&x->fill, n, &to) != n) {}
+            while (xsk_ring_prod__reserve(&x->fill, n, &to) != n) {
+            }
             for (unsigned i = 0; i < n; i++)
-                *xsk_ring_prod__fill_addr(&x->fill, to + i) = xsk_ring_cons__rx_desc(&x->rx, at + i)->addr & ~(uint64_t)(CHUNK - 1);
+                *xsk_ring_prod__fill_addr(&x->fill, to + i) =
+                    xsk_ring_cons__rx_desc(&x->rx, at + i)->addr & ~(uint64_t)(CHUNK - 1);
             xsk_ring_prod__submit(&x->fill, n);
             xsk_ring_cons__release(&x->rx, n);
             got += n;
@@ -187,22 +219,30 @@ static uint64_t xdp_receive(struct xdp *x) {
 
 int main(int count, char **arguments) {
     if (count != 6) return 2;
-    bool receive = !strcmp(arguments[1], "receive"), super = !strcmp(arguments[2], "super"), udp = super || !strcmp(arguments[2], "udp");
+    bool receive = !strcmp(arguments[1], "receive"), super = !strcmp(arguments[2], "super"),
+         udp = super || !strcmp(arguments[2], "udp");
     const char *interface = arguments[3];
     uint64_t packets = strtoull(arguments[4], NULL, 10), done;
     unsigned payload = (unsigned)atoi(arguments[5]);
     static uint8_t data[BATCH * CHUNK];
     static struct xdp x;
     int fd = -1;
-    if (udp) fd = udp_socket(interface, super, payload, receive);
-    else if (!strcmp(arguments[2], "packet")) fd = packet_socket(interface, receive);
-    else xdp_open(&x, interface, !strcmp(arguments[2], "xdp-generic"), receive);
+    if (udp)
+        fd = udp_socket(interface, super, payload, receive);
+    else if (!strcmp(arguments[2], "packet"))
+        fd = packet_socket(interface, receive);
+    else
+        xdp_open(&x, interface, !strcmp(arguments[2], "xdp-generic"), receive);
     puts("ready");
     fflush(stdout);
     double before = cpu();
-    if (receive) done = fd < 0 ? xdp_receive(&x) : messages_receive(fd, udp ? payload : payload + HEADERS);
-    else if (fd < 0) done = xdp_send(&x, packets, payload);
-    else done = messages_send(fd, super, udp ? data : frame_of(data, payload), udp ? payload : payload + HEADERS, packets);
+    if (receive)
+        done = fd < 0 ? xdp_receive(&x) : messages_receive(fd, udp ? payload : payload + HEADERS);
+    else if (fd < 0)
+        done = xdp_send(&x, packets, payload);
+    else
+        done =
+            messages_send(fd, super, udp ? data : frame_of(data, payload), udp ? payload : payload + HEADERS, packets);
     printf("%llu %.6f\n", (unsigned long long)done, cpu() - before);
     if (fd < 0) {
         xsk_socket__delete(x.socket);

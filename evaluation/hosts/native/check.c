@@ -2,69 +2,67 @@
 #include "checked_numbers.h"
 #include "stream.h"
 
-struct check *checks_make(const uint8_t *key, uint32_t workers, uint32_t values) { return check_make(key, workers, values); }
+struct check *checks_make(const uint8_t *key, uint32_t workers, uint32_t values) {
+    return check_make(key, workers, values);
+}
 
 void checks_free(struct check *k) { check_free(k); }
 
 uint32_t checks_prime(const struct check *k) { return k->prime; }
 
-static uint64_t sum_of(const struct check *k, const uint32_t *workers, uint32_t count)
-{
+static uint64_t sum_of(const struct check *k, const uint32_t *workers, uint32_t count) {
     uint64_t set[(INART_MAX_WORKERS + 63) / 64 + 1] = {0}, sum = 0;
-    for (uint32_t i = 0; i < count; i++)
-        set[workers[i] / 64] |= 1ull << workers[i] % 64;
+    for (uint32_t i = 0; i < count; i++) set[workers[i] / 64] |= 1ull << workers[i] % 64;
     sum = check_of_set(k, set, sizeof set / sizeof *set);
     return count == k->workers && sum != k->everyone ? UINT64_MAX : sum;
 }
 
-/* Writes the check word of the sum of these workers' contributions (a set) into a packet's words, as they are on the wire. */
-void checks_write(const struct check *k, uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree, uint32_t kind, uint64_t sequence)
-{
+/* Writes the check word of the sum of these workers' contributions (a set) into a packet's words, as they are on the
+ * wire. */
+void checks_write(const struct check *k, uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree,
+                  uint32_t kind, uint64_t sequence) {
     struct check_recent recent = {0};
     check_write(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence));
 }
 
-int checks_right(const struct check *k, const uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree, uint32_t kind, uint64_t sequence)
-{
+int checks_right(const struct check *k, const uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree,
+                 uint32_t kind, uint64_t sequence) {
     struct check_recent recent = {0};
     return check_right(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence));
 }
 
-uint32_t checks_result(const struct check *k, const uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree, uint32_t kind,
-                       uint64_t sequence, uint32_t complete)
-{
+uint32_t checks_result(const struct check *k, const uint32_t *wire, const uint32_t *workers, uint32_t count,
+                       uint32_t tree, uint32_t kind, uint64_t sequence, uint32_t complete) {
     struct check_recent recent = {0};
-    return check_plus(k, check_word(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence)), check_header(k, complete));
+    return check_plus(k, check_word(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence)),
+                      check_header(k, complete));
 }
 
-uint32_t checks_seal(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t complete)
-{
+uint32_t checks_seal(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t complete) {
     struct check_recent recent = {0};
     return check_seal(k, complete, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence));
 }
 
-uint32_t checks_question(const struct check *k, const uint32_t *wire, uint32_t flags, uint32_t attempt, uint32_t count, uint32_t tree, uint32_t sequence,
-                         uint32_t complete)
-{
+uint32_t checks_question(const struct check *k, const uint32_t *wire, uint32_t flags, uint32_t attempt, uint32_t count,
+                         uint32_t tree, uint32_t sequence, uint32_t complete) {
     struct inart_header h = {.flags = (uint8_t)flags, .sequence = sequence, .bitmap = (uint64_t)complete << 32 | count};
     return check_question(k, wire, &h, tree, attempt);
 }
 
-uint32_t checks_exponent(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t position, uint32_t exponent)
-{
+uint32_t checks_exponent(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t position,
+                         uint32_t exponent) {
     struct check_recent recent = {0};
     return check_exponent(k, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence), position, exponent);
 }
 
-int checks_maximum_right(const struct check *k, const uint32_t *wire, uint32_t tree, uint64_t sequence)
-{
+int checks_maximum_right(const struct check *k, const uint32_t *wire, uint32_t tree, uint64_t sequence) {
     struct check_recent recent = {0};
     return check_maximum_right(k, wire, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence));
 }
 
-/* Whether numbers and check word in one pass are, bit by bit, what both give one after the other: a packet's words, and values from them. */
-int checks_one_pass(const struct check *k, const float *x, int32_t biased, float divisor)
-{
+/* Whether numbers and check word in one pass are, bit by bit, what both give one after the other: a packet's words, and
+ * values from them. */
+int checks_one_pass(const struct check *k, const float *x, int32_t biased, float divisor) {
     uint32_t one[INART_MAX_VALUES] = {0}, two[INART_MAX_VALUES] = {0};
     float from_one[INART_MAX_VALUES] = {0}, from_two[INART_MAX_VALUES] = {0};
     size_t n = INART_DATA_VALUES(k->values);
@@ -73,18 +71,17 @@ int checks_one_pass(const struct check *k, const float *x, int32_t biased, float
     back = check_modulo(k, checked_dequantise(k, two, n, biased, divisor, from_one));
     inart_dequantise(two, n, biased, k->workers, divisor, from_two);
     one[n] = two[n] = 0;
-    return !memcmp(one, two, sizeof one) && !memcmp(from_one, from_two, n * sizeof *from_one)
-        && sum == check_modulo(k, check_sum(k, two)) && back == sum;
+    return !memcmp(one, two, sizeof one) && !memcmp(from_one, from_two, n * sizeof *from_one) &&
+           sum == check_modulo(k, check_sum(k, two)) && back == sum;
 }
 
 #define TOGETHER 62 /* packets of a super-frame */
 #define AHEAD 4096  /* bytes, as a worker asks for its array */
 
-/* What a worker does with its array for `chunks` packets, all but system calls: finds their exponents, writes them, decodes answers and streams
- * them out; with their check words or without. Packets are copied twice, as the kernel copies them. What it
- * returns means nothing; it keeps the compiler from leaving anything out. */
-uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64_t chunks, int checked)
-{
+/* What a worker does with its array for `chunks` packets, all but system calls: finds their exponents, writes them,
+ * decodes answers and streams them out; with their check words or without. Packets are copied twice, as the kernel
+ * copies them. What it returns means nothing; it keeps the compiler from leaving anything out. */
+uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64_t chunks, int checked) {
     static uint32_t frames[3][TOGETHER * (INART_MAX_VALUES + 16)] __attribute__((aligned(64)));
     struct check_recent to = {0}, from = {0};
     float scratch[INART_MAX_VALUES];
@@ -94,8 +91,7 @@ uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64
         const float *values = x + c * n;
         uint32_t *wire = frames[0] + c % TOGETHER * size, *answer = frames[2] + c % TOGETHER * size;
         int32_t exponent = inart_exponent(values, n);
-        for (size_t i = 0; i < n * sizeof *values; i += 64)
-            __builtin_prefetch((const uint8_t *)values + AHEAD + i);
+        for (size_t i = 0; i < n * sizeof *values; i += 64) __builtin_prefetch((const uint8_t *)values + AHEAD + i);
         if (checked) {
             uint64_t sum = checked_quantise(k, values, n, exponent, wire);
             wire[n] = __builtin_bswap32(check_whole(k, sum, k->worker[0], check_number(k, &to, 1, 0, c)));

@@ -1,61 +1,54 @@
-/* The engine's own conversions, callable one by one: for their benchmark and for tests against worker_agent/fixedpoint.py. */
+/* The engine's own conversions, callable one by one: for their benchmark and for tests against
+ * worker_agent/fixedpoint.py. */
 #define _GNU_SOURCE
-#include "fields.h"
 #include "numbers.h"
+#include "fields.h"
 #include "packet.h"
 #include "pairs.h"
 
 #include <stdlib.h>
 
-int32_t numbers_exponent(const void *data, size_t n, int dtype)
-{
+int32_t numbers_exponent(const void *data, size_t n, int dtype) {
     float scratch[INART_MAX_VALUES];
     return inart_exponent(inart_load(data, n, dtype, scratch), n);
 }
 
-void numbers_quantise(const void *data, size_t n, int dtype, int32_t biased, int workers, uint32_t *wire)
-{
+void numbers_quantise(const void *data, size_t n, int dtype, int32_t biased, int workers, uint32_t *wire) {
     float scratch[INART_MAX_VALUES];
     inart_quantise(inart_load(data, n, dtype, scratch), n, n, biased, (uint32_t)workers, wire);
 }
 
-void numbers_dequantise(const uint32_t *wire, size_t n, int32_t biased, int workers, int mean, int dtype, void *data)
-{
+void numbers_dequantise(const uint32_t *wire, size_t n, int32_t biased, int workers, int mean, int dtype, void *data) {
     float scratch[INART_MAX_VALUES];
     inart_dequantise(wire, n, biased, (uint32_t)workers, mean ? (float)workers : 1.0f, scratch);
     inart_store(scratch, n, dtype, data);
 }
 
 /* As fields in words: `residual` NULL, or what does not travel. */
-void numbers_fields_quantise(const struct inart_fields *f, const void *data, size_t n, size_t words, int dtype, int32_t biased, uint32_t position,
-                             uint32_t *wire, float *residual)
-{
+void numbers_fields_quantise(const struct inart_fields *f, const void *data, size_t n, size_t words, int dtype,
+                             int32_t biased, uint32_t position, uint32_t *wire, float *residual) {
     float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
     const float *x = inart_load(data, n, dtype, scratch);
     inart_fields_quantise(f, x, n, words, biased, position, wire);
-    if (residual)
-        inart_fields_residual(f, x, n, biased, position, residual);
+    if (residual) inart_fields_residual(f, x, n, biased, position, residual);
 }
 
-void numbers_fields_dequantise(const struct inart_fields *f, const uint32_t *wire, size_t n, size_t words, int32_t biased, int mean, int dtype,
-                               void *data)
-{
+void numbers_fields_dequantise(const struct inart_fields *f, const uint32_t *wire, size_t n, size_t words,
+                               int32_t biased, int mean, int dtype, void *data) {
     float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
     inart_fields_dequantise(f, wire, n, words, biased, mean ? (float)f->workers : 1.0f, scratch);
     inart_store(scratch, n, dtype, data);
 }
 
-/* bfloat16 in pairs, for chunks of packets of so many values: the exponent, and unless they do not fit (-1) whether the check word's
- * sum is right (1), with the words of `x` in `wire`, and the values of `sums` in `back`. */
-int numbers_pairs(const struct inart_fields *f, const uint16_t *x, size_t values, int32_t biased, int mean, int32_t *exponent, uint32_t *wire,
-                  const uint32_t *sums, uint16_t *back)
-{
+/* bfloat16 in pairs, for chunks of packets of so many values: the exponent, and unless they do not fit (-1) whether the
+ * check word's sum is right (1), with the words of `x` in `wire`, and the values of `sums` in `back`. */
+int numbers_pairs(const struct inart_fields *f, const uint16_t *x, size_t values, int32_t biased, int mean,
+                  int32_t *exponent, uint32_t *wire, const uint32_t *sums, uint16_t *back) {
     static const uint8_t key[CHECK_KEY_BYTES] = {1, 2, 3};
     float scratch[INART_MAX_VALUES * 2];
     size_t words = INART_DATA_VALUES(values);
     *exponent = inart_pairs_exponent(x, 2 * words, scratch);
-    if (!inart_pairs_fit(f, INART_BFLOAT16, 2 * words, words, biased))
-        return -1;
+    if (!inart_pairs_fit(f, INART_BFLOAT16, 2 * words, words, biased)) return -1;
     struct check *k = check_make(key, f->workers, (uint32_t)values);
     uint64_t sum = inart_pairs_quantise(f, k, x, biased, wire);
     int right = check_modulo(k, sum) == check_modulo(k, check_sum(k, wire));
@@ -64,17 +57,16 @@ int numbers_pairs(const struct inart_fields *f, const uint16_t *x, size_t values
     return right;
 }
 
-struct inart_fields numbers_fields_of(uint32_t count, uint32_t workers, int stochastic, uint64_t seed, uint32_t worker)
-{
+struct inart_fields numbers_fields_of(uint32_t count, uint32_t workers, int stochastic, uint64_t seed,
+                                      uint32_t worker) {
     return inart_fields_of(count, workers, stochastic, seed, worker);
 }
 
 size_t numbers_fields_size(void) { return sizeof(struct inart_fields); }
 
 /* A packet's words and values there and back, `rounds` times: for its speed. */
-void numbers_fields_speed(const struct inart_fields *f, const float *x, size_t n, size_t words, int32_t biased, uint32_t *wire, float *back,
-                          size_t rounds, int encode)
-{
+void numbers_fields_speed(const struct inart_fields *f, const float *x, size_t n, size_t words, int32_t biased,
+                          uint32_t *wire, float *back, size_t rounds, int encode) {
     for (size_t i = 0; i < rounds; i++) {
         if (encode)
             inart_fields_quantise(f, x, n, words, biased, (uint32_t)i, wire);
@@ -86,32 +78,26 @@ void numbers_fields_speed(const struct inart_fields *f, const float *x, size_t n
 
 /* ---- whole tensors, as the engine goes through them: chunk by chunk ---- */
 
-void numbers_exponent_all(const float *x, size_t chunks, size_t values, int32_t *exponents)
-{
-    for (size_t c = 0; c < chunks; c++)
-        exponents[c] = inart_exponent(x + c * values, values);
+void numbers_exponent_all(const float *x, size_t chunks, size_t values, int32_t *exponents) {
+    for (size_t c = 0; c < chunks; c++) exponents[c] = inart_exponent(x + c * values, values);
 }
 
-void numbers_quantise_all(const float *x, size_t chunks, size_t values, int32_t biased, int workers, uint32_t *wire)
-{
+void numbers_quantise_all(const float *x, size_t chunks, size_t values, int32_t biased, int workers, uint32_t *wire) {
     for (size_t c = 0; c < chunks; c++)
         inart_quantise(x + c * values, values, values, biased, (uint32_t)workers, wire + c * values);
 }
 
-void numbers_dequantise_all(const uint32_t *wire, size_t chunks, size_t values, int32_t biased, int workers, float *x)
-{
+void numbers_dequantise_all(const uint32_t *wire, size_t chunks, size_t values, int32_t biased, int workers, float *x) {
     for (size_t c = 0; c < chunks; c++)
         inart_dequantise(wire + c * values, values, biased, (uint32_t)workers, 1.0f, x + c * values);
 }
 
 /* From floats to packets in a super-frame's buffer, over and over: what the engine does before the system call.
  * `quantise` 0: the values are integers already and are only put in order. */
-int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t biased, int workers, int quantise)
-{
+int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t biased, int workers, int quantise) {
     size_t bytes = INART_PAYLOAD_BYTES(values), packets = 60;
     uint8_t *memory = aligned_alloc(64, (packets * bytes + 63) & ~(size_t)63);
-    if (!memory)
-        return -1;
+    if (!memory) return -1;
     for (size_t c = 0; c < chunks; c++) {
         struct inart_header h = {.job = 1, .label = 2, .epoch = 3, .sequence = (uint32_t)c};
         uint8_t *packet = memory + c % packets * bytes;
@@ -121,8 +107,7 @@ int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t bi
             inart_quantise((const float *)data + c * values, values, values, biased, (uint32_t)workers, wire);
         else {
             const uint32_t *restrict integers = (const uint32_t *)data + c * values;
-            for (size_t i = 0; i < values; i++)
-                wire[i] = __builtin_bswap32(integers[i]);
+            for (size_t i = 0; i < values; i++) wire[i] = __builtin_bswap32(integers[i]);
         }
         __asm__ volatile("" : : "r"(wire) : "memory"); /* nobody reads the packet: it is written all the same */
     }

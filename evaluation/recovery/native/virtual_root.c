@@ -1,6 +1,7 @@
 /* The parameter server's engine in virtual time. */
+#include "state.h"
 #include "virtual.h"
 
-#include "root.c"
-
-struct virtual_sleep virtual_step(void *root) { return virtual_round(&((struct inart_root *)root)->threads[0].engine); }
+struct virtual_sleep virtual_step(void *engine) {
+    return virtual_round(&((struct inart_root *)engine)->threads[0].engine);
+}

@@ -1,6 +1,7 @@
 /* The worker's engine in virtual time. */
 #include "virtual.h"
+#include "worker/state.h"
 
-#include "worker.c"
-
-struct virtual_sleep virtual_step(void *worker) { return virtual_round(&((struct inart_worker *)worker)->threads[0].engine); }
+struct virtual_sleep virtual_step(void *engine) {
+    return virtual_round(&((struct inart_worker *)engine)->threads[0].engine);
+}

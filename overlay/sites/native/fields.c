@@ -51,8 +51,7 @@ void fields_pack(const float *values, size_t count, size_t block, const float *s
             }
         }
     }
-    if (field)
-        words[n] = word;
+    if (field) words[n] = word;
 }
 
 /* Takes sums apart: values = the fields times the quanta of their blocks; NaN where a scale is not finite. */

@@ -1,11 +1,9 @@
 /* The back end `udp`: one socket a lane, bound to the group and the lane's port; needs no privilege.
  *
- * A socket that is bound to the group's address gets what is sent to it and nothing else, and the kernel's GRO looks sockets
- * up by that address. UDP_SEGMENT sends a super-frame by one call; with UDP_GRO one comes whole. A kernel without either is
- * sent, and gives, packet by packet.
+ * A socket that is bound to the group's address gets what is sent to it and nothing else, and the kernel's GRO looks
+ * sockets up by that address. UDP_SEGMENT sends a super-frame by one call; with UDP_GRO one comes whole. A kernel
+ * without either is sent, and gives, packet by packet.
  */
-#ifndef INART_IO_UDP_H
-#define INART_IO_UDP_H
 
 #include <linux/sock_diag.h>
 
@@ -28,90 +26,86 @@ struct udp_state {
 
 #define UDP_LOOPBACK "lo"
 
-static inline int udp_join(int fd, unsigned interface, const char *name, char *error, size_t size)
-{
+static inline int udp_join(int fd, unsigned interface, const char *name, char *error, size_t size) {
     struct ip_mreqn member = {.imr_multiaddr.s_addr = htonl(INART_GROUP), .imr_ifindex = (int)interface};
-    if (!setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member))
-        return 0;
+    if (!setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member)) return 0;
     snprintf(error, size, "cannot join " INART_GROUP_TEXT " on %s: %s", name, strerror(errno));
     return -1;
 }
 
 /* What stays on this host goes out by another socket, with the address that it would have on the link. */
-static inline int udp_here(struct io *io, char *error, size_t size)
-{
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), segment = (int)io->packet_bytes, buffer = 4 << 20;
-    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)if_nametoindex(UDP_LOOPBACK)};
-    if (fd < 0 || !io->spec.address || !source.imr_ifindex || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
+static inline int udp_here(struct io *io, char *error, size_t size) {
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), segment = (int)io->packet_bytes,
+        buffer = 4 << 20;
+    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address),
+                              .imr_ifindex = (int)if_nametoindex(UDP_LOOPBACK)};
+    if (fd < 0 || !io->spec.address || !source.imr_ifindex ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
         snprintf(error, size, "cannot send to this host itself over %s: %s", UDP_LOOPBACK,
                  io->spec.address ? strerror(errno) : "the address of its data interface is not known");
-        if (fd >= 0)
-            close(fd);
+        if (fd >= 0) close(fd);
         return -1;
     }
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment))
-        io->segments = 1;
+    if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment)) io->segments = 1;
     return fd;
 }
 
-static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, char *error, size_t size)
-{
+static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, char *error, size_t size) {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0, ttl = INART_TTL;
     if (fd < 0) {
         snprintf(error, size, "cannot open a UDP socket: %s", strerror(errno));
         return -1;
     }
     struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)io->interface};
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INART_GROUP)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INART_GROUP)};
     int discover = IP_PMTUDISC_DO; /* never fragmented */
     io->receive_buffer = io_buffers(fd, io->spec.receive_bytes);
-    /* The same port on one machine: a worker and a server, or the engine of the next plan beside this one's. With SO_REUSEPORT
-     * the kernel lets nobody bind it but this user (SO_REUSEADDR would let everybody), and still gives each socket its copy. */
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one)
-        || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &zero, sizeof zero)
-        || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero)
-        || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl)
-        || setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover)
-        || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
+    /* The same port on one machine: a worker and a server, or the engine of the next plan beside this one's. With
+     * SO_REUSEPORT the kernel lets nobody bind it but this user (SO_REUSEADDR would let everybody), and still gives
+     * each socket its copy. */
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &zero, sizeof zero) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl) ||
+        setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
         snprintf(error, size, "cannot set a UDP socket up on %s: %s", io->spec.interface, strerror(errno));
         close(fd);
         return -1;
     }
     setsockopt(fd, SOL_UDP, UDP_GRO, &one, sizeof one);
-    /* Where one socket alone has joined on the interface that a packet comes from, Linux (since 6.5) gives the packet to any of the
-     * port's sockets that share SO_REUSEPORT, by a hash of its sender, also to one that has not joined there. So what hears this host
-     * only is bound to it, which sets it apart; where that is not allowed (before 5.7) it joins on the interface, too, and drops
-     * what is the other's. */
+    /* Where one socket alone has joined on the interface that a packet comes from, Linux (since 6.5) gives the packet
+     * to any of the port's sockets that share SO_REUSEPORT, by a hash of its sender, also to one that has not joined
+     * there. So what hears this host only is bound to it, which sets it apart; where that is not allowed (before 5.7)
+     * it joins on the interface, too, and drops what is the other's. */
     bool apart = reach == INART_HERE && !setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, UDP_LOOPBACK, sizeof UDP_LOOPBACK);
     if (bind(fd, (struct sockaddr *)&address, sizeof address)) {
         snprintf(error, size, "cannot bind UDP port %u of " INART_GROUP_TEXT ": %s%s", port, strerror(errno),
-                 errno == EADDRINUSE ? " (a program of another user has it: all agents of a host run as one user)" : "");
+                 errno == EADDRINUSE ? " (a program of another user has it: all agents of a host run as one user)"
+                                     : "");
         close(fd);
         return -1;
     }
-    if ((!apart && udp_join(fd, io->interface, io->spec.interface, error, size))
-        || (reach != INART_LINK && udp_join(fd, if_nametoindex(UDP_LOOPBACK), UDP_LOOPBACK, error, size))) {
+    if ((!apart && udp_join(fd, io->interface, io->spec.interface, error, size)) ||
+        (reach != INART_LINK && udp_join(fd, if_nametoindex(UDP_LOOPBACK), UDP_LOOPBACK, error, size))) {
         close(fd);
         return -1;
     }
     return fd;
 }
 
-static void udp_close(struct io *io)
-{
-    if (io->here >= 0)
-        close(io->here);
+static void udp_close(struct io *io) {
+    if (io->here >= 0) close(io->here);
     io->here = -1;
-    for (unsigned i = 0; i < io->sources; i++)
-        close(io->source[i]);
+    for (unsigned i = 0; i < io->sources; i++) close(io->source[i]);
     io->sources = 0;
     free(io->state);
 }
 
-static int udp_open(struct io *io, char *error, size_t size)
-{
+static int udp_open(struct io *io, char *error, size_t size) {
     struct udp_state *s = io->state = calloc(1, sizeof *s);
     if (!s) {
         snprintf(error, size, "out of memory");
@@ -119,13 +113,10 @@ static int udp_open(struct io *io, char *error, size_t size)
     }
     for (unsigned lane = 0; lane < io->spec.lanes; lane++) {
         int fd = udp_socket(io, io->spec.port[lane], io->spec.reach[lane], error, size);
-        if (fd < 0)
-            goto fail;
+        if (fd < 0) goto fail;
         io->source[io->sources++] = fd;
-        if (io_check_mtu(&io->spec, fd, error, size))
-            goto fail;
-        if (io->spec.reach[lane] != INART_LINK && io->here < 0 && (io->here = udp_here(io, error, size)) < 0)
-            goto fail;
+        if (io_check_mtu(&io->spec, fd, error, size)) goto fail;
+        if (io->spec.reach[lane] != INART_LINK && io->here < 0 && (io->here = udp_here(io, error, size)) < 0) goto fail;
         s->group[lane] = (struct sockaddr_in){
             .sin_family = AF_INET, .sin_port = htons(io->spec.port[lane]), .sin_addr.s_addr = htonl(INART_GROUP)};
     }
@@ -140,19 +131,20 @@ fail:
     return -1;
 }
 
-static int udp_receive(struct io *io, unsigned source)
-{
+static int udp_receive(struct io *io, unsigned source) {
     for (unsigned i = 0; i < io->wanted; i++) {
         io->in_iov[i] = (struct iovec){io->in_memory + (size_t)i * INART_ROOM, INART_ROOM};
-        io->message[i].msg_hdr = (struct msghdr){.msg_name = &io->from[i], .msg_namelen = sizeof io->from[i],
-                                                 .msg_iov = &io->in_iov[i], .msg_iovlen = 1, .msg_control = io->control[i],
+        io->message[i].msg_hdr = (struct msghdr){.msg_name = &io->from[i],
+                                                 .msg_namelen = sizeof io->from[i],
+                                                 .msg_iov = &io->in_iov[i],
+                                                 .msg_iovlen = 1,
+                                                 .msg_control = io->control[i],
                                                  .msg_controllen = sizeof io->control[i]};
     }
     int n = recvmmsg(io->source[source], io->message, io->wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
     io->full = n == (int)io->wanted;
     if (n < 0) {
-        if (errno != EAGAIN && errno != EINTR)
-            io->last_errno = errno;
+        if (errno != EAGAIN && errno != EINTR) io->last_errno = errno;
         return 0;
     }
     for (int i = 0; i < n; i++) {
@@ -166,50 +158,44 @@ static int udp_receive(struct io *io, unsigned source)
     return n;
 }
 
-static int udp_send(struct io *io)
-{
+static int udp_send(struct io *io) {
     struct udp_state *s = io->state;
     unsigned count = 0;
     enum io_reach reach = io->spec.reach[io->out[io->out_head].lane]; /* one call is for one of the ways */
     for (unsigned i = io->out_head; i < io->out_count && count < INART_SEGMENTS; i++) {
         struct io_out *out = &io->out[i];
-        if (io->spec.reach[out->lane] != reach)
-            break;
+        if (io->spec.reach[out->lane] != reach) break;
         for (unsigned at = out->sent; at < out->packets && count < INART_SEGMENTS; count++) {
             unsigned packets = io_message(io, out, at);
             io->out_iov[count] = (struct iovec){out->data + at * io->packet_bytes, packets * io->packet_bytes};
-            io->sending[count].msg_hdr = (struct msghdr){.msg_name = &s->group[out->lane], .msg_namelen = sizeof s->group[0],
-                                                         .msg_iov = &io->out_iov[count], .msg_iovlen = 1};
+            io->sending[count].msg_hdr = (struct msghdr){.msg_name = &s->group[out->lane],
+                                                         .msg_namelen = sizeof s->group[0],
+                                                         .msg_iov = &io->out_iov[count],
+                                                         .msg_iovlen = 1};
             at += packets;
         }
     }
     int n = sendmmsg(reach == INART_HERE ? io->here : io->source[s->way], io->sending, count, MSG_DONTWAIT);
-    if (n < 0)
-        return errno;
+    if (n < 0) return errno;
     if (reach == INART_BOTH && n) /* what does not get through is lost, as on a link */
         sendmmsg(io->here, io->sending, (unsigned)n, MSG_DONTWAIT);
     io->counters.messages_sent += (unsigned)n;
     for (int i = 0; i < n; i++) {
         struct io_out *out = &io->out[io->out_head];
         out->sent += (unsigned)(io->out_iov[i].iov_len / io->packet_bytes);
-        if (out->sent == out->packets)
-            io->out_head++;
+        if (out->sent == out->packets) io->out_head++;
     }
     return 0;
 }
 
-static uint64_t udp_drops(struct io *io)
-{
+static uint64_t udp_drops(struct io *io) {
     uint64_t drops = 0;
     for (unsigned i = 0; i < io->sources; i++) {
         uint32_t memory[SK_MEMINFO_VARS] = {0};
         socklen_t size = sizeof memory;
-        if (getsockopt(io->source[i], SOL_SOCKET, SO_MEMINFO, memory, &size) == 0)
-            drops += memory[SK_MEMINFO_DROPS];
+        if (getsockopt(io->source[i], SOL_SOCKET, SO_MEMINFO, memory, &size) == 0) drops += memory[SK_MEMINFO_DROPS];
     }
     return drops;
 }
 
-static const struct io_backend udp_backend = {"udp", udp_open, udp_close, udp_receive, udp_send, udp_drops};
-
-#endif
+const struct io_backend io_udp_backend = {"udp", udp_open, udp_close, udp_receive, udp_send, udp_drops};

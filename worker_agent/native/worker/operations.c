@@ -1,28 +1,22 @@
-/* How operations of the worker's engine end: with their last part, or all at once after a failure. Included by worker.c only. */
-#ifndef INART_WORKER_OPERATIONS_H
-#define INART_WORKER_OPERATIONS_H
+#include "operations.h"
 
-#include "worker_state.h"
-
-/* Under the engine's lock, of an operation that has ended: to whoever waits for it, or to the list of those that are done. */
-static void operation_ended(struct inart_worker *w, struct operation *o)
-{
+/* Under the engine's lock, of an operation that has ended: to whoever waits for it, or to the list of those that are
+ * done. */
+static void operation_ended(struct inart_worker *w, struct worker_operation *o) {
     if (o->before)
         o->before->next = o->next;
     else
         w->open = o->next;
-    if (o->next)
-        o->next->before = o->before;
+    if (o->next) o->next->before = o->before;
     o->next = NULL;
     bool taken = false;
-    for (struct waiter *waiter = w->waiters; waiter; waiter = waiter->next)
+    for (struct worker_waiter *waiter = w->waiters; waiter; waiter = waiter->next)
         if (waiter->operation == o->id) {
             waiter->ended = taken ? NULL : o;
             waiter->told = taken = true;
             pthread_cond_signal(&waiter->woken);
         }
-    if (taken)
-        return;
+    if (taken) return;
     if (w->done)
         w->done_last->next = o;
     else
@@ -31,9 +25,7 @@ static void operation_ended(struct inart_worker *w, struct operation *o)
     pthread_cond_broadcast(&w->finished);
 }
 
-/* One of its parts has ended, or its submission. */
-static void operation_part_ended(struct inart_worker *w, struct operation *o, bool well)
-{
+void worker_operation_part_ended(struct inart_worker *w, struct worker_operation *o, bool well) {
     pthread_mutex_lock(&w->mutex);
     if (!well && o->status == STATUS_OK) {
         o->status = w->failure_status;
@@ -50,33 +42,28 @@ static void operation_part_ended(struct inart_worker *w, struct operation *o, bo
     pthread_mutex_unlock(&w->mutex);
 }
 
-static void part_free(struct part *p)
-{
+void worker_part_free(struct worker_part *p) {
     free(p->exponents);
     free(p->mixed);
     free(p);
 }
 
-/* After a failure: a thread's parts end with it, and what it has built is not sent. */
-static void drop_parts(struct io_thread *x)
-{
+void worker_drop_parts(struct worker_thread *x) {
     for (uint32_t i = 0; i < x->tree_count; i++) {
-        struct tree *t = &x->trees[i];
+        struct worker_tree *t = &x->trees[i];
         while (t->parts) {
-            struct part *p = t->parts;
+            struct worker_part *p = t->parts;
             t->parts = p->next;
-            operation_part_ended(x->worker, p->operation, false);
-            part_free(p);
+            worker_operation_part_ended(x->worker, p->operation, false);
+            worker_part_free(p);
         }
         t->last = t->cursor[EXPONENT] = t->cursor[DATA] = NULL;
     }
-    if (x->engine.io)
-        io_clear(x->engine.io);
+    if (x->engine.io) io_clear(x->engine.io);
 }
 
 /* Everything pending ends, as soon as each thread comes to it; the engine refuses work until it is configured again. */
-static void set_failure(struct inart_worker *w, int32_t status, const char *message)
-{
+static void set_failure(struct inart_worker *w, int32_t status, const char *message) {
     pthread_mutex_lock(&w->mutex);
     if (!atomic_load(&w->failed)) {
         snprintf(w->failure, sizeof w->failure, "%s", message);
@@ -86,29 +73,24 @@ static void set_failure(struct inart_worker *w, int32_t status, const char *mess
     pthread_mutex_unlock(&w->mutex);
 }
 
-__attribute__((format(printf, 3, 4))) static void fail(struct io_thread *x, int32_t status, const char *format, ...)
-{
+__attribute__((format(printf, 3, 4))) void worker_fail(struct worker_thread *x, int32_t status, const char *format,
+                                                       ...) {
     char message[MESSAGE_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     set_failure(x->worker, status, message);
-    drop_parts(x);
+    worker_drop_parts(x);
     for (uint32_t i = 0; i < x->worker->io.threads; i++)
-        if (&x->worker->threads[i] != x)
-            engine_wake(&x->worker->threads[i].engine);
+        if (&x->worker->threads[i] != x) engine_wake(&x->worker->threads[i].engine);
 }
 
-/* Not for the threads themselves: when it returns, all operations have ended. */
-static void fail_all(struct inart_worker *w, int32_t status, const char *message)
-{
+void worker_fail_all(struct inart_worker *w, int32_t status, const char *message) {
     set_failure(w, status, message);
     for (uint32_t i = 0; i < w->io.threads; i++) {
         engine_enter(&w->threads[i].engine);
-        drop_parts(&w->threads[i]);
+        worker_drop_parts(&w->threads[i]);
         engine_leave(&w->threads[i].engine);
     }
 }
-
-#endif

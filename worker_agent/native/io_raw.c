@@ -1,11 +1,9 @@
-/* The back end `raw`: one packet socket for all lanes, the same frames; needs CAP_NET_RAW. For hosts whose kernel cannot do
- * what `udp` asks for, or whose routes or filters are in its way: it is before all of them.
+/* The back end `raw`: one packet socket for all lanes, the same frames; needs CAP_NET_RAW. For hosts whose kernel
+ * cannot do what `udp` asks for, or whose routes or filters are in its way: it is before all of them.
  *
- * Where the kernel has virtio-net headers on packet sockets, super-frames go and come whole (they would come whole, and too
- * long, without them). The kernel's filter lets through UDP to the group: our ports, and fragments.
+ * Where the kernel has virtio-net headers on packet sockets, super-frames go and come whole (they would come whole, and
+ * too long, without them). The kernel's filter lets through UDP to the group: our ports, and fragments.
  */
-#ifndef INART_IO_RAW_H
-#define INART_IO_RAW_H
 
 #include <linux/filter.h>
 #include <linux/if_packet.h>
@@ -32,22 +30,20 @@ struct raw_state {
     struct raw_prefix prefix[INART_SEGMENTS];
 };
 
-static void raw_close(struct io *io)
-{
-    if (io->sources)
-        close(io->source[0]);
+static void raw_close(struct io *io) {
+    if (io->sources) close(io->source[0]);
     io->sources = 0;
     free(io->state);
 }
 
-static int raw_filter(struct io *io, int fd)
-{
+static int raw_filter(struct io *io, int fd) {
     unsigned lanes = io->spec.lanes, n = 0;
     struct sock_filter code[16 + INART_MOST_LANES];
     /* Jumps are from the next instruction; `no` and `yes` are the last two. */
     unsigned no = 11 + lanes, yes = no + 1;
 #define LOAD(size, offset) code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | (size) | BPF_ABS, (offset))
-#define NEED(value) code[n] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), 0, (uint8_t)(no - n - 1)), n++
+#define NEED(value) \
+    code[n] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), 0, (uint8_t)(no - n - 1)), n++
     LOAD(BPF_H, 12);
     NEED(INART_ETHERTYPE_IPV4);
     LOAD(BPF_B, INART_OFFSET_IPV4);
@@ -61,7 +57,8 @@ static int raw_filter(struct io *io, int fd)
     n++;
     LOAD(BPF_H, INART_OFFSET_UDP_DESTINATION_PORT);
     for (unsigned lane = 0; lane < lanes; lane++, n++)
-        code[n] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, io->spec.port[lane], (uint8_t)(yes - n - 1), 0);
+        code[n] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, io->spec.port[lane], (uint8_t)(yes - n - 1), 0);
     code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0);
     code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0x40000);
 #undef LOAD
@@ -70,8 +67,7 @@ static int raw_filter(struct io *io, int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
-static int raw_open(struct io *io, char *error, size_t size)
-{
+static int raw_open(struct io *io, char *error, size_t size) {
     struct raw_state *s = io->state = calloc(1, sizeof *s);
     if (!s) {
         snprintf(error, size, "out of memory");
@@ -80,7 +76,8 @@ static int raw_open(struct io *io, char *error, size_t size)
     /* Protocol 0 receives nothing; bind() below starts reception, when everything is set. */
     int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
     if (fd < 0) {
-        snprintf(error, size, "cannot open a packet socket (%s): this needs root or CAP_NET_RAW; INART_IO=udp needs neither",
+        snprintf(error, size,
+                 "cannot open a packet socket (%s): this needs root or CAP_NET_RAW; INART_IO=udp needs neither",
                  strerror(errno));
         free(s);
         return -1;
@@ -88,23 +85,21 @@ static int raw_open(struct io *io, char *error, size_t size)
     io->source[io->sources++] = fd;
     struct ifreq request = {0};
     memcpy(request.ifr_name, io->spec.interface, sizeof request.ifr_name);
-    if (io_check_mtu(&io->spec, fd, error, size))
-        goto fail;
-    if (ioctl(fd, SIOCGIFHWADDR, &request) == 0)
-        memcpy(s->mac, request.ifr_hwaddr.sa_data, 6);
+    if (io_check_mtu(&io->spec, fd, error, size)) goto fail;
+    if (ioctl(fd, SIOCGIFHWADDR, &request) == 0) memcpy(s->mac, request.ifr_hwaddr.sa_data, 6);
     io->address = io->spec.address;
     if (!io->address && ioctl(fd, SIOCGIFADDR, &request) == 0)
         io->address = ntohl(((const struct sockaddr_in *)(const void *)&request.ifr_addr)->sin_addr.s_addr);
     io->receive_buffer = io_buffers(fd, io->spec.receive_bytes);
     setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
     s->offload = setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
-    if (!s->offload)
-        io->segments = 1;
+    if (!s->offload) io->segments = 1;
     struct packet_mreq member = {.mr_ifindex = (int)io->interface, .mr_type = PACKET_MR_MULTICAST, .mr_alen = 6};
     memcpy(member.mr_address, (const uint8_t[])INART_GROUP_MAC, 6);
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(INART_ETHERTYPE_IPV4), .sll_ifindex = (int)io->interface};
-    if (raw_filter(io, fd) || setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &member, sizeof member)
-        || bind(fd, (struct sockaddr *)&address, sizeof address)) {
+    struct sockaddr_ll address = {
+        .sll_family = AF_PACKET, .sll_protocol = htons(INART_ETHERTYPE_IPV4), .sll_ifindex = (int)io->interface};
+    if (raw_filter(io, fd) || setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &member, sizeof member) ||
+        bind(fd, (struct sockaddr *)&address, sizeof address)) {
         snprintf(error, size, "cannot listen on %s: %s", io->spec.interface, strerror(errno));
         goto fail;
     }
@@ -115,27 +110,27 @@ fail:
 }
 
 /* One frame: what it carries, or false (counted). */
-static bool raw_take(struct io *io, uint8_t *frame, size_t length, unsigned segment, struct io_in *in)
-{
+static bool raw_take(struct io *io, uint8_t *frame, size_t length, unsigned segment, struct io_in *in) {
     const struct raw_state *s = io->state;
-    if (length > INART_OFFSET_UDP && memcmp(frame + 6, s->mac, 6) == 0 && inart_get32(frame + INART_OFFSET_IPV4_SOURCE) == io->address) {
+    if (length > INART_OFFSET_UDP && memcmp(frame + 6, s->mac, 6) == 0 &&
+        inart_get32(frame + INART_OFFSET_IPV4_SOURCE) == io->address) {
         io->counters.foreign++; /* our own, reflected: the kernel's sockets do not get these either */
         return false;
     }
     size_t ip = length < INART_OFFSET_HEADER ? 0 : inart_get16(frame + INART_OFFSET_IPV4_TOTAL_LENGTH);
-    if (ip < INART_IPV4_BYTES + INART_UDP_BYTES || length != INART_ETHERNET_BYTES + ip
-        || inart_get16(frame + INART_OFFSET_IPV4_FRAGMENT) & INART_FRAGMENT_MASK
-        || inart_get16(frame + INART_OFFSET_UDP_LENGTH) != ip - INART_IPV4_BYTES) {
+    if (ip < INART_IPV4_BYTES + INART_UDP_BYTES || length != INART_ETHERNET_BYTES + ip ||
+        inart_get16(frame + INART_OFFSET_IPV4_FRAGMENT) & INART_FRAGMENT_MASK ||
+        inart_get16(frame + INART_OFFSET_UDP_LENGTH) != ip - INART_IPV4_BYTES) {
         io->counters.malformed++;
         return false;
     }
     uint32_t bytes = (uint32_t)(length - INART_OFFSET_HEADER);
-    *in = (struct io_in){frame + INART_OFFSET_HEADER, bytes, segment ? segment : bytes, inart_get32(frame + INART_OFFSET_IPV4_SOURCE)};
+    *in = (struct io_in){frame + INART_OFFSET_HEADER, bytes, segment ? segment : bytes,
+                         inart_get32(frame + INART_OFFSET_IPV4_SOURCE)};
     return true;
 }
 
-static int raw_receive(struct io *io, unsigned source)
-{
+static int raw_receive(struct io *io, unsigned source) {
     const struct raw_state *s = io->state;
     size_t before = s->offload ? sizeof(struct virtio_net_hdr) : 0;
     for (unsigned i = 0; i < io->wanted; i++) {
@@ -146,8 +141,7 @@ static int raw_receive(struct io *io, unsigned source)
     int n = recvmmsg(io->source[source], io->message, io->wanted, MSG_DONTWAIT | MSG_TRUNC, NULL), taken = 0;
     io->full = n == (int)io->wanted;
     if (n < 0) {
-        if (errno != EAGAIN && errno != EINTR)
-            io->last_errno = errno;
+        if (errno != EAGAIN && errno != EINTR) io->last_errno = errno;
         return 0;
     }
     for (int i = 0; i < n; i++) {
@@ -160,23 +154,18 @@ static int raw_receive(struct io *io, unsigned source)
         }
         memcpy(&offload, data, before);
         unsigned segment = offload.gso_type == VIRTIO_NET_HDR_GSO_UDP_L4 ? offload.gso_size : 0;
-        if (raw_take(io, data + before, length - before, segment, &io->in[taken]))
-            taken++;
+        if (raw_take(io, data + before, length - before, segment, &io->in[taken])) taken++;
     }
     return taken;
 }
 
-static uint32_t sum16(const uint8_t *data, size_t bytes, uint32_t sum)
-{
-    for (size_t i = 0; i < bytes; i += 2)
-        sum += inart_get16(data + i);
-    while (sum >> 16)
-        sum = (sum & 0xffff) + (sum >> 16);
+static uint32_t sum16(const uint8_t *data, size_t bytes, uint32_t sum) {
+    for (size_t i = 0; i < bytes; i += 2) sum += inart_get16(data + i);
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     return sum;
 }
 
-static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port, size_t payload)
-{
+static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port, size_t payload) {
     const struct raw_state *s = io->state;
     uint8_t *f = p->frame;
     bool super = payload > io->packet_bytes;
@@ -196,13 +185,13 @@ static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port
     inart_put16(f + INART_OFFSET_UDP_SOURCE_PORT, port);
     inart_put16(f + INART_OFFSET_UDP_DESTINATION_PORT, port);
     inart_put16(f + INART_OFFSET_UDP_LENGTH, (uint16_t)(INART_UDP_BYTES + payload));
-    if (!s->offload)
-        return; /* no checksum: it would be for us to compute */
-    uint32_t pseudo = sum16(f + INART_OFFSET_IPV4_SOURCE, 8, INART_PROTOCOL_UDP + (uint32_t)(INART_UDP_BYTES + payload));
+    if (!s->offload) return; /* no checksum: it would be for us to compute */
+    uint32_t pseudo =
+        sum16(f + INART_OFFSET_IPV4_SOURCE, 8, INART_PROTOCOL_UDP + (uint32_t)(INART_UDP_BYTES + payload));
     inart_put16(f + INART_OFFSET_UDP_CHECKSUM, (uint16_t)pseudo);
-    p->offload = (struct virtio_net_hdr){
-        .flags = VIRTIO_NET_HDR_F_NEEDS_CSUM, .csum_start = INART_OFFSET_UDP,
-        .csum_offset = INART_OFFSET_UDP_CHECKSUM - INART_OFFSET_UDP};
+    p->offload = (struct virtio_net_hdr){.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM,
+                                         .csum_start = INART_OFFSET_UDP,
+                                         .csum_offset = INART_OFFSET_UDP_CHECKSUM - INART_OFFSET_UDP};
     if (super) {
         p->offload.gso_type = VIRTIO_NET_HDR_GSO_UDP_L4;
         p->offload.hdr_len = INART_OFFSET_HEADER;
@@ -210,8 +199,7 @@ static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port
     }
 }
 
-static int raw_send(struct io *io)
-{
+static int raw_send(struct io *io) {
     struct raw_state *s = io->state;
     size_t skip = s->offload ? 0 : sizeof(struct virtio_net_hdr);
     unsigned count = 0;
@@ -228,28 +216,22 @@ static int raw_send(struct io *io)
         }
     }
     int n = sendmmsg(io->source[0], io->sending, count, MSG_DONTWAIT);
-    if (n < 0)
-        return errno;
+    if (n < 0) return errno;
     io->counters.messages_sent += (unsigned)n;
     for (int i = 0; i < n; i++) {
         struct io_out *out = &io->out[io->out_head];
         out->sent += (unsigned)(io->out_iov[2 * i + 1].iov_len / io->packet_bytes);
-        if (out->sent == out->packets)
-            io->out_head++;
+        if (out->sent == out->packets) io->out_head++;
     }
     return 0;
 }
 
-static uint64_t raw_drops(struct io *io)
-{
+static uint64_t raw_drops(struct io *io) {
     struct raw_state *s = io->state;
     struct tpacket_stats stats;
     socklen_t size = sizeof stats;
-    if (getsockopt(io->source[0], SOL_PACKET, PACKET_STATISTICS, &stats, &size) == 0)
-        s->drops += stats.tp_drops;
+    if (getsockopt(io->source[0], SOL_PACKET, PACKET_STATISTICS, &stats, &size) == 0) s->drops += stats.tp_drops;
     return s->drops;
 }
 
-static const struct io_backend raw_backend = {"raw", raw_open, raw_close, raw_receive, raw_send, raw_drops};
-
-#endif
+const struct io_backend io_raw_backend = {"raw", raw_open, raw_close, raw_receive, raw_send, raw_drops};

@@ -1,0 +1,69 @@
+#include "verify.h"
+#include "asking.h"
+#include "chunks.h"
+
+#define WARY (10 * INART_NS)
+
+static uint32_t number_of(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence) {
+    return check_number(x->check, &t->recent[kind & INART_FLAG_MAXIMUM ? 1 : 0], t->number, kind, sequence);
+}
+
+bool verify_words(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
+                  const uint32_t *words) {
+    uint32_t number = number_of(x, t, kind, sequence);
+    if (kind & INART_FLAG_MAXIMUM) return check_maximum_right(x->check, words, number);
+    bool all = size_of(set, x->words) == x->workers;
+    return check_right(x->check, words, all ? x->check->everyone : check_of_set(x->check, set, x->words), number);
+}
+
+/* One more wrong packet with this label, of these workers. When all entries are taken it is not counted. */
+static void suspect(struct root_thread *x, struct root_tree *t, uint32_t label, const uint64_t *set) {
+    struct inart_root_tree_stats *s = &t->stats;
+    uint32_t worker = 0; /* its index + 1; 0: several */
+    for (uint32_t i = 0; i < x->words && size_of(set, x->words) == 1; i++)
+        if (set[i]) worker = 64 * i + (uint32_t)__builtin_ctzll(set[i]) + 1;
+    for (int i = 0; i < INART_SUSPECTS; i++)
+        if (!s->suspects[i] || ((uint32_t)(s->suspects[i] >> 32) == label && s->suspect_workers[i] == worker)) {
+            s->suspects[i] = (uint64_t)label << 32 | ((uint32_t)s->suspects[i] + 1);
+            s->suspect_workers[i] = worker;
+            return;
+        }
+}
+
+void root_forget_chunk(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind) {
+    *cell_of(t, sequence) =
+        (struct root_cell){.owner = sequence + 1, .missing = x->workers, .flags = kind, .alone = true};
+    memset(workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
+}
+
+void verify_sum_wrong(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind, const uint64_t *set,
+                      const uint32_t *words, uint32_t label, uint64_t now) {
+    t->stats.check_failures++;
+    t->wary_until = now + WARY;
+    if (!verify_words(x, t, kind, sequence, set, words)) suspect(x, t, label, set);
+    root_forget_chunk(x, t, sequence, kind);
+    root_ask_alone(t, sequence);
+}
+
+bool verify_packet(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind, const uint64_t *set,
+                   const uint32_t *words, uint32_t label, uint64_t now) {
+    if (verify_words(x, t, kind, sequence, set, words)) return true;
+    t->stats.check_failures++;
+    t->wary_until = now + WARY;
+    suspect(x, t, label, set);
+    const struct root_cell *c = cell_of(t, sequence);
+    if (!c->alone && size_of(set, x->words) == c->missing) {
+        root_forget_chunk(x, t, sequence, kind);
+        root_ask_alone(t, sequence);
+    }
+    return false;
+}
+
+void verify_seal_result(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind, uint32_t complete,
+                        uint32_t *words) {
+    const struct check *k = x->check;
+    uint32_t word = kind & INART_FLAG_MAXIMUM
+                        ? check_seal(k, complete, number_of(x, t, kind, sequence))
+                        : check_plus(k, check_modulo(k, check_written(k, words)), check_header(k, complete));
+    words[x->values - 1] = __builtin_bswap32(word);
+}

@@ -1,0 +1,145 @@
+#include "decode.h"
+#include "encode.h"
+#include "operations.h"
+#include "parts.h"
+
+static void fail_mismatch(struct worker_thread *x, const struct worker_part *p) {
+    const struct worker_operation *o = p->operation;
+    if (p->smallest < p->largest)
+        worker_fail(
+            x, STATUS_MISMATCH,
+            "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
+            "this worker's %llu",
+            (long long)o->id, p->smallest, p->largest, (unsigned long long)o->elements);
+    else
+        worker_fail(x, STATUS_MISMATCH,
+                    "operation %lld: the workers' tensors differ in %sdtype, bits or operation (sum, mean), or their "
+                    "agents are of "
+                    "different versions",
+                    (long long)o->id, p->smallest == p->largest ? "" : "size, ");
+}
+
+/* One word of the exponents that came back, at `place` of the part's. */
+static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t place,
+                                int32_t exponent) {
+    uint64_t index;
+    if (place < CHECK_VALUES) {
+        if (exponent == (int32_t)worker_operation_mark(p->operation, (uint32_t)place - 2)) return TAKEN;
+        fail_mismatch(x, p);
+        return FAILED;
+    }
+    bool one = numbering_word(place, &index);
+    if (index >= p->order.data || !has_exponents(p->operation)) return TAKEN;
+    int8_t *mixed = &p->mixed[index / EXPONENT_GROUP];
+    int16_t *agreed = &p->exponents[index];
+    if (one ? *agreed < NOT_AGREED && exponent < own_exponent_of(p, (uint32_t)index)
+            : exponent > 1 || (*mixed == OWN_MIXED && !exponent))
+        return NOT_RIGHT; /* not a maximum in which this worker is */
+    if (one && !inart_exponent_valid(exponent)) {
+        worker_fail(x, STATUS_PROTOCOL, "tree %u (root %s): an impossible exponent came back (%d)", t->config.tree,
+                    t->config.root, exponent);
+        return FAILED;
+    }
+    if (one)
+        *agreed = (int16_t)exponent;
+    else
+        *mixed = (int8_t)exponent;
+    return TAKEN;
+}
+
+enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint32_t chunk,
+                                 uint32_t number, uint32_t complete, const uint32_t *wire) {
+    const struct check *check = x->worker->check;
+    uint32_t n = x->worker->data;
+    if (check_written(check, wire) != check_seal(check, complete, number) || !check_maximum_right(check, wire, number))
+        return NOT_RIGHT;
+    for (uint32_t j = 0; j < n; j++) {
+        uint64_t place = (uint64_t)chunk * n + j;
+        uint32_t word = __builtin_bswap32(wire[j]);
+        if (place < 2 && word >> 31)
+            *(place ? &p->smallest : &p->largest) =
+                place ? INT32_MAX - (int32_t)(word & INT32_MAX) : (int32_t)(word & INT32_MAX);
+        else if (place >= 2 && word >> 31)
+            return NOT_RIGHT;
+        else if (place >= 2) {
+            enum taken taken = take_exponent(x, t, p, place, (int32_t)(word >> CHECK_CODE_BITS));
+            if (taken != TAKEN) return taken;
+        }
+    }
+    if (!has_exponents(p->operation)) { /* all are there, and data may go */
+        memset(p->exponents, 0, p->order.data * sizeof *p->exponents);
+        memset(p->mixed, 0, (p->order.data + EXPONENT_GROUP - 1) / EXPONENT_GROUP * sizeof *p->mixed);
+    }
+    return TAKEN;
+}
+
+/* Is a data chunk's result what the workers have sent? sum: check_sum of its words. */
+static bool values_right(struct worker_thread *x, struct worker_tree *t, const struct worker_part *p,
+                         const struct inart_header *h, uint32_t index, const uint32_t *wire, uint64_t sum) {
+    const struct check *check = x->worker->check;
+    uint8_t kind = data_kind(t, p, index);
+    uint64_t who =
+        kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, h->sequence)] : check->everyone;
+    uint32_t number = check_number(check, &t->received_recent[DATA], t->config.tree, kind, h->sequence);
+    return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
+}
+
+/* What all workers have contributed to a chunk of a gathered operation: merged, or side by side, into the array. */
+static void take_gathered(struct worker_thread *x, const struct worker_part *p, uint32_t index, const uint32_t *wire) {
+    struct worker_operation *o = p->operation;
+    const struct inart_layout *l = &o->places;
+    size_t count, stride = INART_VALUE_BYTES * (size_t)o->gathered.words;
+    uint64_t at = worker_data_at(x, p, index, &count), bytes = count * inart_dtype_bytes(o->dtype);
+    if (l->kind == INART_GATHER) {
+        for (uint32_t w = 0; w < o->gathered.columns; w++)
+            memcpy(o->out + w * l->stride + at, (const uint8_t *)wire + w * stride, bytes);
+        return;
+    }
+    uint8_t *merged = (uint8_t *)x->scratch;
+    inart_gathered_merge(&o->gathered, wire, bytes, o->dtype, merged);
+    uint64_t from = 0, until = bytes, own = l->index * l->stride;
+    if (l->kind == INART_REDUCE_SCATTER) {
+        from = at < own ? own - at : 0;
+        until = own + l->stride > at ? own + l->stride - at : 0;
+        until = until < bytes ? until : bytes;
+    }
+    if (from < until) memcpy(o->out + at + from, merged + from, until - from);
+}
+
+enum taken worker_take_values(struct worker_thread *x, struct worker_tree *t, struct worker_part *p,
+                              const struct inart_header *h, uint32_t index, const uint32_t *wire) {
+    struct worker_operation *o = p->operation;
+    const struct check *check = x->worker->check;
+    bool raw = o->layout.kind == INART_GATHER,
+         others = o->layout.kind == INART_REDUCE_SCATTER && !chunk_is_own(p, index);
+    size_t count;
+    if (o->gathered.columns) {
+        if (!values_right(x, t, p, h, index, wire, check_sum(check, wire))) return NOT_RIGHT;
+        take_gathered(x, p, index, wire);
+        return TAKEN;
+    }
+    uint8_t *data = o->out + worker_data_at(x, p, index, &count);
+    bool fields = o->fields.count > 1;
+    uint64_t sum = raw || others || fields
+                       ? check_sum(check, wire)
+                       : checked_dequantise(check, wire, count, exponent_of(p, index), o->divisor, x->scratch);
+    if (!values_right(x, t, p, h, index, wire, sum)) return NOT_RIGHT;
+    if (others) return TAKEN;
+    int32_t exponent = fields ? exponent_of(p, index) : 0;
+    bool pairs = fields && inart_pairs_fit(&o->fields, o->dtype, count, x->worker->data, exponent);
+    if (pairs) {
+        bool large = o->elements * sizeof(uint16_t) >= INART_STREAM_LEAST;
+        inart_pairs_dequantise(&o->fields, check, wire, exponent, o->divisor,
+                               large ? (uint16_t *)(void *)x->scratch : (uint16_t *)(void *)data);
+        if (large) inart_stream(data, x->scratch, count * sizeof(uint16_t));
+    } else if (fields)
+        inart_fields_dequantise(&o->fields, wire, count, x->worker->data, exponent, o->divisor, x->scratch);
+    if (pairs) return TAKEN;
+    if (raw)
+        memcpy(data, wire, count);
+    else if (o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST)
+        inart_stream(data, x->scratch, count * sizeof(float));
+    else
+        inart_store(x->scratch, count, o->dtype, data);
+    return TAKEN;
+}

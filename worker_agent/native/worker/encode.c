@@ -1,0 +1,159 @@
+#include "encode.h"
+#include "operations.h"
+#include "parts.h"
+
+/* bytes: how far ahead of what is read of an array; more than the processor does by itself */
+#define ARRAY_FETCH 4096
+
+uint64_t worker_data_at(const struct worker_thread *x, const struct worker_part *p, uint32_t index, size_t *count) {
+    const struct worker_operation *o = p->operation;
+    uint64_t n = chunk_values(x, o), turn = inart_turn(&o->layout, index),
+             at = (p->offset + turn * n) * inart_dtype_bytes(o->dtype);
+    *count = chunk_elements(p, (uint32_t)turn, n);
+    if (o->layout.kind != INART_ALL_REDUCE)
+        at += inart_owner(&o->layout, sequence_of_data(p, index)) * o->layout.stride;
+    return at;
+}
+
+/* The values of data chunk `index` as they are in the array, `count` of them; those that follow are fetched meanwhile.
+ */
+static const void *find_chunk(struct worker_thread *x, const struct worker_part *p, uint32_t index, size_t *count) {
+    const struct worker_operation *o = p->operation;
+    const uint8_t *data = o->in + worker_data_at(x, p, index, count);
+    for (size_t i = 0; i < *count * inart_dtype_bytes(o->dtype); i += 64) __builtin_prefetch(data + ARRAY_FETCH + i);
+    return data;
+}
+
+static const float *load_chunk(struct worker_thread *x, const struct worker_part *p, uint32_t index, size_t *count) {
+    const void *data = find_chunk(x, p, index, count);
+    return inart_load(data, *count, p->operation->dtype, x->scratch);
+}
+
+/* A chunk of a gather: the owner's bytes as they are; from the others zeros. */
+static void write_bytes(struct worker_thread *x, const struct worker_part *p, uint32_t index, uint8_t *wire) {
+    size_t count = 0, size = chunk_values(x, p->operation);
+    if (chunk_is_own(p, index)) {
+        uint64_t at = worker_data_at(x, p, index, &count);
+        memcpy(wire, p->operation->in + at, count);
+    }
+    memset(wire + count, 0, size - count);
+}
+
+/* A chunk of a gathered operation: what this worker contributes, in its own words. */
+static void write_gathered(struct worker_thread *x, const struct worker_part *p, uint32_t index, uint32_t *wire) {
+    const struct worker_operation *o = p->operation;
+    const struct inart_layout *l = &o->places;
+    size_t count;
+    uint64_t at = worker_data_at(x, p, index, &count),
+             place = inart_takes_turns(l) && l->kind == INART_GATHER ? l->index * l->stride : 0;
+    uint32_t column = l->source < 0 ? l->index : (uint32_t)l->source == l->index ? 0 : o->gathered.columns;
+    inart_gathered_write(&o->gathered, o->in + place + at, count * inart_dtype_bytes(o->dtype), column, x->worker->data,
+                         wire);
+}
+
+/* This worker's own exponents of a group of data chunks, kept until all have agreed: resends are what was sent first.
+ */
+static void own_exponents(struct worker_thread *x, struct worker_part *p, uint32_t first) {
+    uint32_t group = first / EXPONENT_GROUP;
+    for (uint32_t i = first; i < p->order.data && i < first + EXPONENT_GROUP; i++) {
+        size_t count;
+        if (p->exponents[i] != NOT_AGREED) continue;
+        const void *values = find_chunk(x, p, i, &count);
+        int32_t own = p->operation->dtype == INART_BFLOAT16
+                          ? inart_pairs_exponent(values, count, x->scratch)
+                          : inart_exponent(inart_load(values, count, p->operation->dtype, x->scratch), count);
+        if (own >= INART_NONFINITE && p->mixed[group] == NOT_AGREED) p->mixed[group] = OWN_MIXED;
+        p->exponents[i] = (int16_t)(NOT_AGREED - 1 - own % INART_NONFINITE);
+    }
+}
+
+uint32_t worker_operation_mark(const struct worker_operation *o, uint32_t position) {
+    uint64_t h = (uint64_t)o->tag << 32 | o->elements;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdull;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53ull;
+    uint32_t bits = h >> (11 * (position / 2)) & 2047;
+    return CHECK_MARK + (position % 2 ? 2047 - bits : bits);
+}
+
+static void write_exponents(struct worker_thread *x, struct worker_part *p, uint32_t chunk, uint32_t number,
+                            uint32_t *wire) {
+    const struct worker_operation *o = p->operation;
+    uint32_t n = x->worker->data;
+    for (uint32_t j = 0; j < n; j++) {
+        uint64_t place = (uint64_t)chunk * n + j, index;
+        uint32_t exponent = 0;
+        if (place < 2) { /* sizes: the largest, and the smallest; negative, which no exponent is */
+            wire[j] = __builtin_bswap32((1u << 31) + (uint32_t)(place ? INT32_MAX - o->elements : o->elements));
+            continue;
+        }
+        if (place < CHECK_VALUES)
+            exponent = worker_operation_mark(o, (uint32_t)place - 2);
+        else if (has_exponents(o)) {
+            bool one = numbering_word(place, &index);
+            if (index < p->order.data) {
+                if (p->exponents[index] == NOT_AGREED) /* of the group, then: it is found as a whole */
+                    own_exponents(x, p, (uint32_t)index / EXPONENT_GROUP * EXPONENT_GROUP);
+                int8_t mixed = p->mixed[index / EXPONENT_GROUP];
+                if (!one)
+                    exponent = mixed == OWN_MIXED || mixed == 1;
+                else
+                    exponent = (uint32_t)(p->exponents[index] >= 0 ? p->exponents[index]
+                                                                   : own_exponent_of(p, (uint32_t)index));
+            }
+        }
+        wire[j] = __builtin_bswap32(check_exponent(x->worker->check, number, j, exponent));
+    }
+    wire[n] = 0;
+}
+
+/* The words of a data chunk with several values in each; check_sum of them. */
+static uint64_t write_fields(struct worker_thread *x, const struct worker_part *p, uint32_t index, uint32_t *wire) {
+    const struct worker_operation *o = p->operation;
+    size_t count, words = x->worker->data;
+    const void *data = find_chunk(x, p, index, &count);
+    int32_t exponent = exponent_of(p, index);
+    if (inart_pairs_fit(&o->fields, o->dtype, count, words, exponent) && !o->residual)
+        return inart_pairs_quantise(&o->fields, x->worker->check, data, exponent, wire);
+    const float *values = inart_load(data, count, o->dtype, x->scratch);
+    uint64_t position = (uint64_t)((const uint8_t *)data - o->in) / inart_dtype_bytes(o->dtype);
+    if (o->residual)
+        inart_fields_residual(&o->fields, values, count, exponent, (uint32_t)position, o->residual + position);
+    inart_fields_quantise(&o->fields, values, count, words, exponent, (uint32_t)position, wire);
+    return check_sum(x->worker->check, wire);
+}
+
+void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t sequence,
+                        int kind, uint32_t index, uint8_t flags, uint32_t *wire) {
+    const struct inart_worker *w = x->worker;
+    uint32_t number = check_number(w->check, &t->sent_recent[kind], t->config.tree, flags & CHECK_KINDS, sequence);
+    if (kind == EXPONENT) {
+        write_exponents(x, p, index, number, wire);
+        return;
+    }
+    uint64_t sum;
+    if (p->operation->layout.kind == INART_GATHER) {
+        write_bytes(x, p, index, (uint8_t *)wire);
+        sum = check_sum(w->check, wire);
+    } else if (p->operation->gathered.columns) {
+        write_gathered(x, p, index, wire);
+        sum = check_sum(w->check, wire);
+    } else if (p->operation->fields.count > 1) {
+        sum = write_fields(x, p, index, wire);
+    } else {
+        size_t count;
+        const float *values = load_chunk(x, p, index, &count);
+        sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
+    }
+    wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
+}
+
+void worker_write_request(const struct worker_thread *x, struct worker_tree *t, uint64_t sequence, uint32_t *wire) {
+    uint32_t n = x->worker->config.values, most = 32 * (n - 2);
+    uint64_t count = t->complete - sequence < most ? t->complete - sequence : most;
+    memset(wire, 0, n * sizeof *wire);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct worker_chunk *c = chunk_of(t, sequence + i);
+        if (c->state == CHUNK_SENT && !c->elsewhere) wire[1 + i / 32] |= __builtin_bswap32(1u << i % 32);
+    }
+    wire[0] = __builtin_bswap32((uint32_t)count);
+}

@@ -1,0 +1,112 @@
+/* Which chunk of a part is which: its number, its elements, whose it is. */
+#ifndef INART_WORKER_PARTS_H
+#define INART_WORKER_PARTS_H
+
+#include "state.h"
+
+static inline uint32_t worker_random(struct worker_thread *x) /* xorshift: only spreads timers */
+{
+    x->random ^= x->random << 13;
+    x->random ^= x->random >> 17;
+    x->random ^= x->random << 5;
+    return x->random;
+}
+
+static inline uint64_t worker_random_below(struct worker_thread *x, uint64_t n) { return n ? worker_random(x) % n : 0; }
+
+static inline struct worker_chunk *chunk_of(struct worker_tree *t, uint64_t sequence) {
+    return &t->ring[sequence & t->mask];
+}
+
+static inline uint64_t sequence_of(const struct worker_tree *t, const struct worker_chunk *c) {
+    uint64_t index = (uint64_t)(c - t->ring);
+    return t->base + ((index - t->base) & t->mask);
+}
+
+static inline uint64_t part_chunks(const struct worker_part *p) { return (uint64_t)p->order.exponents + p->order.data; }
+
+static inline struct worker_part *part_of(struct worker_tree *t, uint64_t sequence) {
+    for (struct worker_part *p = t->parts; p; p = p->next)
+        if (sequence - p->base < part_chunks(p)) return p;
+    return NULL;
+}
+
+/* Elements of data chunk `index`: at most N, fewer in the last. */
+static inline size_t chunk_elements(const struct worker_part *p, uint32_t index, size_t n) {
+    uint64_t left = p->count - (uint64_t)index * n;
+    return left < n ? (size_t)left : n;
+}
+
+/* Values in a chunk. */
+static inline size_t chunk_values(const struct worker_thread *x, const struct worker_operation *o) {
+    if (o->gathered.columns) return INART_VALUE_BYTES * (size_t)o->gathered.words / inart_dtype_bytes(o->dtype);
+    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->data
+                                   : o->fields.count * (size_t)x->worker->data;
+}
+
+static inline uint64_t sequence_in(const struct worker_part *p, int kind, uint32_t index) {
+    return p->base + numbering_place(&p->order, kind, index);
+}
+
+static inline uint64_t sequence_of_data(const struct worker_part *p, uint32_t index) {
+    return sequence_in(p, DATA, index);
+}
+
+static inline bool chunk_is_everybodys(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
+    return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->period);
+}
+
+/* Is data chunk `index` this worker's own? */
+static inline bool chunk_is_own(const struct worker_part *p, uint32_t index) {
+    const struct inart_layout *l = &p->operation->layout;
+    return inart_owner(l, sequence_of_data(p, index)) == l->index;
+}
+
+/* What another worker's packet is enough for: this one sends nothing, but asks for it when it does not come. */
+static inline bool chunk_is_awaited(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
+    return p->operation->layout.kind == INART_GATHER && !chunk_is_own(p, index) && !chunk_is_everybodys(t, p, index);
+}
+
+/* Does the result go to others, so that this worker only hears that the chunk is complete? */
+static inline bool chunk_is_elsewhere(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
+    if (p->operation->layout.kind == INART_REDUCE_SCATTER) return !chunk_is_own(p, index);
+    return p->operation->layout.kind == INART_GATHER && t->config.others && chunk_is_own(p, index) &&
+           !chunk_is_everybodys(t, p, index);
+}
+
+/* Of a data chunk, in packets at the tree's rate: of an all-gather no link to a worker carries all. */
+static inline double chunk_cost(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
+    const struct inart_layout *l = &p->operation->layout;
+    return l->kind == INART_GATHER && l->source < 0 && !chunk_is_everybodys(t, p, index) ? 1 / t->config.gather_speed
+                                                                                         : 1;
+}
+
+/* Are its exponent, and whether anybody has NaN or Inf there, agreed? */
+static inline bool chunk_is_agreed(const struct worker_part *p, uint32_t index) {
+    return p->exponents[index] >= 0 && p->mixed[index / EXPONENT_GROUP] >= 0;
+}
+
+static inline int32_t exponent_of(const struct worker_part *p, uint32_t index) {
+    return p->exponents[index] + (p->mixed[index / EXPONENT_GROUP] ? INART_NONFINITE : 0);
+}
+
+/* The flags of a data chunk that all its packets have, whoever sends them. */
+static inline uint8_t data_kind(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
+    int kind = p->operation->layout.kind;
+    if (kind == INART_ALL_REDUCE || chunk_is_everybodys(t, p, index)) return 0;
+    return kind == INART_REDUCE_SCATTER ? INART_FLAG_SCATTER : INART_FLAG_SINGLE;
+}
+
+/* Are exponents agreed before its data goes? */
+static inline bool has_exponents(const struct worker_operation *o) {
+    return o->layout.kind != INART_GATHER && !o->gathered.columns;
+}
+
+static inline int32_t own_exponent_of(const struct worker_part *p, uint32_t index) {
+    return NOT_AGREED - 1 - p->exponents[index];
+}
+
+/* Of its chunks of a kind, the number of the next to be sent. */
+static inline uint64_t part_next(const struct worker_part *p, int kind) { return sequence_in(p, kind, p->sent[kind]); }
+
+#endif

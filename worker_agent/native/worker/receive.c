@@ -1,0 +1,182 @@
+#include "receive.h"
+#include "decode.h"
+#include "operations.h"
+#include "parts.h"
+#include "roundtrip.h"
+#include "send.h"
+#include "window.h"
+
+#define LINGERS (50 * INART_MS) /* how long it does so */
+
+static void part_finish(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t now) {
+    struct worker_part **link = &t->parts, *before = NULL;
+    while (*link != p) {
+        before = *link;
+        link = &(*link)->next;
+    }
+    *link = p->next;
+    if (t->last == p) t->last = before;
+    for (int kind = 0; kind < KINDS; kind++)
+        if (t->cursor[kind] == p) t->cursor[kind] = p->next;
+    if (!t->parts) {
+        t->stats.busy_ns += now - t->active_since;
+        t->active_since = 0;
+    }
+    struct worker_operation *o = p->operation;
+    worker_part_free(p);
+    x->lingers_until = now + LINGERS;
+    inart_stream_end();
+    atomic_store(&o->last_answer, now);
+    worker_operation_part_ended(x->worker, o, true);
+}
+
+/* Nothing more is to come of the chunk. */
+static void answered(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, struct worker_chunk *c,
+                     uint64_t now) {
+    if (c->state != CHUNK_UNSENT) t->unanswered--;
+    c->state = CHUNK_ANSWERED;
+    c->again = false;
+    if (t->window < t->config.slots && (t->window < t->window_quick || ++t->answers_since >= t->window)) {
+        t->window++;
+        t->answers_since = 0;
+    }
+    t->stats.answers++;
+    t->progress_at = now;
+    if (++p->answered == part_chunks(p)) part_finish(x, t, p, now);
+}
+
+/* The window moves on from what has been answered. */
+static void advance(struct worker_tree *t, uint64_t sequence, uint64_t now) {
+    if (sequence != t->base) return;
+    while (t->base < t->end && chunk_of(t, t->base)->state == CHUNK_ANSWERED) {
+        *chunk_of(t, t->base) = (struct worker_chunk){.state = CHUNK_UNSENT};
+        t->base++;
+    }
+    t->base_since = now;
+}
+
+/* The root has said that all chunks before `complete` are. What this worker has added to a sum of another, or sent to
+ * the others, is done with; what it has not got of a gather is on its way, or lost. */
+static void hear(struct worker_thread *x, struct worker_tree *t, uint64_t complete, uint64_t now) {
+    if (complete > t->base + t->config.slots) complete = t->base + t->config.slots;
+    for (uint64_t sequence = t->complete > t->base ? t->complete : t->base; sequence < complete; sequence++) {
+        struct worker_chunk *c = chunk_of(t, sequence);
+        if (c->state != CHUNK_SENT || !c->elsewhere) continue;
+        answered(x, t, part_of(t, sequence), c, now);
+        advance(t, sequence, now);
+    }
+    if (complete > t->complete) t->complete = complete;
+}
+
+/* The root asks for chunks from h->sequence on (h->flags: INART_FLAG_ASK), in the attempt of its epoch. The bitmap's
+ * lower half is how many; of one the values are the set of workers who are asked, of more the set of those that it does
+ * not lack. With RESEND it asks for contributions past all switches, in the attempt that they have. */
+static void take_question(struct worker_thread *x, struct worker_tree *t, const struct inart_header *h,
+                          const uint8_t *packet, uint64_t now) {
+    const uint32_t *set = (const uint32_t *)(const void *)(packet + INART_AT(INART_OFFSET_VALUES));
+    uint64_t count = (uint32_t)h->bitmap,
+             bits = 32ull * (x->worker->config.values - 1); /* the last word is the check word */
+    uint32_t index = x->worker->config.index;
+    if (!check_question_right(x->worker->check, set, h, t->config.tree,
+                              inart_attempt(h->epoch, x->worker->config.epoch))) {
+        t->stats.check_failures++; /* the root has not asked so */
+        return;
+    }
+    bool alone = h->flags & INART_FLAG_RESEND, found = false;
+    if (count == 1 && index < bits && !(__builtin_bswap32(set[index / 32]) >> index % 32 & 1)) count = 0;
+    for (uint64_t i = 0; i < count && (count == 1 || i < bits); i++) {
+        uint64_t sequence = h->sequence + i;
+        if (sequence < t->base || sequence >= t->base + t->config.slots) continue;
+        struct worker_chunk *c = chunk_of(t, sequence);
+        if (c->state == CHUNK_ANSWERED || (count > 1 && __builtin_bswap32(set[i / 32]) >> i % 32 & 1)) continue;
+        if (!alone) c->attempt = (uint8_t)inart_attempt(h->epoch, x->worker->config.epoch);
+        if (c->state != CHUNK_SENT || c->awaited) continue;
+        c->alone = alone;
+        worker_mark_again(t, sequence);
+        found = true;
+    }
+    if (count > 1) {
+        t->asked_from = h->sequence;
+        t->asked_end = h->sequence + count;
+        t->asked_attempt = (uint8_t)inart_attempt(h->epoch, x->worker->config.epoch);
+        if (found) {
+            window_cut(t, now);
+            t->window = window_first(t);
+        }
+    }
+    if (t->timed == t->base + 1 && !t->timed_lost) /* the root knows */
+        t->waits = 0;
+    hear(x, t, h->bitmap >> 32, now);
+}
+
+/* Something on the way has changed the result: it is as if it were lost, and asked for again. */
+static void refuse_result(struct worker_tree *t, struct worker_chunk *c, uint64_t sequence) {
+    t->stats.check_failures++;
+    if (c->state != CHUNK_SENT || c->resends || sequence < t->base) return; /* the oldest has a timer */
+    c->alone = true;
+    worker_mark_again(t, sequence);
+}
+
+void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length, uint64_t now) {
+    struct worker_thread *x = (struct worker_thread *)engine;
+    struct inart_header h;
+    x->stats.packets_received++;
+    x->stats.bytes_received += INART_OFFSET_HEADER + length;
+    if (inart_parse(packet, length, x->engine.io->packet_bytes, &h)) {
+        x->stats.malformed++;
+        return;
+    }
+    int32_t number =
+        h.flags & INART_FLAG_RESULT && h.job == x->worker->config.job ? label_map_get(&x->labels, h.label) : -1;
+    if (number < 0) {
+        x->stats.unknown++;
+        return;
+    }
+    if (!(h.flags & INART_FLAG_ASK ? inart_same_epoch(h.epoch, x->worker->config.epoch)
+                                   : h.epoch == x->worker->config.epoch)) {
+        x->stats.other_epoch++;
+        return;
+    }
+    struct worker_tree *t = &x->trees[number];
+    if (h.flags & INART_FLAG_ASK) {
+        take_question(x, t, &h, packet, now);
+        return;
+    }
+    if (h.sequence < t->base) {
+        t->stats.duplicates++;
+        return;
+    }
+    struct worker_chunk *c = chunk_of(t, h.sequence);
+    if (h.sequence >= t->base + t->config.slots || (uint32_t)h.bitmap != x->worker->config.workers ||
+        (c->state != CHUNK_UNSENT && !(h.flags & INART_FLAG_MAXIMUM) != (c->kind == DATA))) {
+        t->stats.refused++;
+        return;
+    }
+    if (c->state == CHUNK_ANSWERED) {
+        t->stats.duplicates++;
+        return;
+    }
+    struct worker_part *p = part_of(t, h.sequence);
+    uint32_t index = 0;
+    int kind = p ? numbering_chunk(&p->order, (uint32_t)(h.sequence - p->base), &index) : EXPONENT;
+    /* Not sent: another worker may be ahead with its chunks of a gather. No part: after a failure. */
+    if (!p || (c->state == CHUNK_UNSENT && (kind == EXPONENT || !chunk_is_awaited(t, p, index)))) {
+        t->stats.refused++;
+        return;
+    }
+    const uint32_t *wire = (const uint32_t *)inart_values(packet);
+    enum taken taken = TAKEN;
+    if (kind == EXPONENT) {
+        uint32_t number = check_number(x->worker->check, &t->received_recent[EXPONENT], t->config.tree,
+                                       INART_FLAG_MAXIMUM, h.sequence);
+        taken = worker_take_exponents(x, t, p, index, number, (uint32_t)(h.bitmap >> 32), wire);
+    } else
+        taken = worker_take_values(x, t, p, &h, index, wire);
+    if (taken == NOT_RIGHT) refuse_result(t, c, h.sequence);
+    if (taken != TAKEN) return;
+    worker_measure(t, c, now);
+    t->stats.last_answer_ns = now;
+    answered(x, t, p, c, now);
+    advance(t, h.sequence, now);
+    hear(x, t, h.bitmap >> 32, now);
+}

@@ -1,0 +1,155 @@
+/* What the worker's engine holds: trees, their rings of chunks, parts of operations, threads. */
+#ifndef INART_WORKER_STATE_H
+#define INART_WORKER_STATE_H
+
+#include <math.h>
+#include <stdarg.h>
+
+#include "checked_numbers.h"
+#include "collectives.h"
+#include "engine.h"
+#include "fields.h"
+#include "gathered.h"
+#include "labels.h"
+#include "numbering.h"
+#include "numbers.h"
+#include "pairs.h"
+#include "stream.h"
+#include "worker/worker.h"
+
+#define RECENT (500 * INART_MS)
+#define NOT_AGREED (-1)
+#define OWN_MIXED (-2)
+
+enum { CHUNK_UNSENT, CHUNK_SENT, CHUNK_ANSWERED };
+
+/* FIRST: for the first time. REPEAT: once more, because the root or the controller has asked for it. LATE: because no
+ * answer has come. ALONE, LOST: once more as a RESEND, past all switches: because the root has asked for it so; because
+ * its result is lost. */
+enum sending { SEND_FIRST, SEND_REPEAT, SEND_LATE, SEND_PROBE, SEND_ALONE, SEND_LOST };
+
+struct worker_operation {
+    int64_t id;
+    const uint8_t *in;
+    uint8_t *out;
+    uint64_t elements;
+    uint32_t tag;
+    struct inart_layout layout; /* of its chunks */
+    struct inart_layout
+        places; /* of its array: other than `layout` where it is gathered, for then its chunks are an all-reduce's */
+    struct inart_fields fields;
+    struct inart_gathered gathered;
+    float *residual;
+    int dtype;
+    float divisor;
+    int32_t status;
+    atomic_uint parts_left; /* and one while it is being submitted */
+    uint64_t submitted;
+    atomic_ullong first_send, last_answer;
+    char message[MESSAGE_BYTES];
+    struct worker_operation *next,
+        *before; /* in the list of those that are under way, or of finished ones, which needs no `before` */
+};
+
+/* A thread that waits for one operation: it gets the completion itself, where else a thread of its own would hand it
+ * on. */
+struct worker_waiter {
+    int64_t operation;
+    struct worker_operation *ended; /* NULL: somebody else has it */
+    bool told;
+    pthread_cond_t woken;
+    struct worker_waiter *next;
+};
+
+struct worker_part {
+    struct worker_operation *operation;
+    uint64_t base, offset, count;
+    struct numbering order;
+    uint32_t sent[KINDS], answered;
+    int16_t *exponents; /* of each data chunk; NOT_AGREED - this worker's own and below: not yet agreed */
+    int8_t *mixed;      /* of each group of them: 1: somebody has NaN or Inf there; 0: nobody; below: not yet agreed,
+                           OWN_MIXED: this worker has */
+    int32_t largest, smallest; /* of all workers' sizes of the operation; for messages */
+    struct worker_part *next;
+};
+
+struct worker_chunk {
+    uint64_t sent_at;
+    uint16_t resends;
+    uint8_t state, kind;
+    uint8_t attempt; /* that the root has asked for it in; kept also of a chunk that is not sent yet */
+    bool again;      /* is to be sent once more, in its turn */
+    bool alone;      /* ... past all switches */
+    bool awaited;    /* another worker's, of a gather */
+    bool elsewhere;  /* the result goes to others: that it is complete is heard, and which is the first that is not */
+};
+
+struct worker_tree {
+    struct inart_tree_config config;
+    uint32_t mask, lane, period;    /* period: one in so many chunks is everybody's */
+    struct worker_chunk *ring;      /* slots; [sequence & mask] for base <= sequence < base + slots */
+    uint32_t unanswered;            /* chunks that were sent and have no answer */
+    uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
+    uint64_t complete;              /* all before it are, as the root has said */
+    /* Chunks that are to be sent `again`, from `repeat` to before `repeat_end`, not before `repeat_at`. */
+    uint64_t repeat, repeat_end, repeat_at;
+    uint64_t asked_from, asked_end; /* the last chunks that the root has asked all for, and in which attempt */
+    uint8_t asked_attempt;
+    /* Chunks under way in an all-reduce at most: few while nothing is known of the tree; twice as many in each round
+     * trip up to `window_quick`, then one more in each. answers_since: that came since it last grew so. window_cut:
+     * when loss last made it less. */
+    uint32_t window, window_quick, answers_since;
+    uint64_t window_cut;
+    /* The oldest unanswered chunk's timer: of which chunk it is, if its result is known to be lost, how often it has
+     * run. */
+    uint64_t timed, due;
+    bool timed_lost;
+    unsigned waits;
+    struct worker_part *parts, *last, *cursor[KINDS];
+    double packets_per_second, tokens, tokens_most, tokens_wake;
+    double burst; /* tokens for what may leave at once: tokens_wake of them, refilled CATCH_UP times as fast */
+    uint64_t tokens_at, progress_at, active_since; /* active_since: first send since it had nothing to do; 0: idle */
+    double recent, before_recent,
+        round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
+    double rtt_lowest;
+    uint64_t recent_since;
+    struct check_recent sent_recent[KINDS], received_recent[KINDS];
+    unsigned reorder; /* how tolerant of reordering: doubles when a result came by itself that counted as lost, halves
+                         when none did for a while */
+    uint64_t reorder_since; /* when it last changed */
+    struct inart_tree_stats stats;
+};
+
+struct worker_thread {
+    struct engine_thread engine; /* first */
+    struct inart_worker *worker;
+    struct worker_tree *trees;
+    uint32_t tree_count;
+    struct label_map labels; /* answer and return labels -> tree */
+    struct inart_packet_stats stats;
+    uint32_t random, rotation;
+    uint64_t lingers_until;
+    float scratch[INART_MAX_VALUES * INART_MOST_FIELDS];
+};
+
+struct inart_worker {
+    struct inart_worker_config config;
+    struct inart_io_config io;
+    struct worker_thread *threads;
+    struct check *check;
+    struct label_map sources; /* who may send results */
+    bool any_source;
+    uint32_t data;         /* words of a packet that are data */
+    atomic_bool failed;    /* nothing works until the next configuration */
+    pthread_mutex_t mutex; /* covers the rest */
+    pthread_cond_t finished;
+    struct worker_operation *done, *done_last, *open; /* finished and not yet fetched; under way */
+    struct worker_waiter *waiters;
+    int64_t next_operation;
+    char failure[MESSAGE_BYTES];
+    int32_t failure_status;
+    uint64_t operations_done, operations_failed, bytes_reduced;
+    bool closing;
+};
+
+#endif

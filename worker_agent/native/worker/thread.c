@@ -1,0 +1,122 @@
+#include <fenv.h>
+
+#include "loss.h"
+#include "operations.h"
+#include "pacing.h"
+#include "parts.h"
+#include "receive.h"
+#include "send.h"
+#include "thread.h"
+#include "window.h"
+
+#define TOKEN_SLEEP (20 * INART_MS) /* up to here, waiting for tokens does not listen for packets */
+/* a thread that has just had something to do looks so often again, so that nobody must wake it, */
+#define LINGER (10 * INART_MS)
+
+/* Answers open a full window for as many packets again. Where more is under way than the round trip needs, queues hold
+ * it, and it does no harm to let some answers come together: a wake-up costs as much as tens of packets. Where it is
+ * not the window that holds the tree up, the next answer is waited for: data for its exponents, or the trainer for the
+ * last of a tensor; but not so impatiently that each of many slow trees' answers has a wake-up to itself. */
+static uint64_t answer_spacing(const struct worker_tree *t) {
+    if (!(t->packets_per_second > 0)) return 0;
+    if (worker_has_nothing(t))
+        return (uint64_t)(t->round_trip / 8 < FEW_SECONDS * INART_NS ? t->round_trip / 8 : FEW_SECONDS * INART_NS);
+    double queued = t->unanswered / t->packets_per_second * INART_NS - t->round_trip;
+    double burst = t->tokens_wake / t->packets_per_second,
+           most = (burst < FEW_SECONDS ? burst : FEW_SECONDS) * INART_NS;
+    return queued <= 0 ? 0 : (uint64_t)(queued / 2 < most ? queued / 2 : most);
+}
+
+static void check_progress(struct worker_thread *x, struct worker_tree *t, uint64_t now) {
+    if (x->worker->config.timeout_seconds <= 0 ||
+        (double)(now - t->progress_at) < x->worker->config.timeout_seconds * 1e9)
+        return;
+    struct worker_part *p = part_of(t, t->base);
+    worker_fail(
+        x, STATUS_TIMEOUT,
+        "operation %lld: no progress for %.1f s on tree %u (root %s): chunk %llu, resent %u times, has no answer%s%s",
+        p ? (long long)p->operation->id : -1LL, (double)(now - t->progress_at) / 1e9, t->config.tree, t->config.root,
+        (unsigned long long)t->base, chunk_of(t, t->base)->resends,
+        x->engine.io->trouble[0] ? "; last error of the interface: " : "", x->engine.io->trouble);
+}
+
+struct engine_sleep worker_round(struct engine_thread *engine) {
+    struct worker_thread *x = (struct worker_thread *)engine;
+    struct inart_worker *w = x->worker;
+    struct io *io = engine->io;
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
+    if (!io) return sleep;
+    uint64_t now = inart_now();
+    bool sparse = engine_receive(engine, worker_receive, &w->sources, w->any_source, &x->stats, false, now) < SPARSE;
+    if (atomic_load(&w->failed)) {
+        worker_drop_parts(x);
+        return sleep;
+    }
+    io_flush(io, now);
+    x->rotation++;
+    for (uint32_t i = 0; i < x->tree_count; i++) {
+        struct worker_tree *t = &x->trees[(i + x->rotation) % x->tree_count];
+        pacing_refill(t, now);
+        if (!t->parts) continue;
+        worker_send_late(x, t, now);
+        if (pacing_burst_due(t, now) <= now ||
+            worker_has_again(t, now)) /* what the root waits for does not wait for more to go with it */
+            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && pacing_link_due(x, t, now) <= now &&
+                   (worker_send_again(x, t, now) || worker_send_next(x, t, now))) {
+            }
+        /* Only lateness may be caught up with. */
+        if (t->tokens > t->tokens_wake && worker_has_nothing(t)) t->tokens = t->tokens_wake;
+    }
+    io_flush(io, now);
+
+    bool listen = false, token_wait = false;
+    uint64_t token_until = UINT64_MAX, spacing = UINT64_MAX;
+    for (uint32_t i = 0; i < x->tree_count && !atomic_load(&w->failed); i++) {
+        struct worker_tree *t = &x->trees[i];
+        if (!t->parts) continue;
+        check_progress(x, t, now);
+        if (!t->parts) break;
+        uint64_t until = t->progress_at + (uint64_t)(w->config.timeout_seconds * 1e9);
+        if (w->config.timeout_seconds > 0 && until < sleep.until) sleep.until = until;
+        uint64_t late = worker_base_due(x, t, now);
+        bool due = late <= now, again = worker_has_again(t, now);
+        if (!due && late < sleep.until) sleep.until = late;
+        if (t->repeat < t->repeat_end && t->repeat_at > now && t->repeat_at < sleep.until) sleep.until = t->repeat_at;
+        if (due || again || worker_has_next(t)) {
+            uint64_t link = pacing_link_due(x, t, now);
+            until = again ? pacing_token_due(t, now) : pacing_burst_due(t, now);
+            until = link > until ? link : until;
+            if (until <= now) /* only for want of room */
+                sleep.until = io->retry ? io->retry : now;
+            else {
+                token_wait = true;
+                if (until < token_until) token_until = until;
+            }
+        } else {
+            listen = true;
+            if (answer_spacing(t) < spacing) spacing = answer_spacing(t);
+        }
+    }
+    if (io->retry && io->retry < sleep.until) sleep.until = io->retry;
+    if (token_until < sleep.until) sleep.until = token_until;
+    sleep.sparse = sparse;
+    if (listen) sleep.spacing = spacing;
+    if (!listen && token_wait) /* no answer lets anything go: slow trees, whose answers may come together */
+        sleep.spacing = (uint64_t)(FEW_SECONDS * INART_NS);
+    sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
+    if (io->ready) sleep.until = now;
+    if (now < x->lingers_until && now + LINGER < sleep.until) sleep.until = now + LINGER;
+    return sleep;
+}
+
+void worker_send_at_once(struct worker_thread *x) {
+    fenv_t before;
+    fegetenv(&before); /* the submitting thread may flush subnormals to zero */
+    fesetenv(FE_DFL_ENV);
+    engine_enter(&x->engine);
+    struct engine_sleep sleep = worker_round(&x->engine);
+    bool wake = sleep.until < x->engine.asleep.until || (sleep.listen && !x->engine.asleep.listen);
+    engine_leave(&x->engine);
+    fesetenv(&before);
+    if (wake) engine_wake(&x->engine);
+}

@@ -1,0 +1,140 @@
+/* The worker's engine as Python and tests see it. */
+#ifndef INART_WORKER_H
+#define INART_WORKER_H
+
+#include "check.h"
+#include "engine.h"
+#include "gathered.h"
+
+#define NAME_BYTES 64
+#define MESSAGE_BYTES 512
+
+enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
+
+/* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
+struct inart_tree_config {
+    uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
+    uint32_t here;       /* the parameter server is on this host */
+    double rate_mbps;    /* 0: not paced */
+    double gather_speed; /* times that rate, for chunks of an all-gather */
+    uint32_t others;     /* labels that more results come with */
+    const uint32_t *others_labels;
+    char root[NAME_BYTES];
+};
+
+struct inart_worker_config {
+    uint32_t job, epoch, workers, values, trees, index;
+    uint8_t key[CHECK_KEY_BYTES]; /* of the epoch: check.h */
+    uint32_t sources;
+    const uint32_t *source; /* addresses of the parameter servers, host order; none: any */
+    double timeout_seconds;
+    const struct inart_tree_config *tree;
+};
+
+/* struct inart_io_config, inart_io_stats: engine.h */
+struct inart_part_range {
+    uint64_t offset, count; /* elements */
+};
+
+/* How an operation's values travel: `fields` in a word (fields.h), or as `gathered` says (gathered.h). residual: of a
+ * float32 array of the same size, what of each value did not travel; NULL: nobody wants to know. */
+struct inart_encoding {
+    uint32_t fields, stochastic;
+    uint64_t seed;
+    float *residual;
+    struct inart_gathered gathered;
+};
+
+struct inart_completion {
+    int64_t operation;
+    int32_t status;
+    double seconds, first_send, last_answer; /* first_send, last_answer: CLOCK_MONOTONIC */
+    char message[MESSAGE_BYTES];
+};
+
+struct inart_tree_stats {
+    uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused, check_failures;
+    uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
+    double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
+};
+
+struct inart_worker_stats {
+    struct inart_packet_stats packets;
+    uint64_t operations_done, operations_failed, bytes_reduced;
+};
+
+/* ------------------------------------------------------------------- */
+
+struct inart_worker;
+
+/* Calls that change something come one at a time. */
+
+extern const size_t inart_worker_sizes[]; /* of the structures above, in their order */
+
+/* For tests. One in so many chunks of a gather is everybody's. */
+INART_PUBLIC uint32_t inart_worker_period(uint32_t slots, uint32_t workers);
+
+/* For tests. The kind of the chunk with number `place` in a part of an all-reduce with `data` chunks of data, 0:
+ * exponents, 1: data; and in *index which of them. */
+INART_PUBLIC int inart_worker_chunk(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index);
+
+/* The number in the part of chunk `index` of a kind. */
+INART_PUBLIC uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int kind, uint32_t index);
+
+/* Packets of a tree that may leave at a time (controlplane/planner/plan/pacing.py has the same; a test compares).
+ * `total_mbps`: of all trees of the worker. `shared`: its link is also a parameter server's. Plans then fill more
+ * links, and have more trees: bursts of all workers that met on such a link filled its queue. */
+INART_PUBLIC double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, uint32_t values,
+                                        uint32_t shared);
+
+/* Ends what is pending and the I/O threads; completions can still be fetched. */
+INART_PUBLIC void inart_worker_stop(struct inart_worker *w);
+
+/* After stop, when no other call is under way. */
+INART_PUBLIC void inart_worker_destroy(struct inart_worker *w);
+
+INART_PUBLIC struct inart_worker *inart_worker_create(const struct inart_io_config *io,
+                                                      const struct inart_worker_config *config, char *error,
+                                                      size_t size);
+
+/* Pending operations end with `reason`; then the new configuration holds. 0 or -1 (the engine is unusable until a good
+ * one). */
+INART_PUBLIC int inart_worker_reconfigure(struct inart_worker *w, const struct inart_worker_config *config,
+                                          const char *reason, char *error, size_t size);
+
+INART_PUBLIC void inart_worker_abort(struct inart_worker *w, const char *reason);
+
+/* The tree that has `up_label` was led another way: its rate from now on (0: as before). `contributions`: those under
+ * way may be lost, and are sent once more. `results`: these, and the parameter server sends them once more. */
+INART_PUBLIC void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions,
+                                        int results);
+
+/* kind, source: inart_layout's; the array is one part a worker, or in an all-reduce and a broadcast one. `number`,
+ * `range`: the trees, and the elements that each carries, of each part. The number of the operation; or -1 with the
+ * reason in `error` and the status in *status. Only this changes `end` of a tree, and only worker_configure() the
+ * trees: neither needs a lock. */
+INART_PUBLIC int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements,
+                                         int dtype, const struct inart_encoding *encoding, int mean, int kind,
+                                         int source, uint32_t tag, uint32_t trees, const uint32_t *number,
+                                         const struct inart_part_range *range, int32_t *status, char *error,
+                                         size_t size);
+
+/* Waits for one operation: 1: `completion` is filled, and nobody else gets it; 0: somebody else gets it; -1: it has not
+ * ended within `seconds` (< 0: no limit). */
+INART_PUBLIC int inart_worker_wait(struct inart_worker *w, int64_t operation, double seconds,
+                                   struct inart_completion *completion);
+
+/* 1: `completion` is filled; 0: nothing within `seconds` (< 0: no limit); -1: the engine is closing and nothing is
+ * left. */
+INART_PUBLIC int inart_worker_next_completion(struct inart_worker *w, double seconds,
+                                              struct inart_completion *completion);
+
+/* Of each of the trees `number`, its oldest chunk without an answer; UINT64_MAX: it has none. */
+INART_PUBLIC void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t *oldest, uint32_t count);
+
+/* `trees` has room for `count` entries, of the trees `number`. */
+INART_PUBLIC void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats,
+                                          struct inart_io_stats *io, const uint32_t *number,
+                                          struct inart_tree_stats *trees, uint32_t count);
+
+#endif
