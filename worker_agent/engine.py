@@ -80,7 +80,8 @@ def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig)
     if words := gathered_words(how, dtype, elements, workers, data_values(config.values_per_packet)):
         return NativeEncoding(1, 0, 0, None, NativeGathered(columns(how, workers), words, how.reduction))
     fields = fields_of(how, dtype, workers) if dtype in DTYPES else 1
-    return NativeEncoding(fields, fields > 1 and is_stochastic(dtype, 32 // fields), how.seed)
+    stochastic = fields > 1 and is_stochastic(dtype, 32 // fields, feedback=how.feedback)
+    return NativeEncoding(fields, stochastic, how.seed)
 
 
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:

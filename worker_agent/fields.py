@@ -53,9 +53,13 @@ def bits_of(dtype: str, asked: int | None, workers: int) -> int:
     return asked
 
 
-def is_stochastic(dtype: str, bits: int) -> bool:
-    """Return whether values of this type are rounded stochastically in this many bits, which are fewer than its own."""
-    return bits < OWN_BITS[dtype]
+def is_stochastic(dtype: str, bits: int, *, feedback: bool = False) -> bool:
+    """Return whether values of this type are rounded stochastically in this many bits, which are fewer than its own.
+
+    With error feedback they are not: what is rounded off is sent later, so nothing is lost on average anyway, and
+    rounding to nearest has half the variance.
+    """
+    return bits < OWN_BITS[dtype] and not feedback
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class InWords:
 
     def __init__(self, dtype: str, bits: int | None, workers: int, *, feedback: bool = False) -> None:
         self.bits, self._dtype = bits_of(dtype, bits, workers), dtype
-        self._stochastic = is_stochastic(dtype, self.bits)
+        self._stochastic = is_stochastic(dtype, self.bits, feedback=feedback)
         self._left: list[Floats] | None = [] if feedback else None
         self._step = 0
 

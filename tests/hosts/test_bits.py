@@ -34,9 +34,8 @@ def reference(before: Sequence[Floats], op: Operation, dtype: str = "float32") -
     bits = bits_of(dtype, how.bits, len(before))
     if bits == 32:
         return reference_in_32_bits(before, how.mean)
-    formats = [
-        Fields(bits, len(before), WORDS, is_stochastic(dtype, bits), how.seed, worker) for worker in range(len(before))
-    ]
+    stochastic = is_stochastic(dtype, bits, feedback=how.feedback)
+    formats = [Fields(bits, len(before), WORDS, stochastic, how.seed, worker) for worker in range(len(before))]
     result = np.empty_like(before[0])
     for begin in range(0, len(result), formats[0].values):
         chunks = [tensor[begin : begin + formats[0].values] for tensor in before]
@@ -157,6 +156,14 @@ def test_the_unsent_part_is_kept_as_residual(make_rig: MakeRig) -> None:
     largest = np.repeat([np.abs(np.stack(before)).max()], elements)
     assert (np.abs(after[0] + left - exact) <= largest * WORKERS * 2.0**-22).all()
     assert np.abs(left).max() > 0
+
+
+def test_with_feedback_values_are_rounded_to_the_nearest(make_rig: MakeRig) -> None:
+    rig = make_rig(ONE_TREE)
+    before, op = tensors(3, WORKERS, 3_000), collective("sum").encoded(8, 5, feedback=True)
+    arrays = [np.concatenate([tensor, np.zeros_like(tensor)]) for tensor in before]
+    finish(rig.submit(arrays, op))
+    assert arrays[0][:3_000].tobytes() == reference(before, op).tobytes()
 
 
 def test_with_feedback_rounded_off_parts_are_sent_later(make_rig: MakeRig) -> None:

@@ -207,6 +207,7 @@ def test_in_how_many_bits_values_travel() -> None:
     with pytest.raises(ValueError, match="one of 32, 16, 10 for 200 workers, not 8"):
         bits_of("float32", 8, 200)
     assert is_stochastic("float32", 16) and not is_stochastic("bfloat16", 16) and is_stochastic("bfloat16", 8)
+    assert not is_stochastic("float32", 8, feedback=True), "what is rounded off is sent later"
 
 
 def test_an_operation_says_in_how_many_bits_its_values_travel() -> None:
