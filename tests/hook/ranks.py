@@ -192,22 +192,36 @@ class Flaky:
         self._failing = failing
         self._group = dist.new_group(backend="gloo")
         self._operations = 0
-        self._work: queue.SimpleQueue[tuple[int, torch.Tensor, Work] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[int, torch.Tensor, str, Work] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def allreduce_async(self, array, op="sum", *, dtype=None) -> Work:
         work = Work(array.numel(), array.numel() * array.element_size())
-        self._work.put((self._operations, array, work))
+        self._work.put((self._operations, array, str(op), work))
         self._operations += 1
         return work
 
+    def _reduce(self, array: torch.Tensor, op: str) -> torch.Tensor:
+        """Return the part of the array that the operation writes."""
+        parts = array.view(self.world_size, -1) if op in ("scatter mean", "gather") else array
+        if op == "gather":
+            own = parts[dist.get_rank()].clone()
+            dist.all_gather(list(parts), own, group=self._group)
+        elif op == "scatter mean":
+            whole = parts / self.world_size
+            dist.all_reduce(whole, group=self._group)
+            return parts[dist.get_rank()].copy_(whole[dist.get_rank()])
+        else:
+            dist.all_reduce(array.div_(self.world_size), group=self._group)
+        return array
+
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
-            number, array, work = item
-            dist.all_reduce(array.div_(self.world_size), group=self._group)
+            number, array, op, work = item
+            written = self._reduce(array, op)
             if number in self._failing:
-                array.fill_(float("nan"))  # The content of the tensor of an aborted operation is undefined.
+                written.fill_(float("nan"))  # What an aborted operation would have written is undefined.
                 work.finish(AllReduceError(f"operation {number} failed"))
             else:
                 work.finish(None)
@@ -277,6 +291,30 @@ def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[st
     return {"found": found, "agreements": len(agreements), "warnings": said, "as_in_network": len(as_in_network)}
 
 
+def in_parts(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Reduce-scatters and all-gathers by turns, each of what the one before gave; some fail on this rank."""
+    agent = Flaky(set(arguments["failing"]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = InArtState(agent=agent)
+        values, found = torch.zeros(2, 20_000), []
+        for number in range(arguments["operations"]):
+            tensor = values * 0.75 + (rank + 1) * number
+            tensor[1] += 1
+            state.allreduce(tensor, "scatter mean").wait()
+            values = torch.full_like(tensor, -1.0)
+            values[rank] = tensor[rank]
+            tensor.fill_(-1.0)  # the caller may do what it likes with it
+            gathered = values.clone()
+            state.allreduce(gathered, "gather").wait()
+            values = gathered.clone()
+            gathered.fill_(-1.0)
+            found.append(values[:, ::19_999].tolist())
+        state.close()
+    agent.close()
+    return {"found": found, "warnings": [str(w.message) for w in caught if "in-network" in str(w.message)]}
+
+
 def alike(rank: int, arguments: dict[str, Any], connection: Connection) -> list[bytes]:
     """All-reduces over torch.distributed, as the network would do them; each a tensor's bytes, dtype, and operation."""
     found = []
@@ -302,6 +340,7 @@ SCENARIOS = {
     "late": late,
     "flaky": flaky,
     "few": few,
+    "in parts": in_parts,
     "alike": alike,
     **masked.SCENARIOS,
     **sharded.SCENARIOS,

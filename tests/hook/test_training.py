@@ -160,6 +160,33 @@ def test_a_small_operation_that_fails_anywhere_is_right_everywhere(tmp_path, fai
         )
 
 
+@pytest.mark.parametrize(
+    "failing",
+    [
+        pytest.param([[], []], id="none"),
+        pytest.param([[0], []], id="a reduce-scatter, one rank"),
+        pytest.param([[], [3]], id="an all-gather, one rank"),
+        pytest.param([[4], [4]], id="both ranks"),
+        pytest.param([[8], [7]], id="one after the other"),
+        pytest.param([[], [18]], id="after an agreement"),
+    ],
+)
+def test_parts_that_fail_anywhere_are_right_everywhere(tmp_path, failing):
+    """Ranks have their parts of reduce-scatters and all-gathers before all agree that they do. Who lacks a part gets
+    it, and what the others have meanwhile made of theirs stays.
+    """
+    results = run_ranks("in parts", tmp_path, [{"failing": own} for own in failing], operations=10)
+    expected, values = [], np.zeros((2, 20_000), np.float32)
+    for number in range(10):
+        given = [values * np.float32(0.75) + (rank + 1) * number + np.array([[0], [1]]) for rank in range(2)]
+        values = ((given[0] + given[1]) / 2).astype(np.float32)
+        expected.append(values[:, ::19_999].tolist())
+    for result in results:
+        assert np.allclose(result["found"], expected)
+        assert len(result["warnings"]) == (failing != [[], []])
+    assert results[0]["found"] == results[1]["found"]
+
+
 def test_what_falls_back_is_done_as_in_the_network_where_that_is_asked_for(tmp_path):
     for name in ("alike", "other"):
         (tmp_path / name).mkdir()

@@ -207,7 +207,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return self._work(parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
+                return self._work(*parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
         if op == MEAN and given.device.type == "cpu":  # gloo has no mean.
             return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
@@ -217,7 +217,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if self._suits(output, raw=True) and output.numel() == self.size() * given.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return self._work(parts.all_gather(output, given))
+                return self._work(*parts.all_gather(output, given))
         return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
@@ -227,7 +227,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
             size = inputs[0].numel() * inputs[0].element_size() * self.size()
             if self._suits(inputs[0], raw=True, nbytes=size) and (parts := self._parts()) is not None:
-                return self._work(parts.all_gather(list(outputs[0]), inputs[0]))
+                return self._work(*parts.all_gather(list(outputs[0]), inputs[0]))
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
@@ -236,7 +236,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], raw=True):
             parts = self._parts()
             if parts is not None:
-                return self._work(parts.broadcast(tensors[0], source))
+                return self._work(*parts.broadcast(tensors[0], source))
         return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
 
     def barrier(self, opts: Any = None) -> Any:  # type: ignore[override]

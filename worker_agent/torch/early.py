@@ -1,9 +1,11 @@
-"""Small operations whose results the caller gets before the ranks have agreed that all of them have theirs.
+"""Operations whose results the caller gets before the ranks have agreed that all of them have theirs.
 
 An agreement over gloo takes longer than a small operation does. So the ranks agree on many at once in the background,
 and until then keep the input and the result of each operation. If one of them has failed on some rank, the ranks go
 through them one by one: a rank that lacks a result gets it bit by bit from a rank that has it; an operation whose
 result no rank has is repeated over torch.distributed. So no rank ever acts on a result that the others do not get.
+A reduce-scatter gives each rank another part, which no other rank has: where a rank lacks its part, all repeat the
+operation from copies of their inputs, and only those that lack theirs take what comes of it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from worker_agent.collectives import Collective, Kind
 from worker_agent.torch.groups import reduce_numbers
 
 EARLY_BYTES = 64 * 1024
-"""The most bytes of an early operation."""
+"""The most bytes of an early all-reduce or broadcast."""
+EARLY_PARTS_BYTES = 4 << 20
+"""The same for a reduce-scatter or an all-gather: fully sharded training waits for each of many."""
 MOST_EARLY = 64
 """The ranks agree after this many operations, or after MOST_EARLY_BYTES."""
 MOST_EARLY_BYTES = 1 << 20
@@ -32,17 +36,19 @@ CLOSE_SECONDS = 10.0
 
 
 def is_early(buffer: torch.Tensor, op: Collective) -> bool:
-    """Return whether the result is handed out before the ranks agree, which is the same on all ranks. It never is for a
-    reduce-scatter, where each rank has another part, which no other rank could give it.
-    """
-    nbytes = buffer.numel() * buffer.element_size()
-    return buffer.device.type == "cpu" and nbytes <= EARLY_BYTES and op.kind is not Kind.REDUCE_SCATTER
+    """Return whether the result is handed out before the ranks agree, which is the same on all ranks."""
+    most = EARLY_PARTS_BYTES if op.in_parts else EARLY_BYTES
+    return buffer.device.type == "cpu" and buffer.numel() * buffer.element_size() <= most
 
 
 class Operation(Protocol):
-    """An early operation: its array, and a copy of the result (None: this rank has none)."""
+    """An early operation: its array, and a copy of the result (None: this rank has none).
+
+    Of a reduce-scatter `kept` is empty: nobody else can use it.
+    """
 
     buffer: torch.Tensor
+    op: Collective
     kept: torch.Tensor | None
 
 
@@ -131,9 +137,10 @@ def settle(
 ) -> None:
     """Make one step's operations right on all ranks after a failure; all ranks call this alike.
 
-    has: whether this rank has the results. again: repeats an operation over torch.distributed on all ranks.
+    has: whether this rank has the results. again: repeats an operation over torch.distributed on all ranks; what a rank
+    has stays.
     """
-    gives = has and all(item.kept is not None for item in items)
+    gives = has and all(item.kept is not None and item.op.kind is not Kind.REDUCE_SCATTER for item in items)
     giver, lacking = reduce_numbers(control, [(rank + 1) * gives, not has], dist.ReduceOp.MAX)
     if not lacking:
         return

@@ -173,7 +173,7 @@ class Network:
                 self.sequence.order = order
             if self.local is not None:
                 self.local.worker = order[self._rank] % self._workers
-            self._parts = Parts(self._rank, order, lambda buffer, op, before: self.reduce(buffer, op, True, before))
+            self._parts = Parts(self._rank, order, lambda buffer, op, before: self.start(buffer, op, True, before))
         return self._parts
 
     def join(self, timeout: float) -> Reducer:

@@ -14,8 +14,11 @@ import torch.distributed as dist
 
 from worker_agent.collectives import GATHER, Collective, broadcast
 from worker_agent.torch.groups import exchange
+from worker_agent.work import Work
 
 Future = torch.futures.Future[Any]
+Started = tuple[Future, Work | None]
+"""A Future, and the agent's Work, if waiting for that first gives the result sooner."""
 
 
 class Order:
@@ -50,7 +53,7 @@ class Parts:
     """The operations with one part per rank.
 
     Args:
-        reduce: (array, operation, copy of the input or None) -> Future of the array.
+        start: (array, operation, copy of the input or None) -> Started.
         order: the part of each rank, by rank.
     """
 
@@ -58,14 +61,14 @@ class Parts:
         self,
         rank: int,
         order: list[int],
-        reduce: Callable[[torch.Tensor, Collective, torch.Tensor | None], torch.futures.Future[torch.Tensor]],
+        start: Callable[[torch.Tensor, Collective, torch.Tensor | None], Started],
     ) -> None:
         self._own = order[rank]
         self._order = order
         self._in_order = order == sorted(order)
-        self._reduce = reduce
+        self._start = start
 
-    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Collective) -> Future:
+    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Collective) -> Started:
         """Reduce `given`, which has a part per rank and stays unchanged; `output` gets this rank's sum or mean."""
         given = given.detach().contiguous()
         parts = given.view(len(self._order), -1)
@@ -80,9 +83,10 @@ class Parts:
             return [output.detach().copy_(whole[self._own].view_as(output))]
 
         before = given.view(-1) if self._in_order else None
-        return self._reduce(whole.view(-1), op, before).then(take)
+        future, work = self._start(whole.view(-1), op, before)
+        return future.then(take), work
 
-    def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Future:
+    def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Started:
         """Gather `given`, this rank's part; `outputs` gets the parts of all ranks in sequence, or is one tensor for
         each.
         """
@@ -102,9 +106,10 @@ class Parts:
                     output.detach().copy_(parts[number].view_as(output))
             return [outputs] if together else [list(outputs)]
 
-        return self._reduce(whole.view(-1), GATHER, None).then(take)
+        future, work = self._start(whole.view(-1), GATHER, None)
+        return future.then(take), work
 
-    def broadcast(self, tensor: torch.Tensor, source: int) -> Future:
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Started:
         """Broadcast a tensor. source: a rank."""
         whole = tensor.detach().contiguous()
 
@@ -114,7 +119,8 @@ class Parts:
                 tensor.detach().copy_(whole)
             return [tensor]
 
-        return self._reduce(whole.view(-1), broadcast(self._order[source]), None).then(take)
+        future, work = self._start(whole.view(-1), broadcast(self._order[source]), None)
+        return future.then(take), work
 
 
 def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int]) -> Any:

@@ -286,7 +286,8 @@ class Sequence:
                 item.ended.set()
                 self._queue.put(_LOOK)
                 return
-            item.kept = item.buffer.clone()
+            scattered = item.op.kind is Kind.REDUCE_SCATTER
+            item.kept = item.buffer.new_empty(0) if scattered else item.buffer.clone()
             item.ended.set()
             self._counts.step_ends(item.step.began, item.added)
             self._finish(item, None)
@@ -305,8 +306,8 @@ class Sequence:
                     item.passage = passage(self._local, item.buffer, item.op, route.lane, route.staging)
                     item.reduced = item.passage.reduced
                 elif item.early:
-                    if not item.op.raw:
-                        item.before = item.before if item.before is not None else item.buffer.clone()
+                    if not item.op.raw:  # The caller may write over its own copy as soon as it has the result.
+                        item.before = item.buffer.clone()
                     self._start_early(item, route)
                 else:
                     # Broadcasts and gathers do not change the source's data.
@@ -433,6 +434,13 @@ class Sequence:
             self._fall(reasons)
 
     def _again(self, item: _Item) -> None:
+        if item.early and item.op.kind is Kind.REDUCE_SCATTER:
+            assert item.before is not None, "kept since it began"
+            self._reduce(item, item.before).wait()
+            if item.kept is None:
+                parts, own = (self._size, -1), self.order[self._rank]
+                item.buffer.view(parts)[own].copy_(item.before.view(parts)[own])
+            return
         if item.before is not None:
             item.buffer.copy_(item.before)
         self._reduce(item).wait()
@@ -517,10 +525,11 @@ class Sequence:
         else:
             work.get_future().add_done_callback(lambda future: self._finish(item, _error(future)))
 
-    def _reduce(self, item: _Item) -> Any:
+    def _reduce(self, item: _Item, buffer: torch.Tensor | None = None) -> Any:
+        """Run it over torch.distributed, in place. buffer: instead of the item's, for what is no all-reduce."""
         group = self._spare(item.buffer.device.type)
         if item.op.kind is not Kind.ALL_REDUCE:
-            return outside(group, item.buffer, item.op, self.order)
+            return outside(group, item.buffer if buffer is None else buffer, item.op, self.order)
         if self._reproducible and can_be_alike(item.buffer, item.op):
             order, values = self._network_shape()
             reduce_alike(group, item.buffer, item.op, order, values)
