@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from evaluation.sites.training import OPTIMISERS, Lesson
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import make_coordinator
@@ -97,7 +98,11 @@ class Emulated:
         ) as coordinator:  # fmt: skip
             where = "{}:{}".format(*coordinator.address)
             about = {"how": system, "coordinator": where}
-            return self._train(system, "evaluation.sites.training:by_sites", about, lambda: not coordinator.policy.held)
+
+            def measured() -> bool:
+                return isinstance(coordinator.policy, SiteRounds) and not coordinator.policy.held
+
+            return self._train(system, "evaluation.sites.training:by_sites", about, measured)
 
     def gloo(self) -> Row:
         about = {"first": self.topology.address(self.hosts[0]), "sites": len(self.hosts)}

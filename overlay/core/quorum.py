@@ -24,7 +24,7 @@ class Quorum:
     """
 
     def __init__(self, agents: int, *, contested: bool) -> None:
-        self.majority = agents // 2 + 1
+        self._agents, self.majority = agents, agents // 2 + 1
         self.contested = contested
         self.term = 0
         self._highest_known = 0
@@ -39,6 +39,15 @@ class Quorum:
     def reached_by(self, agents: Collection[str]) -> bool:
         """Whether a coordinator with these agents connected may act."""
         return not self.contested or len(agents) >= self.majority
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing has been done yet that a second coordinator could do differently."""
+        return False
+
+    def all_here(self, agents: Collection[str]) -> bool:
+        """Whether nobody else is to be waited for before this coordinator acts."""
+        return len(agents) == self._agents
 
     def start_term(self) -> None:
         """This coordinator begins to act, with a term above all that it knows of."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.framing import MTU
@@ -132,6 +133,22 @@ class SiteNetwork:
         """The rate of a pair is known from elsewhere (a file), or the pair was found broken."""
         self.version += 1
         self.pairs[sender, receiver] = mbps
+
+    def to_json(self) -> dict[str, Any]:
+        """What has been measured, for a coordinator that backs up this one."""
+        pairs = [[*pair, mbps] for pair, mbps in self.pairs.items()]
+        trips = [[*pair, seconds] for pair, seconds in self.round_trips.items()]
+        return {"pairs": pairs, "round_trips": trips, "out": self.out, "into": self.into}
+
+    def adopt(self, given: Mapping[str, Any]) -> None:
+        """Another coordinator has measured this (`to_json`). Rates that a file told to this one stay."""
+        self.version += 1
+        for sender, receiver, mbps in given["pairs"]:
+            if (sender, receiver) not in self.known:
+                self.pairs[str(sender), str(receiver)] = float(mbps)
+        self.round_trips |= {(str(a), str(b)): float(seconds) for a, b, seconds in given["round_trips"]}
+        self.out |= {str(site): float(mbps) for site, mbps in given["out"].items()}
+        self.into |= {str(site): float(mbps) for site, mbps in given["into"].items()}
 
     def links(self, sites: Sequence[str]) -> dict[Pair, float]:
         """The rate of each link that a plan for these sites has, Mbit/s of payload. A site of which nothing is known

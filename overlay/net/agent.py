@@ -285,7 +285,8 @@ class Agent:
         if self.advertise is not None:
             host, port = self.advertise[0], self.advertise[1] or port
         return {
-            "node": self.node, "host": host, "port": port, "epoch": self._neighbours.epoch, **self._tasks.report(),
+            "node": self.node, "host": host, "port": port, "epoch": self._neighbours.epoch,
+            "history": self.site.history, **self._tasks.report(),
         }  # fmt: skip
 
     def _on_disconnected(self) -> None:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy, Tick
 from overlay.core.errors import OverlayError
+from overlay.core.quorum import Quorum
 from overlay.net import liveness
-from overlay.net.leadership import STANDBY, Leadership
+from overlay.net.leadership import STANDBY, Leadership, Office
 from overlay.net.liveness import ALIVE_SECONDS
 from overlay.net.loop import new_event_loop
 from overlay.net.members import Member, Members
 from overlay.net.multicast import Seal
 from overlay.net.policy_driver import PolicyDriver
-from overlay.net.takeover import AgentState, alive
+from overlay.net.takeover import AgentState, Standby, alive
 from overlay.net.tls import Security
 from overlay.net.transport import end_all
 
@@ -54,6 +55,18 @@ class Desk(Protocol):
         """A member has sent a message of the type "site"."""
         ...
 
+    def ended(self) -> None:
+        """This coordinator acts no more: all members are let go."""
+        ...
+
+    def shared(self, version: object) -> dict[str, Any] | None:
+        """What a coordinator that backs this one up is to know, with its version; None: it has this version."""
+        ...
+
+    def told(self, shared: dict[str, Any]) -> None:
+        """The coordinator that this one backs up shares this."""
+        ...
+
     def status(self) -> dict[str, Any]:
         """What there is to know, for people."""
         ...
@@ -74,7 +87,8 @@ class Coordinator:
 
     probe_values: agents report the throughput of chunks of at least this many values; None: of none. replication: the
     switches that copy multicasts (L3), closed with the coordinator; None: there are none, and no task may need them.
-    desk: what members say beside what policies hear (site_desk.py); None: nothing. A policy with a method `admit` lets
+    desk: what members say beside what policies hear (site_desk.py); None: nothing. quorum: of sites that come and go
+    (site_quorum.py); None: more than half of the policy's agents. A policy with a method `admit` lets
     any name join that it does not object to.
     security: TLS; None: plaintext. log: gets each line. finished(task, seconds): all participants have what a task had
     for them; seconds: of the slowest of them.
@@ -93,6 +107,7 @@ class Coordinator:
         security: Security | None = None,
         replication: Replication | None = None,
         desk: Desk | None = None,
+        quorum: Quorum | None = None,
         log: Callable[[str], None] = lambda line: None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
@@ -106,8 +121,9 @@ class Coordinator:
         if desk is not None:
             desk.attach(self._loop, self._members, self._driver)
         self._leadership = Leadership(
-            self._loop, self._members, self._driver, backs_up=backs_up, security=security,
-            introduce=self._introduce, log=log,
+            self._loop, self._members, self._driver, quorum or Quorum(len(policy.nodes), contested=False),
+            Office(self._introduce, self._began, self._said, self._ended),
+            standby=Standby(backs_up, security, log, self._told) if backs_up else None, log=log,
         )  # fmt: skip
         self._reminded = ""  # which agents are missing, as the agents that wait were told last
         self._started = threading.Event()
@@ -208,9 +224,10 @@ class Coordinator:
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
                 if member is None and message.get("type") == "status" and self._desk is not None:
-                    writer.write(json.dumps(self._desk.status()).encode() + b"\n")
+                    writer.write(json.dumps({"acts": self.active, **self._desk.status()}).encode() + b"\n")
                 elif member is None and message.get("type") == "watch":
-                    writer.write(alive(message, active=self.active))
+                    shared = self._desk.shared(message.get("version")) if self._desk and self.active else None
+                    writer.write(alive(message, active=self.active, shared=shared))
                 elif member is None:
                     member = self._join(message, writer)
                     if member is None:
@@ -257,9 +274,6 @@ class Coordinator:
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
         if not self.active:
             self._leadership.gather(member)
-            if self.active and self._desk is not None:
-                for name in self._members:
-                    self._desk.joined(name)
             return member
         self._introduce()
         for split in self._driver.default_splits.values():
@@ -272,6 +286,19 @@ class Coordinator:
         if self._desk is not None:
             self._desk.joined(node)
         return member
+
+    def _began(self) -> None:
+        if self._desk is not None:
+            for name in list(self._members):
+                self._desk.joined(name)
+
+    def _told(self, shared: dict[str, Any]) -> None:
+        if self._desk is not None and not self.active:
+            self._desk.told(shared)
+
+    def _ended(self) -> None:
+        if self._desk is not None:
+            self._desk.ended()
 
     def _objection(
         self, message: dict[str, Any], node: str, address: tuple[str, int], writer: asyncio.StreamWriter

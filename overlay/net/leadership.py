@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.planner.strategies.wan.policy import Back, Lost, TakeoverPolicy
@@ -13,12 +14,15 @@ from overlay.core.quorum import Quorum
 from overlay.net.members import Member, Members
 from overlay.net.policy_driver import PolicyDriver
 from overlay.net.takeover import AgentState, RecoveredTasks, Standby, first_number, recover_tasks
-from overlay.net.tls import Security
 
 GATHER_SECONDS = 5.0
-"""A coordinator that takes over from another one, or may not be the only one, waits at most this long for all agents.
-When too few come it lets them go, since another coordinator may need them. The wait differs each time (from
-LEAST_GATHER of it on), or two coordinators could go on taking half of the agents each."""
+"""A coordinator that takes over from another one, or may not be the only one, waits this long for all agents. When too
+few have come it lets them go, since another coordinator may need them. The wait differs each time (from LEAST_GATHER of
+it on), or two coordinators could go on taking half of the agents each."""
+
+MOST_WAITS = 8
+"""After each time in vain it waits for twice as many GATHER_SECONDS, up to so many: agents that try a coordinator whose
+network is cut off are away for longer than one, and would never be here at the same time."""
 
 LEAST_GATHER = 0.6
 
@@ -29,11 +33,24 @@ GATHERING = b'{"type": "gathering"}\n'
 """Tells an agent that it has joined, and that it is not decided yet which coordinator acts."""
 
 
+@dataclass(frozen=True)
+class Office:
+    """What a coordinator does when it begins to act and when it ends. introduce(): tells all members who the members
+    are. began(): they have been introduced. said(node, message): a member has said this, and hears an answer. ended():
+    this coordinator acts no more, and its members are let go."""
+
+    introduce: Callable[[], None]
+    began: Callable[[], None]
+    said: Callable[[str, dict[str, Any]], None]
+    ended: Callable[[], None]
+
+
 class Leadership:
     """Of one coordinator, in its loop.
 
-    backs_up: the other coordinator, whose place this one may take; None: it knows of none. introduce(): tells all
-    members who the members are. active: whether this coordinator acts. epoch: of its task numbers.
+    quorum: says when enough agents are connected. backs_up: the other coordinator, whose place this one may take; None:
+    it knows of none. told: gets what that one lets its backup know. active: whether this coordinator acts. epoch: of
+    its task numbers.
     """
 
     def __init__(
@@ -41,19 +58,21 @@ class Leadership:
         loop: asyncio.AbstractEventLoop,
         members: Members,
         driver: PolicyDriver,
+        quorum: Quorum,
+        office: Office,
         *,
-        backs_up: tuple[str, int] | None,
-        security: Security | None,
-        introduce: Callable[[], None],
+        standby: Standby | None,
         log: Callable[[str], None],
     ) -> None:
         self._loop, self._members, self._driver, self._policy = loop, members, driver, driver.policy
-        self._introduce, self._log = introduce, log
-        self.quorum = Quorum(len(self._policy.nodes), contested=backs_up is not None)
-        self.standby = Standby(backs_up, security, log, self._make_way) if backs_up else None
+        self.quorum, self._office, self.standby, self._log = quorum, office, standby, log
+        if standby is not None:
+            quorum.contested = True
+            standby.make_way = self._make_way
         self.epoch = time.time_ns()  # differs from that of an earlier process, also after an immediate restart
         self.active = False
         self.gathering: asyncio.TimerHandle | None = None
+        self._waited, self._most_waits = 0, 1  # GATHER_SECONDS
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
 
     @property
@@ -66,6 +85,8 @@ class Leadership:
         ValueError or TypeError for a message that is not well formed."""
         if self.quorum.observe(message) and self.active:
             self._step_down(f"{node} has followed a coordinator that began to act later")
+        elif self.active and not self.quorum.reached_by({*self._members, node}):
+            self._step_down(self._too_few())  # the agent knows of others that have gone on elsewhere
 
     def gather(self, member: Member) -> None:
         """An agent has joined while this coordinator does not act."""
@@ -75,9 +96,20 @@ class Leadership:
             return
         member.tell(GATHERING)
         if self.gathering is None:
-            seconds = GATHER_SECONDS * random.uniform(LEAST_GATHER, 1.0)
-            self.gathering = self._loop.call_later(seconds, self.take_over)
-        if len(self._members) == len(self._policy.nodes):
+            self._wait()
+        if self.quorum.all_here(self._members) or (self._waited and self.quorum.reached_by(self._members)):
+            self.take_over()
+
+    def _wait(self) -> None:
+        seconds = GATHER_SECONDS * random.uniform(LEAST_GATHER, 1.0)
+        self.gathering = self._loop.call_later(seconds, self._gathered)
+
+    def _gathered(self) -> None:
+        self._waited += 1
+        if self._waited < self._most_waits and not self.quorum.reached_by(self._members):
+            self._wait()
+        else:
+            self._most_waits = min(2 * self._most_waits, MOST_WAITS)
             self.take_over()
 
     def member_gone(self) -> bool:
@@ -97,6 +129,7 @@ class Leadership:
             self._let_go()
             return
         self._stop_gathering()
+        self._most_waits = 1
         self.quorum.start_term()
         self.active = True
         if self.standby is not None:
@@ -115,7 +148,7 @@ class Leadership:
 
     def _begin(self, states: dict[str, AgentState], recovered: RecoveredTasks | None) -> None:
         """Introduces the members to each other and to the policy, and continues with the recovered tasks."""
-        self._introduce()
+        self._office.introduce()
         for node in list(self._members):
             self._driver.handle(Back(node))
         if recovered is not None:
@@ -124,6 +157,7 @@ class Leadership:
         for node in self._policy.nodes if recovered is not None else ():
             if node not in self._members:
                 self._driver.handle(Lost(node))
+        self._office.began()
         held_back, self._held_back = self._held_back, []
         for at, node, message in held_back:
             other = self._members.get(message["node"]) if message["type"] == "lost" else None
@@ -133,7 +167,7 @@ class Leadership:
             if member is None or member.joined > at:
                 continue  # it has restarted since, and what it had submitted is gone
             if self.active:
-                self._driver.said(node, message)
+                self._office.said(node, message)
             else:
                 self.hold_back(node, message)
 
@@ -144,7 +178,7 @@ class Leadership:
     def _stop_gathering(self) -> None:
         if self.gathering is not None:
             self.gathering.cancel()
-            self.gathering = None
+            self.gathering, self._waited = None, 0
 
     def _let_go(self) -> None:
         """Disconnects all members: they are to look for another coordinator."""
@@ -168,10 +202,13 @@ class Leadership:
                 self._policy.handle(Lost(node), time.monotonic())  # its orders have no addressee
             except Exception as error:
                 self._log(f"the policy cannot handle the loss of {node}: {type(error).__name__}: {error}")
+        self._office.ended()
 
     def _make_way(self) -> bool:
         """The coordinator that this one backs up acts again; returns whether this one lets its agents go. While this
-        one acts it keeps them: the other one has fewer, and will notice."""
-        if not self.active:
+        one acts it keeps them: the other one has fewer, and will notice; unless nothing has been done here yet."""
+        if self.active and self.quorum.fresh:
+            self._step_down("another coordinator acts, and nothing has been done here yet")
+        elif not self.active:
             self._let_go()
         return not self.active

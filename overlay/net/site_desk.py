@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.site_network import Pair, SiteNetwork, direct_pairs, slots
+from overlay.core.site_quorum import SiteQuorum, history_of
 from overlay.net.members import Members
 from overlay.net.policy_driver import PolicyDriver
+from overlay.net.site_metrics import metrics_of
+from overlay.net.survey import ANSWER_SECONDS, Survey
 
 SETTLE_SECONDS = 0.5
 """A survey begins this long after the last site has joined, so that several that join together are measured at once."""
-
-ANSWER_SECONDS = 10.0
-"""Sites have this long to answer, beside the seconds of a measurement; what has not come by then is left out."""
 
 SLOW_PART = 1.5
 SLOW_ROUNDS = 3
@@ -41,7 +41,7 @@ class SiteDesk:
     """Of one coordinator; everything is called in its loop.
 
     probe_seconds: of one measurement between two sites; 0: nothing is measured. all_pairs: pairs are measured, too,
-    whose round trip says that they are composed of others. log: gets each line.
+    whose round trip says that they are composed of others. quorum: of several coordinators. log: gets each line.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class SiteDesk:
         *,
         probe_seconds: float = 1.0,
         all_pairs: bool = False,
+        quorum: SiteQuorum | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._policy, self.network, self._log = policy, network, log
+        self._quorum = quorum or SiteQuorum(contested=False)
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
         self._states: dict[str, tuple[int, str]] = {}  # of each site: the round before which its state is, its digest
         self._asking: dict[str, None] = {}  # sites that wait to be told whose state is right, in order
         self._survey: asyncio.Task[None] | None = None
-        self._number = 0
-        self._answers: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self._surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
         self._slow = 0  # rounds one after the other
@@ -69,6 +69,7 @@ class SiteDesk:
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
         self._loop, self._members, self._driver = loop, members, driver
+        self._sites = Survey(loop, members, self._probe_seconds)
 
     # --- members ---
 
@@ -78,8 +79,29 @@ class SiteDesk:
     def left(self, node: str) -> None:
         self._states.pop(node, None)
         self._asking.pop(node, None)
-        self._answers.put_nowait((node, {"what": "left"}))
+        self._sites.left(node)
         self._answer()
+
+    def ended(self) -> None:
+        for node in self._states.keys() | self._surveyed:
+            self._sites.left(node)
+        self._states.clear()
+        self._asking.clear()
+        if self._returned is not None:
+            self._returned.cancel()
+            self._returned = None
+
+    # --- a coordinator that backs up another one knows the network, too ---
+
+    def shared(self, version: object) -> dict[str, Any] | None:
+        now = [self.network.version, len(self._surveyed)]
+        known = {"version": now, "surveyed": sorted(self._surveyed), "network": self.network.to_json()}
+        return None if version == now or not self._surveyed else known
+
+    def told(self, shared: dict[str, Any]) -> None:
+        self.network.adopt(shared["network"])
+        self._surveyed = {str(site) for site in shared["surveyed"]}
+        self._policy.held = False
 
     def task_done(self, task: Task, seconds: float) -> None:
         """A task is done, which took the slowest site so long."""
@@ -98,8 +120,10 @@ class SiteDesk:
 
     def said(self, node: str, message: dict[str, Any]) -> None:
         what = message["what"]
+        if what in ("state", "here"):
+            self._quorum.learn(node, history_of(message.get("history", ())))
         if what in ("trips", "probed"):
-            self._answers.put_nowait((node, message))
+            self._sites.said(node, message)
         elif what == "state":
             self._states[node] = int(message["round"]), str(message["digest"])
             self._compare(node)
@@ -123,7 +147,7 @@ class SiteDesk:
 
     def _begin_together(self) -> None:
         """The sites that have asked begin with the state of the one that is furthest."""
-        lead = min(self._asking, key=lambda node: (-self._states[node][0], node))
+        lead = min(self._asking, key=lambda node: (-self._states[node][0], -self._quorum.term_of(node), node))
         self._policy.begin_at(self._states[lead][0], self._asking)
         self._reply(lead, None)
         self._log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
@@ -159,11 +183,16 @@ class SiteDesk:
                 self._log(f"{node} cannot take part: {refused}")
                 return
             self._log(f"{node} takes part from round {self._policy.round} on")
-            self._members.tell((node,), type="site", what="take", **{"from": None}, round=self._policy.round)
+            self._tell_to_take(node, None, round=self._policy.round)
             return
         round_, digest = self._states[source]
         self._log(f"{node} takes the state of {source} before round {round_}")
-        self._members.tell((node,), type="site", what="take", **{"from": source}, round=round_, digest=digest)
+        self._tell_to_take(node, source, round=round_, digest=digest)
+
+    def _tell_to_take(self, node: str, source: str | None, **about: object) -> None:
+        history = self._quorum.history
+        self._members.tell((node,), type="site", what="take", **{"from": source}, history=history, **about)
+        self._quorum.learn(node, history)
 
     def _compare(self, node: str) -> None:
         """Sites before the same round must have the same state; who differs from most has to take theirs."""
@@ -198,15 +227,15 @@ class SiteDesk:
             await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
             nodes = sorted(self._members)
             began = time.monotonic()
-            trips = await self._round_trips(nodes)
+            trips = await self._sites.round_trips(nodes)
             pairs = [(a, b) for a in nodes for b in nodes if a != b]
             if not self._all_pairs:
                 pairs = direct_pairs(trips) or pairs
             alone: dict[Pair, float] = {}
             skip = self.network.known if again else self.network.known | self.network.pairs.keys()
             for slot in slots(pair for pair in pairs if pair not in skip):
-                alone |= await self._probe(slot)
-            together = await self._probe(pairs) if len(nodes) > 2 else {}
+                alone |= await self._sites.probe(slot)
+            together = await self._sites.probe(pairs) if len(nodes) > 2 else {}
             before = dict(self.network.pairs)
             self.network.surveyed(alone, together, trips)
             same = all(abs(mbps - before.get(pair, 0.0)) <= CHANGE_PART * mbps for pair, mbps in alone.items())
@@ -227,54 +256,6 @@ class SiteDesk:
         while self._policy.running and self._loop.time() < end:
             await asyncio.sleep(SETTLE_SECONDS / 10)
 
-    async def _round_trips(self, nodes: Iterable[str]) -> dict[Pair, float]:
-        waiting, trips = set(nodes), dict[Pair, float]()
-        self._forget_answers()
-        self._members.tell(nodes, type="site", what="trips")
-        async for node, message in self._answered(ANSWER_SECONDS):
-            if message["what"] == "trips":
-                trips |= {(node, str(other)): float(seconds) for other, seconds in message["trips"].items()}
-            waiting.discard(node)
-            if not waiting:
-                break
-        return trips
-
-    async def _probe(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Measures these pairs at once: the rates that came, Mbit/s of payload."""
-        waiting, found = set(pairs), dict[Pair, float]()
-        self._number += 1
-        number = self._number
-        self._forget_answers()
-        for sender, receiver in sorted(waiting):
-            self._members.tell(
-                (sender,), type="site", what="probe", to=receiver, number=number, seconds=self._probe_seconds
-            )  # fmt: skip
-        async for node, message in self._answered(self._probe_seconds + ANSWER_SECONDS):
-            if message["what"] == "probed" and int(message["number"]) == number:
-                pair = str(message["sender"]), node
-                if float(message["mbps"]) > 0:
-                    found[pair] = float(message["mbps"])
-                waiting.discard(pair)
-            elif message["what"] == "left":
-                waiting -= {pair for pair in waiting if node in pair}
-            if not waiting:
-                break
-        return found
-
-    def _forget_answers(self) -> None:
-        while not self._answers.empty():
-            self._answers.get_nowait()
-
-    async def _answered(self, seconds: float) -> Any:
-        end = self._loop.time() + seconds
-        while (left := end - self._loop.time()) > 0:
-            try:
-                async with asyncio.timeout(left):
-                    answer = await self._answers.get()
-            except TimeoutError:
-                return
-            yield answer
-
     @staticmethod
     def _words(rates: dict[Pair, float]) -> str:
         return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
@@ -282,26 +263,7 @@ class SiteDesk:
     # --- for people ---
 
     def metrics(self) -> str:
-        """For Prometheus: GET /metrics at the coordinator's address."""
-        now = self.status()
-        taking = sum(site["takes_part"] for site in now["sites"].values())
-        lines: list[str] = []
-
-        def gauge(name: str, words: str, values: Iterable[tuple[str, float]]) -> None:
-            lines.extend([f"# HELP inart_sites_{name} {words}", f"# TYPE inart_sites_{name} gauge"])
-            lines.extend(f"inart_sites_{name}{labels} {value:.9g}" for labels, value in values)
-
-        gauge("joined", "Sites that are connected.", [("", len(now["sites"]))])
-        gauge("active", "Sites that take part in the next round.", [("", taking)])
-        gauge("round", "The first round that is not done.", [("", now["round"])])
-        gauge("late", "Sites that a round under way waits for.", [("", len(now["waits_for"]))])
-        if now["last"]:
-            gauge("round_seconds", "Of the last round, on the network.", [("", now["last"]["seconds"])])
-        ends = [(f'{{from="{link["from"]}",to="{link["to"]}"}}', link) for link in now["links"]]
-        gauge("link_mbps", "Measured, of payload.", [(labels, link["mbps"]) for labels, link in ends])
-        gauge("round_trip_seconds", "Least that was seen.",
-              [(labels, link["round_trip_ms"] / 1000) for labels, link in ends])  # fmt: skip
-        return "\n".join(lines) + "\n"
+        return metrics_of(self.status())
 
     def status(self) -> dict[str, Any]:
         policy, network = self._policy, self.network

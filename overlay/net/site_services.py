@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from overlay.core.errors import OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
+from overlay.core.site_quorum import History, history_of, newer
 from overlay.net.membership import Membership
 from overlay.net.neighbours import Neighbours
 
@@ -99,8 +101,13 @@ class SiteServices:
         self._arriving: dict[tuple[str, int], _Arriving] = {}
         self._nothing = np.zeros(PROBE_VALUES[1], np.float32)
         self._ended: OverlayError | None = None
+        self.history: History = ()  # of the state that this site goes on from (site_quorum.py)
 
     # --- for trainers ---
+
+    def did(self, round_: int, sites: Sequence[str]) -> None:
+        """A round was done by these sites; to be called before the state after it is offered."""
+        self._loop.call_soon_threadsafe(self._did, round_, tuple(sites))
 
     def offer(self, state: State) -> None:
         """From now on other sites get this state."""
@@ -127,6 +134,9 @@ class SiteServices:
 
     # --- in the loop ---
 
+    def _did(self, round_: int, sites: tuple[str, ...]) -> None:
+        self.history = newer(self.history, (*self.history[-1:], (round_, self._membership.term, sites)))
+
     def _offer(self, state: State) -> None:
         self._offered = state
         self._tell("state")
@@ -134,7 +144,8 @@ class SiteServices:
     def _tell(self, what: str) -> None:
         assert self._offered is not None, "a site says what it has offered"
         self._membership.tell(
-            type="site", what=what, round=self._offered.round, digest=self._offered.digest, active=self._is_active
+            type="site", what=what, round=self._offered.round, digest=self._offered.digest, active=self._is_active,
+            history=self.history,
         )  # fmt: skip
 
     def _ask(self, state: State, future: concurrent.futures.Future[dict[str, Any]]) -> None:
@@ -162,6 +173,7 @@ class SiteServices:
         what = message["what"]
         if what == "take":
             self._is_active = message["from"] is None
+            self.history = newer(self.history, history_of(message.get("history", ())))
             future, self._here = self._here, None
             if future is not None:
                 future.set_result(message)

@@ -15,7 +15,7 @@ from typing import Any
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import OverlayError
 from overlay.net.liveness import ALIVE_SECONDS
-from overlay.net.membership import CONNECT_SECONDS, Address
+from overlay.net.membership import CONNECT_SECONDS, LINE_BYTES, Address
 from overlay.net.tls import Security
 
 GONE_SECONDS = 3.0
@@ -38,13 +38,19 @@ class Standby:
     """Watches the coordinator that this one backs up.
 
     over: that coordinator does not act, as far as can be seen from here, so agents may gather at this one.
-    make_way(): the other coordinator acts again; returns whether this one lets its agents go.
+    make_way(): the other coordinator acts again; returns whether this one lets its agents go. told: gets what that
+    coordinator's desk shares (`Desk.shared`), each version once.
     """
 
     def __init__(
-        self, other: Address, security: Security | None, log: Callable[[str], None], make_way: Callable[[], bool]
+        self,
+        other: Address,
+        security: Security | None,
+        log: Callable[[str], None],
+        told: Callable[[dict[str, Any]], None] = lambda shared: None,
     ) -> None:
-        self._other, self._security, self._log, self._make_way = other, security, log, make_way
+        self._other, self._security, self._log, self._told = other, security, log, told
+        self.make_way: Callable[[], bool] = lambda: False
         self.over = False
         self._task: asyncio.Task[None] | None = None
 
@@ -83,7 +89,7 @@ class Standby:
         """Returns when the other coordinator acts and this one has made way."""
         while True:
             async for active in self._answers():
-                if active and self._make_way():
+                if active and self.make_way():
                     return
             await asyncio.sleep(ALIVE_SECONDS / 4)
 
@@ -98,17 +104,22 @@ class Standby:
     async def _ask(self) -> AsyncIterator[bool]:
         context = self._security.connect if self._security else None
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(*self._other, ssl=context)
+            reader, writer = await asyncio.open_connection(*self._other, ssl=context, limit=LINE_BYTES)
+        version = None  # of what the other one shares
         try:
             if self._security:
                 self._security.check(writer.transport, "controller")
             while True:
-                writer.write(b'{"type": "watch"}\n')
+                writer.write(json.dumps({"type": "watch", "version": version}).encode() + b"\n")
                 async with asyncio.timeout(GONE_SECONDS):
                     line = await reader.readline()
                 if not line:
                     return
-                yield bool(json.loads(line)["active"])
+                answer = json.loads(line)
+                if answer.get("shared") is not None:
+                    version = answer["shared"]["version"]
+                    self._told(answer["shared"])
+                yield bool(answer["active"])
                 await asyncio.sleep(ALIVE_SECONDS / 2)
         finally:
             writer.close()

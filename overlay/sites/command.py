@@ -31,6 +31,7 @@ from controlplane.planner.plan.framing import MTU
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
+from overlay.core.site_quorum import SiteQuorum
 from overlay.net.coordinator import Coordinator
 from overlay.net.site_desk import SiteDesk
 from overlay.net.tls import Security
@@ -90,24 +91,29 @@ def make_coordinator(
     probe_seconds: float = 1.0,
     all_pairs: bool = False,
     paced: bool = True,
+    backs_up: tuple[str, int] | None = None,
     security: Security | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Coordinator:
     """A coordinator of sites, which is running; close it. paced: sites send at the plan's rates; else as fast as TCP
-    lets them. The other arguments are those of SiteRounds and SiteDesk. Raises OSError when it cannot listen."""
+    lets them. backs_up: another coordinator of the same sites. The other arguments are those of SiteRounds and
+    SiteDesk. Raises OSError when it cannot listen."""
 
     def broken(site: str, other: str) -> None:
         for pair in ((site, other), (other, site)):
             if pair in network.pairs:
                 network.told(*pair, min(network.pairs[pair], BROKEN_MBPS))
 
+    quorum = SiteQuorum(contested=backs_up is not None)
     policy = SiteRounds(
-        network, sites=sites, patience=patience, broken=broken, paced=paced, chunk_values=network.chunk_values
-    )
-    desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, log=log)
+        network, sites=sites, patience=patience, broken=broken, allows=quorum.allows, did=quorum.did, paced=paced,
+        chunk_values=network.chunk_values,
+    )  # fmt: skip
+    desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, quorum=quorum, log=log)
     return Coordinator(
-        policy, host, port, desk=desk, security=security, log=log, finished=desk.task_done
-    )
+        policy, host, port, backs_up=backs_up, desk=desk, quorum=quorum, security=security, log=log,
+        finished=desk.task_done,
+    )  # fmt: skip
 
 
 BROKEN_MBPS = 1e-3
@@ -130,9 +136,9 @@ def coordinate(arguments: argparse.Namespace) -> int:
     with make_coordinator(
         host, port, sites=arguments.sites, network=network, patience=arguments.patience,
         probe_seconds=0.0 if arguments.no_probe else arguments.probe_seconds, all_pairs=arguments.all_pairs,
-        security=security, log=lambda line: print(line, flush=True),
+        backs_up=arguments.backs_up, security=security, log=lambda line: print(line, flush=True),
     ) as coordinator:  # fmt: skip
-        here = "{}:{}".format(*coordinator.address)
+        here = _written([coordinator.address, *([arguments.backs_up] if arguments.backs_up else [])])
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
         print(f"    inart site run --coordinator {here} --site NAME -- torchrun ... train.py", flush=True)
         stop.wait()
@@ -235,6 +241,8 @@ def status(arguments: argparse.Namespace) -> int:
         print(f"round {found['round']} waits for {', '.join(found['waits_for'])}")
     if found["measuring"]:
         print("the network is being measured")
+    if not found["acts"]:
+        print("this coordinator does not act: another one may")
     last = found["last"]
     if last:
         print(f"round {last['round']}: {last['seconds']:.3f} s, {len(last['sites'])} sites")
@@ -306,6 +314,8 @@ def make_parser() -> argparse.ArgumentParser:
                      "may join at any time, and any may leave")  # fmt: skip
     one.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
                      help="for sites (default: 127.0.0.1:9700)")  # fmt: skip
+    one.add_argument("--backs-up", type=address, metavar="HOST:PORT", help="another coordinator of the same sites, "
+                     "which is given this one's address; when one cannot be reached, the other one acts")  # fmt: skip
     one.add_argument("--patience", type=float, metavar="S", help="seconds after the first site, after which a round "
                      "begins without the late ones (default: it waits for all that are not lost)")  # fmt: skip
     one.add_argument("--links", type=Path, metavar="FILE", help="rates that are known (JSON): not measured")

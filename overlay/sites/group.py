@@ -95,8 +95,8 @@ def init(
     its certificate (default: the host's name). credentials: a folder of `inart certificates`; without one nothing is
     encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses); advertise:
     the address that they are told instead. All of these are taken from the environment where they are not given:
-    `inart site run` sets it. timeout:
-    seconds that anything may take before it fails. Raises OverlayError that says what is wrong and who is missing.
+    `inart site run` sets it. timeout: seconds that anything may take before it fails. Raises OverlayError that says
+    what is wrong and who is missing.
     """
     if int(os.environ.get("RANK") or 0) > 0:
         return None
@@ -203,6 +203,7 @@ class SiteGroup:
                 else:
                     about = About(round, "words", weight)
                     done, left = self._average_fields(values, about, bits, keep, began + self.timeout)
+                self._agent.site.did(round, done.participants)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
             except PeerLost as error:
                 self._log(f"{self.site}: round {round} is done again: {error}")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from controlplane.planner.plan.model import Plan
@@ -62,7 +62,8 @@ class SiteRounds:
 
     planner: makes the plans. sites: how many the first round waits for. patience: seconds after the first submission
     for a round, after which it begins without the sites that have submitted nothing; None: it waits for all active
-    sites. broken(site, other): these two cannot reach each other. options: of `task_of`.
+    sites. broken(site, other): these two cannot reach each other. allows(sites): these may do a round though others
+    are missing (another coordinator may have them). did(round, sites): these have done a round. options: of `task_of`.
 
     round: the first round that is not done. active: see above. fetching: the sites that began together with these and
     do not have their state yet. started: a first round may begin, or has. held: no round begins now (the network is
@@ -78,10 +79,12 @@ class SiteRounds:
         sites: int,
         patience: float | None = None,
         broken: Callable[[str, str], None] = lambda site, other: None,
+        allows: Callable[[Collection[str]], bool] = lambda sites: True,
+        did: Callable[[int, Sequence[str]], None] = lambda round_, sites: None,
         **options: Any,
     ) -> None:
         self._planner, self.sites, self.patience, self._options = planner, sites, patience, options
-        self._broken = broken
+        self._broken, self._allows, self._did = broken, allows, did
         self._names: list[str] = []
         self.round = 0
         self.active: set[str] = set()
@@ -183,8 +186,9 @@ class SiteRounds:
         waiting.discard(node)
         if task.op == "maximum":
             self._agreed = task.round, task.participants
-        else:
-            self.round = max(self.round, task.round + 1)  # one site has its result, so no site may do it again
+        elif task.round >= self.round:  # one site has its result, so no site may do it again
+            self.round = task.round + 1
+            self._did(task.round, task.participants)
         if not waiting:
             del self.running[number]
 
@@ -224,6 +228,8 @@ class SiteRounds:
                 orders += self._outdated()
                 continue
             if self._awaited - heads.keys() and not self._impatient(now):
+                break
+            if not self._allows(heads.keys()):
                 break
             orders += self._next(heads)
         return orders

@@ -1,0 +1,28 @@
+"""What a coordinator of sites knows, for Prometheus: GET /metrics at its address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def metrics_of(status: dict[str, Any]) -> str:
+    """status: as `SiteDesk.status` gives it. Returns Prometheus' text format."""
+    taking = sum(site["takes_part"] for site in status["sites"].values())
+    lines: list[str] = []
+
+    def gauge(name: str, words: str, values: Iterable[tuple[str, float]]) -> None:
+        lines.extend([f"# HELP inart_sites_{name} {words}", f"# TYPE inart_sites_{name} gauge"])
+        lines.extend(f"inart_sites_{name}{labels} {value:.9g}" for labels, value in values)
+
+    gauge("joined", "Sites that are connected.", [("", len(status["sites"]))])
+    gauge("active", "Sites that take part in the next round.", [("", taking)])
+    gauge("round", "The first round that is not done.", [("", status["round"])])
+    gauge("late", "Sites that a round under way waits for.", [("", len(status["waits_for"]))])
+    if status["last"]:
+        gauge("round_seconds", "Of the last round, on the network.", [("", status["last"]["seconds"])])
+    ends = [(f'{{from="{link["from"]}",to="{link["to"]}"}}', link) for link in status["links"]]
+    gauge("link_mbps", "Measured, of payload.", [(labels, link["mbps"]) for labels, link in ends])
+    gauge("round_trip_seconds", "Least that was seen.",
+          [(labels, link["round_trip_ms"] / 1000) for labels, link in ends])  # fmt: skip
+    return "\n".join(lines) + "\n"

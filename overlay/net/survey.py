@@ -1,0 +1,78 @@
+"""Has sites measure round trips and rates between them, and gathers what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from overlay.core.site_network import Pair
+from overlay.net.members import Members
+
+ANSWER_SECONDS = 10.0
+"""Sites have this long to answer, beside the seconds of a measurement; what has not come by then is left out."""
+
+
+class Survey:
+    """Of one coordinator, in its loop; one measurement at a time. seconds: of one between two sites."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, members: Members, seconds: float) -> None:
+        self._loop, self._members, self._seconds = loop, members, seconds
+        self._number = 0
+        self._answers: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+
+    def said(self, node: str, message: dict[str, Any]) -> None:
+        """A site answers with its round trips ("trips") or with a rate ("probed")."""
+        self._answers.put_nowait((node, message))
+
+    def left(self, node: str) -> None:
+        """This site answers no more."""
+        self._answers.put_nowait((node, {"what": "left"}))
+
+    async def round_trips(self, nodes: Iterable[str]) -> dict[Pair, float]:
+        waiting, trips = set(nodes), dict[Pair, float]()
+        self._forget()
+        self._members.tell(nodes, type="site", what="trips")
+        async for node, message in self._answered(ANSWER_SECONDS):
+            if message["what"] == "trips":
+                trips |= {(node, str(other)): float(seconds) for other, seconds in message["trips"].items()}
+            waiting.discard(node)
+            if not waiting:
+                break
+        return trips
+
+    async def probe(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
+        """Measures these pairs at once: the rates that came, Mbit/s of payload."""
+        waiting, found = set(pairs), dict[Pair, float]()
+        self._number += 1
+        number = self._number
+        self._forget()
+        for sender, receiver in sorted(waiting):
+            self._members.tell(
+                (sender,), type="site", what="probe", to=receiver, number=number, seconds=self._seconds
+            )  # fmt: skip
+        async for node, message in self._answered(self._seconds + ANSWER_SECONDS):
+            if message["what"] == "probed" and int(message["number"]) == number:
+                pair = str(message["sender"]), node
+                if float(message["mbps"]) > 0:
+                    found[pair] = float(message["mbps"])
+                waiting.discard(pair)
+            elif message["what"] == "left":
+                waiting -= {pair for pair in waiting if node in pair}
+            if not waiting:
+                break
+        return found
+
+    def _forget(self) -> None:
+        while not self._answers.empty():
+            self._answers.get_nowait()
+
+    async def _answered(self, seconds: float) -> Any:
+        end = self._loop.time() + seconds
+        while (left := end - self._loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    answer = await self._answers.get()
+            except TimeoutError:
+                return
+            yield answer
