@@ -44,6 +44,9 @@ VERBS = {
     "job": Verb("controlplane.cli.controller", "add, list, show, remove jobs", ("job",), order=True),
     "status": Verb("controlplane.cli.controller", "who has joined, what is missing", ("status",), order=True),
     "replan": Verb("controlplane.cli.controller", "change the plan under a running job", ("replan",), order=True),
+    "log": Verb("controlplane.cli.controller", "who did what on the network, and when", ("log",), order=True),
+    "drain": Verb("controlplane.cli.controller", "take a switch or link out of service", ("drain",), order=True),
+    "undrain": Verb("controlplane.cli.controller", "put it back", ("undrain",), order=True),
     "certificates": Verb(
         "controlplane.cli.certificates", "a private authority and certificates, to try TLS with", extra="control"
     ),

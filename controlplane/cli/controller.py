@@ -2,6 +2,8 @@
 
 python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--watch]
 python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
+python -m controlplane.controller drain NODE --wait --controller HOST:PORT
+python -m controlplane.controller log --since 2h --controller HOST:PORT
 python -m controlplane.controller job add|list|show|remove --controller HOST:PORT ...
 """
 
@@ -11,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +21,8 @@ import google.protobuf
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from controlplane.cli import drain as drains
+from controlplane.cli import log as logs
 from controlplane.common import command_line
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
@@ -199,6 +203,11 @@ def make_parser() -> argparse.ArgumentParser:
     status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")
     status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
     plan = _add_replan(commands)
+    log = commands.add_parser("log", help="who did what, when, and what changed")
+    logs.add_arguments(log)
+    drain = commands.add_parser("drain", help="take a switch, link or parameter server out of service")
+    undrain = commands.add_parser("undrain", help="put it back")
+    drains.add_arguments(drain, undrain)
     job = commands.add_parser("job", help="jobs that come and go beside each other")
     orders = job.add_subparsers(dest="order", required=True)
     add = _add_job_add(orders)
@@ -208,9 +217,9 @@ def make_parser() -> argparse.ArgumentParser:
     for order in (show, remove):
         order.add_argument("job", metavar="NAME", help="the job's name")
     listed = orders.add_parser("list", help="the jobs in a table")
-    for command in (status, show, listed):
+    for command in (status, show, listed, log):
         _add_controller(command, STATUS_SECONDS)
-    for command in (plan, add, remove):
+    for command in (plan, drain, undrain, add, remove):
         _add_controller(command, REPLAN_SECONDS)
     return parser
 
@@ -367,6 +376,16 @@ def show_status(arguments: argparse.Namespace) -> None:
         time.sleep(WATCH_SECONDS)
 
 
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "replan": run_replan,
+    "job": run_job,
+    "status": show_status,
+    "drain": drains.run_drain,
+    "undrain": drains.run_undrain,
+    "log": logs.run_log,
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
@@ -375,7 +394,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        {"replan": run_replan, "job": run_job, "status": show_status}[arguments.command](arguments)
+        COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         command_line.end_output()

@@ -41,6 +41,7 @@ from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.events import EventLog, with_clock
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
 from controlplane.service.network import Network, Settings
+from controlplane.service.record import Recorder
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, Serving
@@ -74,7 +75,9 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         for target in targets:
             stack.callback(target.close)
         there = found(targets)
-        settings = Settings(steady=arguments.steady / 100, most=arguments.most_changes)
+        recorder = Recorder(state.path / "log" if state is not None else None, _warn)
+        log.record_in(recorder.line)
+        settings = Settings(steady=arguments.steady / 100, most=arguments.most_changes, recorder=recorder)
         if state is not None:
             settings = replace(settings, journal=partial(state.journal, log=log))
         network = Network(
@@ -96,6 +99,10 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         elif wanted is not None:
             network.launch(wanted, arguments.strategy, arguments.seed, job_id=arguments.job_id)
         _answer(arguments.serve, listening, network, log)
+
+
+def _warn(line: str) -> None:
+    print(f"serve: {line}", file=sys.stderr, flush=True)
 
 
 def _state(arguments: argparse.Namespace, switches: Sequence[SwitchAddress]) -> StateFolder:

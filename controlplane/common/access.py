@@ -27,6 +27,7 @@ MAY: Mapping[str, tuple[str, ...]] = {
     "Replan": ("operator",),
     "AddJob": ("operator",),
     "RemoveJob": ("operator",),
+    "Log": ("operator",),
 }
 """The roles that may call each method of the service. A node may speak only for itself."""
 # The shortest token that a file may have, in characters.
@@ -129,6 +130,7 @@ WORDS = {
     "Replan": "change a plan",
     "AddJob": "add a job",
     "RemoveJob": "remove a job",
+    "Log": "read the log",
 }
 
 

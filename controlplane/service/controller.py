@@ -6,10 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import NoReturn
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
@@ -42,6 +44,9 @@ STOP_SECONDS = 2.0
 WAIT_SECONDS = 1.0
 """How often it is looked whether an agent that waits for its job is still there."""
 EVENTS_IN_STATUS = 50
+MOST_PARTS = 100
+MOST_OF_A_FIELD = 200
+"""Characters of a field of an order in the record: the plan or topology of one is long."""
 MOST_WORDS = 1500
 DENIED_SECONDS = 60.0
 MOST_DENIED = 1000
@@ -229,6 +234,7 @@ class Controller:
             reply.job, reply.strategy, reply.planned_rate_mbps = job.name, plan.strategy, plan.rate_mbps
             reply.plan_version = plan.version
         reply.jobs.extend(map(job_status, self.jobs))
+        reply.uses.extend(pb.Use(**asdict(use)) for use in self.network.uses(request.parts[:MOST_PARTS]))
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
         times = self.network.state.host_times_ms()
         for agent in reply.agents:
@@ -242,7 +248,7 @@ class Controller:
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
         """As `Network.replan`. Aborts with its error."""
         try:
-            with self._orders(context):
+            with self._order("replan", request, context):
                 update = self.network.replan(
                     request.job,
                     given=Topology.load(parse_json(request.topology)) if request.topology else None,
@@ -271,7 +277,7 @@ class Controller:
             _refuse(context, error)
 
     def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
-        with self._orders(context):
+        with self._order("job add", request, context):
             network = self.network
             terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
             running, entries = None, 0
@@ -313,7 +319,7 @@ class Controller:
             network = self.network
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
-            with self._orders(context):
+            with self._order("job remove", request, context):
                 entries, later = network.remove(request.name)
                 rates = {}
                 if request.share:
@@ -326,10 +332,34 @@ class Controller:
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
         return pb.RemoveJobReply(entries=entries, later=later, others=others)
 
-    def _orders(self, context: grpc.ServicerContext) -> AbstractContextManager[None]:
-        """What is ordered meanwhile is this caller's, in the journals of the jobs."""
+    def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply:
+        """A page of the record."""
+        page = self.network.recorder.read(request.after, request.since, request.job, request.most)
+        records = [pb.LogRecord(**vars(one) | {"data": json.dumps(one.data)}) for one in page.entries]
+        return pb.LogReply(records=records, next=page.next, more=page.more)
+
+    @contextmanager
+    def _order(self, what: str, request: Message, context: grpc.ServicerContext) -> Iterator[None]:
+        """What is ordered meanwhile is this caller's, in the record and in the journals of the jobs."""
         caller = self.access.caller(context)
-        return orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}")
+        given = {name.name: value for name, value in request.ListFields()}
+        words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"
+        name = given.get("job" if what == "replan" else "name", "")
+        with orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}"):
+            try:
+                yield
+            except Exception as error:
+                self.network.recorder.add("order", f"{words}: refused: {error}", job=name)
+                raise
+            self.network.recorder.add("order", words, job=name)
+
+
+def _plain(value: object) -> str:
+    """A field of a request in words."""
+    text = str(value)
+    if not isinstance(value, str) and isinstance(value, Sequence):  # the machines of a job are messages, with names
+        text = ",".join(one if isinstance(one, str) else one.name for one in value)
+    return text if len(text) <= MOST_OF_A_FIELD else f"{text[:MOST_OF_A_FIELD]}..."
 
 
 def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:

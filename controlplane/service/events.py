@@ -31,6 +31,7 @@ class EventLog:
         self._log = log
         self._kept: deque[LogEvent] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
+        self._record: Callable[[str], None] = lambda line: None
         self.count = 0
         """Of all events there were."""
 
@@ -39,6 +40,11 @@ class EventLog:
             self.count += 1
             self._kept.append(LogEvent(time.time(), line))
         self._log(line)
+        self._record(line)
+
+    def record_in(self, record: Callable[[str], None]) -> None:
+        """From now on, lines also go here."""
+        self._record = record
 
     def last(self, count: int = KEPT) -> list[LogEvent]:
         """The latest ones, in order."""

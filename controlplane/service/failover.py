@@ -28,12 +28,15 @@ class Failover:
     Args:
         answers: counts what was done, by what it was.
         log: gets one line per event.
+
+    record: gets every change of what is kept off: the event, what is off from now on and why, and what is used again.
     """
 
     def __init__(
         self, state: NetworkState, replanning: Replanning, answers: Counter[str], log: Callable[[str], None]
     ) -> None:
         self.state, self._replanning, self._answers, self._log = state, replanning, answers, log
+        self.record: Callable[[str, Mapping[str, str], Sequence[str]], None] = lambda event, off, used: None
 
     # -- switches and links -----------------------------------------------------------------------------------------
 
@@ -42,7 +45,12 @@ class Failover:
         what is off, where that was to be done."""
         every = True
         with self.state.lock:
+            before = self.state.off
             self.state.parts, done = parts.decide(self.state.parts, event, time.monotonic())
+            off = {name: why for name, why in self.state.off.items() if before.get(name) != why}
+            used = [name for name in before if name not in self.state.off]
+            if off or used:
+                self.record(type(event).__name__, off, used)
         for action in done:
             match action:
                 case Say(line):

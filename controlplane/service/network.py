@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
@@ -24,6 +23,7 @@ from controlplane.service.failover import Failover
 from controlplane.service.network_state import NetworkState
 from controlplane.service.next_plan import Frame, UpdateError
 from controlplane.service.orders import Replan, replan
+from controlplane.service.record import Recorder
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
 from controlplane.service.room import JOB_IDS, base_rules, deployment_of
@@ -33,6 +33,7 @@ from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import Stored
 from controlplane.service.switches import Switches
 from controlplane.service.update import Update, Updater
+from controlplane.service.uses import Use, uses
 from controlplane.service.versions import Version
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kind import Kind
@@ -49,7 +50,7 @@ class Settings:
 
     pace: share of the planned rate at which agents send. steady, most: jobs that share keep their plans while their
     rates are within this part of the fair ones, and at most so many change over in one step. grace, patience: as of
-    `Roster`. journal: of the events of a job, by its number (default: in memory).
+    `Roster`. journal: of the events of a job, by its number; recorder: keeps who did what (default: in memory).
     """
 
     pace: float = 1.0
@@ -58,6 +59,7 @@ class Settings:
     grace: float = GRACE_SECONDS
     patience: float = PATIENCE_SECONDS
     journal: Callable[[int], Journal] = lambda job_id: Journal()
+    recorder: Recorder | None = None
 
 
 USUALLY = Settings()
@@ -99,9 +101,12 @@ class Network:
         self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
         self._epochs = epochs or EpochStore()
         self._labels = labels
+        self.recorder = settings.recorder or Recorder()
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
         self.failover = Failover(self.state, self.replanning, self.answers, log)
+        self.failover.record = self.recorder.parts
+        self.switches.wrote = self.recorder.entries
 
     def install(self, plan: Plan, job_id: int) -> tuple[Deployment, int]:
         """Put a plan on the switches beside what other jobs have there; how many changes that took.
@@ -134,7 +139,7 @@ class Network:
             least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
             grace=self.settings.grace,
             patience=self.settings.patience,
-            journal=self.settings.journal(job_id),
+            journal=self.recorder.hears(self.settings.journal(job_id), whole.name),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         frame = Frame(
@@ -288,15 +293,11 @@ class Network:
 
     def empty(self, names: Sequence[str]) -> bool:
         """Whether nothing of any job passes these switches, links and parameter servers."""
-        parts = set(names)
-        for job in self.jobs:
-            for version in job.updater.versions:
-                for tree in version.plan.trees:
-                    ways = [*(flow.route for flow in tree.flows), *tree.return_edges]
-                    links = {f"{a}-{b}" for way in ways for u, v in pairwise(way) for a, b in ((u, v), (v, u))}
-                    if parts & {tree.root, *tree.points, *(node for way in ways for node in way), *links}:
-                        return False
-        return True
+        return not any(self.uses(names))
+
+    def uses(self, parts: Sequence[str]) -> Iterator[Use]:
+        """Who uses these switches, links and parameter servers (uses.py)."""
+        return uses(self.jobs, parts, self.state.parts.layout)
 
     def has_server(self, node: str, addresses: Sequence[str]) -> bool:
         """Whether a server has this name or, where no name is given, one of these addresses."""

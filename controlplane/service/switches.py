@@ -41,6 +41,8 @@ class Switches:
         self._lock = threading.RLock()
         self.placing = threading.RLock()
         """Of whoever looks for room and then takes it: what is free stays free meanwhile."""
+        self.wrote: Callable[[Mapping[str, int]], None] = lambda changes: None
+        """Gets how many entries were changed, by switch."""
         self._held = tuple(Held(target, log) for target in targets)
         self.targets = tuple(targets)
         self.keepers: tuple[Keeper, ...] = ()
@@ -138,12 +140,19 @@ class Switches:
     def _write(self) -> int:
         """Raises FabricError."""
         if self.keepers:
-            return self._write_watched()
+            return self._count(self._write_watched())
         # A switch whose rules stay is not read for that.
         wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
-        return sum(done.changes for done in fabric.bring(wanted, self._log))
+        return self._count({done.switch: done.changes for done in fabric.bring(wanted, self._log)})
 
-    def _write_watched(self) -> int:
+    def _count(self, changes: Mapping[str, int]) -> int:
+        """Say what was changed on which switch; returns how many changes there are."""
+        changed = {switch: number for switch, number in changes.items() if number}
+        if changed:
+            self.wrote(changed)
+        return sum(changed.values())
+
+    def _write_watched(self) -> dict[str, int]:
         """One that does not answer gets it from its keeper when it is back. Raises FabricError."""
         for keeper in self.keepers:
             keeper.ordered = True

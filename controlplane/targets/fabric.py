@@ -97,8 +97,8 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
     return [Installed(one.name, bool(loaded[one]), _count(applied[one])) for one in wanted]
 
 
-def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> int:
-    """Bring those switches that answer to these rules; returns the number of changes.
+def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
+    """Bring those switches that answer to these rules; returns the number of changes by switch.
 
     What most of them hold is known. A switch that does not answer, or that somebody else is writing to, is left out:
     the task that watches it will fill it later. If one refuses a change, all get back what they held before. Raises
@@ -121,7 +121,7 @@ def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> int:
     done = _on_all(wanted, lambda one: write(one, wanted[one]))
     failures = {one: result for one, result in done.items() if isinstance(result, TargetError)}
     if not failures:
-        return sum(_count(result) for result in done.values())
+        return {one.name: _count(result) for one, result in done.items()}
     held = {one: rules for one, rules in before.items() if rules is not None}
     again = _on_all(held, lambda one: write(one, held[one]))
     left = [one.name for one, result in again.items() if isinstance(result, TargetError)]

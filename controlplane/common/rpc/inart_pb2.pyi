@@ -207,6 +207,46 @@ class LogEvent(_message.Message):
     time: float
     def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
+class LogRecord(_message.Message):
+    __slots__ = ["by", "data", "job", "kind", "number", "text", "time"]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    data: str
+    job: str
+    kind: str
+    number: int
+    text: str
+    time: float
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[float] = ..., by: _Optional[str] = ..., job: _Optional[str] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
+
+class LogReply(_message.Message):
+    __slots__ = ["more", "next", "records"]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    next: int
+    records: _containers.RepeatedCompositeFieldContainer[LogRecord]
+    def __init__(self, records: _Optional[_Iterable[_Union[LogRecord, _Mapping]]] = ..., next: _Optional[int] = ..., more: bool = ...) -> None: ...
+
+class LogRequest(_message.Message):
+    __slots__ = ["after", "job", "most", "since"]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    job: str
+    most: int
+    since: float
+    def __init__(self, since: _Optional[float] = ..., job: _Optional[str] = ..., after: _Optional[int] = ..., most: _Optional[int] = ...) -> None: ...
+
 class Prepare(_message.Message):
     __slots__ = ["again", "agent_config", "digest"]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -338,7 +378,7 @@ class Retire(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update", "without"]
+    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update", "uses", "without"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +392,7 @@ class StatusReply(_message.Message):
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TREES_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_FIELD_NUMBER: _ClassVar[int]
     agents: _containers.RepeatedCompositeFieldContainer[AgentStatus]
     epoch: int
@@ -366,16 +407,19 @@ class StatusReply(_message.Message):
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
     trees: _containers.RepeatedCompositeFieldContainer[TreeStatus]
     update: str
+    uses: _containers.RepeatedCompositeFieldContainer[Use]
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ["addresses", "job"]
+    __slots__ = ["addresses", "job", "parts"]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     job: str
-    def __init__(self, job: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SwitchOver(_message.Message):
     __slots__ = ["epoch", "first_operation", "given"]
@@ -482,6 +526,18 @@ class UpdateReport(_message.Message):
 class UpdateReportReply(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
+
+class Use(_message.Message):
+    __slots__ = ["fixed", "how", "job", "part"]
+    FIXED_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    fixed: str
+    how: str
+    job: str
+    part: str
+    def __init__(self, part: _Optional[str] = ..., job: _Optional[str] = ..., how: _Optional[str] = ..., fixed: _Optional[str] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ["missing", "reason"]

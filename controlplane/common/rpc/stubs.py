@@ -23,6 +23,7 @@ METHODS: dict[str, tuple[str, Any, Any]] = {
     "replan": ("Replan", pb.ReplanRequest, pb.ReplanReply),
     "add_job": ("AddJob", pb.AddJobRequest, pb.AddJobReply),
     "remove_job": ("RemoveJob", pb.RemoveJobRequest, pb.RemoveJobReply),
+    "log": ("Log", pb.LogRequest, pb.LogReply),
 }
 
 
@@ -45,6 +46,8 @@ class ControllerService(Protocol):
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply: ...
 
+    def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply: ...
+
 
 class ControllerStub:
     """A client of the service on a channel."""
@@ -57,6 +60,7 @@ class ControllerStub:
     replan: Callable[..., pb.ReplanReply]
     add_job: Callable[..., pb.AddJobReply]
     remove_job: Callable[..., pb.RemoveJobReply]
+    log: Callable[..., pb.LogReply]
 
     def __init__(self, channel: grpc.Channel) -> None:
         for name, (method, request, reply) in METHODS.items():

@@ -38,11 +38,12 @@ def orders_of(who: str) -> Iterator[None]:
 
 class Journal:
     """Of one job. Not thread-safe. write: gets every record, and whether a new part begins with it. Who orders the job,
-    and has this made, stands in the records of whole states."""
+    and has this made, stands in the records of whole states. heard: gets every event's record, too."""
 
     def __init__(self, write: Callable[[Record, bool], None] = lambda record, first: None) -> None:
         self._write = write
         self._by = ordered_by.get()
+        self.heard: Callable[[Record], None] = lambda record: None
         self._before: list[Record] = []
         self._now: list[Record] = []
 
@@ -51,7 +52,9 @@ class Journal:
         if not self._now or len(self._now) > KEPT:
             self._before, self._now = self._now, []
             self._append({"kind": "State", "by": self._by, **state_to_json(state)})
-        self._append({"time": round(clock, 3), "now": now, "by": who(state, event), **ev.to_json(event)})
+        record = {"time": round(clock, 3), "now": now, "by": who(state, event), **ev.to_json(event)}
+        self._append(record)
+        self.heard(record)
 
     def records(self) -> list[Record]:
         """What is kept, in order."""

@@ -1,0 +1,92 @@
+"""The commands `drain` and `undrain`: a switch, a link or a parameter server is taken out of service, and put back.
+
+They order what `replan --without` and `--with` do; `drain --wait` says when nothing is left there, or what cannot move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import STATUS_SECONDS, ControllerError, ask
+from controlplane.common.rpc.tls import tls_from
+
+LOOK_SECONDS = 0.3
+WAIT_SECONDS = 60.0
+"""How long `--wait` waits for changes of plan: what is under way on the running plan ends first."""
+
+
+class NotEmpty(ControllerError):
+    """Something is still in use; the message says by whom, and why it cannot move."""
+
+
+def add_arguments(drain: argparse.ArgumentParser, undrain: argparse.ArgumentParser) -> None:
+    """Add what both commands take beside the controller."""
+    for command in (drain, undrain):
+        command.add_argument("parts", nargs="+", metavar="NODE", help="a switch, a link (V1-V2) or a parameter server")
+    drain.add_argument(
+        "--wait", nargs="?", type=float, const=WAIT_SECONDS, metavar="SECONDS",
+        help="end when it is empty, or say what cannot move and end with 1 (after %(const)g seconds)",
+    )  # fmt: skip
+
+
+def run_drain(arguments: argparse.Namespace) -> None:
+    """Run the command `drain`. Raises ControllerError; NotEmpty with --wait."""
+    names = ", ".join(arguments.parts)
+    refused = ""
+    try:
+        _order(arguments, pb.ReplanRequest(without=arguments.parts))
+    except ControllerError as error:
+        refused = str(error)
+    status = _status(arguments)
+    off = {entry.partition(" (")[0] for entry in status.without}
+    if not off.issuperset(arguments.parts):
+        raise ControllerError(refused or f"{names}: not kept off")
+    deadline = time.monotonic() + (arguments.wait or 0.0)
+    while status.uses and not any(use.fixed for use in status.uses) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+        status = _status(arguments)
+    lines = [f"job {use.job}: {use.how}: {use.part}" + (f": {use.fixed}" if use.fixed else "") for use in status.uses]
+    if lines and arguments.wait is not None:
+        why = f"\n{refused}" if refused else ""
+        raise NotEmpty(
+            "\n".join([f"{names} cannot be unplugged: still in use by", *lines])
+            + f"{why}\nno new plan uses {names}; inart undrain {' '.join(arguments.parts)} takes that back"
+        )
+    is_are = "is" if len(arguments.parts) == 1 else "are"
+    words = f"{names} {is_are} empty; safe to unplug"
+    if lines:
+        words = "\n".join([f"no new plan uses {names}; still in use by", *lines, "--wait says when it is empty"])
+    result = {"parts": list(arguments.parts), "empty": not lines, "uses": lines}
+    print(json.dumps(result) if arguments.json else words)
+
+
+def run_undrain(arguments: argparse.Namespace) -> None:
+    """Run the command `undrain`. Raises ControllerError."""
+    refused = ""
+    try:
+        _order(arguments, pb.ReplanRequest(restored=arguments.parts))
+    except ControllerError as error:
+        refused = str(error)
+        off = {entry.partition(" (")[0] for entry in _status(arguments).without}
+        if "is not kept off" in refused or off.intersection(arguments.parts):
+            raise
+    names = ", ".join(arguments.parts)
+    print(json.dumps({"parts": list(arguments.parts)}) if arguments.json else f"{names}: plans may use it again")
+    if refused and "there is no job" not in refused:
+        print(refused, file=sys.stderr)
+
+
+def _order(arguments: argparse.Namespace, request: pb.ReplanRequest) -> None:
+    ask(arguments.controller, "replan", request, tls_from(arguments), arguments.timeout)
+
+
+def _status(arguments: argparse.Namespace) -> pb.StatusReply:
+    parts: Sequence[str] = arguments.parts
+    request = pb.StatusRequest(parts=parts)
+    reply: pb.StatusReply = ask(arguments.controller, "status", request, tls_from(arguments), STATUS_SECONDS)
+    return reply

@@ -1,0 +1,83 @@
+"""The command `log`: who did what on the network, when, and what changed, as the controller has kept it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+from controlplane.common.command_line import value
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask
+from controlplane.common.rpc.tls import tls_from
+
+LOOK_SECONDS = 1.0
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+MOST_DATA = 160
+
+
+def parse_since(text: str) -> float:
+    """Return the time, in seconds since 1970, of "2h" (ago) or "2026-11-23 12:00". Raises ValueError."""
+    if found := AGO.fullmatch(text.strip()):
+        return time.time() - float(found[1]) * UNITS[found[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        raise ValueError(f"a time is like 90s, 30m, 2h, 3d (ago) or 2026-11-23T12:00, got {text!r}") from None
+
+
+def add_arguments(log: argparse.ArgumentParser) -> None:
+    """Add what the command takes beside the controller."""
+    log.add_argument(
+        "--since", type=value(parse_since), default=0.0, metavar="TIME",
+        help="30m, 2h, 3d (ago), or 2026-11-23T12:00 (default: all that is kept)",
+    )  # fmt: skip
+    log.add_argument("--job", default="", metavar="NAME", help="only what is about this job")
+    log.add_argument("--follow", action="store_true", help="go on with what happens, until Ctrl-C")
+
+
+def records(arguments: argparse.Namespace) -> Iterator[pb.LogRecord]:
+    """Yield the records, page after page; with --follow those that come, too. Raises ControllerError."""
+    after, heard = 0, False
+    while True:
+        request = pb.LogRequest(since=arguments.since, job=arguments.job, after=after)
+        try:
+            reply = ask(arguments.controller, "log", request, tls_from(arguments), arguments.timeout)
+        except ControllerError:
+            if not (arguments.follow and heard):
+                raise
+            time.sleep(LOOK_SECONDS)  # It starts again, maybe; it will have kept where we are.
+            continue
+        heard = True
+        yield from reply.records
+        after = reply.next
+        if not reply.more:
+            if not arguments.follow:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def as_line(record: pb.LogRecord) -> str:
+    """Return a record as a person reads it."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.time))
+    job = f"  job {record.job}" if record.job and record.kind != "line" else ""
+    data = record.data if record.data not in ("", "{}") else ""
+    short = data if len(data) <= MOST_DATA else f"{data[:MOST_DATA]}..."
+    what = "" if record.kind == "line" else f"{record.kind}  "
+    return f"{when}  {record.by}{job}  {what}{record.text}{' ' if record.text and short else ''}{short}".rstrip()
+
+
+def as_json(record: pb.LogRecord) -> str:
+    """Return a record as one JSON object."""
+    fields = ("number", "time", "by", "job", "kind", "text")
+    return json.dumps({name: getattr(record, name) for name in fields} | {"data": json.loads(record.data or "{}")})
+
+
+def run_log(arguments: argparse.Namespace) -> None:
+    """Run the command. Raises ControllerError."""
+    for record in records(arguments):
+        print(as_json(record) if arguments.json else as_line(record), flush=True)

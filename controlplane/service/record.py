@@ -1,0 +1,186 @@
+"""The record of a network: who did what, when, and what changed. It is kept over restarts of the controller.
+
+Orders of operators, events of the jobs' agents, what was taken out of service or came back, changes of entries on the
+switches, and the lines of the log, each with who it came from. One JSON object a line, in parts of bounded size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from controlplane.service.core.journal import Journal, Record, ordered_by
+
+PART_BYTES = 8_000_000
+PARTS = 5
+"""The record is at most so many files of so many bytes; the oldest goes."""
+IN_MEMORY = 5000
+MOST_RECORDS = 500
+MOST_PAGE_BYTES = 1_000_000
+"""Of one page. A gRPC message may have 4 MiB."""
+MOST_TEXT = 2000
+MOST_DATA = 4000
+"""Characters of one record's data as JSON: the plan of an order, say, is left out."""
+UNRECORDED = ("Prepared", "Drained")
+"""Events of the agents of a job, one of each agent for every change of plan, that are in its journal only."""
+NUMBER = re.compile(r'\{"number": (\d+),')
+OF_A_JOB = re.compile(r"job (\S+?):? ")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that has happened. number: they are counted. time: seconds since 1970."""
+
+    number: int
+    time: float
+    by: str
+    job: str
+    kind: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some entries. next: the number to ask after next. more: whether there are more now."""
+
+    entries: tuple[Entry, ...]
+    next: int
+    more: bool
+
+
+class Recorder:
+    """The record of one network. Thread-safe.
+
+    Args:
+        folder: keeps the files (None: only the latest entries are kept, in memory). Only this user can read them.
+        log: gets a line when it cannot be written; that line is not recorded.
+    """
+
+    def __init__(self, folder: Path | None = None, log: Callable[[str], None] = lambda line: None) -> None:
+        self._folder, self._log = folder, log
+        self._lock = threading.Lock()
+        self._latest: deque[Entry] = deque(maxlen=IN_MEMORY)
+        self._failed, self._torn = False, True
+        self._number = max((entry.number for entry in self._stored(-1)), default=0)
+
+    def add(
+        self, kind: str, text: str, *, by: str | None = None, job: str = "", data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record what has happened. by: who did it (None: whose order is being carried out)."""
+        kept = dict(data or {})
+        if len(json.dumps(kept)) > MOST_DATA:
+            kept = {"left_out": "it is too long"}
+        with self._lock:
+            self._number += 1
+            who = ordered_by.get() if by is None else by
+            entry = Entry(self._number, round(time.time(), 3), who, job, kind, text[:MOST_TEXT], kept)
+            self._latest.append(entry)
+            if self._folder is not None:
+                self._write(self._folder, entry)
+
+    def line(self, text: str) -> None:
+        """Record a line of the log."""
+        found = OF_A_JOB.match(text)
+        self.add("line", text, job=found[1] if found else "")
+
+    def parts(self, event: str, off: Mapping[str, str], used: Sequence[str]) -> None:
+        """Record what is kept off from now on, and why, and what is used again."""
+        words = [f"{name} is kept off ({why})" for name, why in off.items()]
+        words += [f"{name} is used again" for name in used]
+        whys = {name: str(why) for name, why in off.items()}
+        self.add("parts", "; ".join(words), data={"event": event, "off": whys, "used": list(used)})
+
+    def entries(self, changes: Mapping[str, int]) -> None:
+        """Record how many entries were changed on each switch."""
+        self.add("entries", f"{sum(changes.values())} changes on {len(changes)} switches", data=changes)
+
+    def hears(self, journal: Journal, job: str) -> Journal:
+        """Record what happens to a job's agents, too, from now on; returns the journal."""
+
+        def hear(event: Record) -> None:
+            if event["kind"] not in UNRECORDED:
+                data = {key: value for key, value in event.items() if key not in ("time", "now", "by", "kind")}
+                self.add(event["kind"], "", by=event["by"], job=job, data=data)
+
+        journal.heard = hear
+        return journal
+
+    def read(self, after: int = 0, since: float = 0.0, job: str = "", most: int = MOST_RECORDS) -> Page:
+        """Return the entries after a number and since a time, of one job or of all, as many as a page has."""
+        with self._lock:
+            in_memory = self._folder is None or (self._latest and self._latest[0].number <= after + 1)
+            latest = list(self._latest) if in_memory else []
+            last = self._number
+        found: list[Entry] = []
+        limit = min(most or MOST_RECORDS, MOST_RECORDS)
+        size = 0
+        for entry in latest if in_memory else self._stored(after):
+            if entry.number <= after or entry.time < since or (job and entry.job != job):
+                continue
+            size += len(entry.text) + len(str(entry.data))
+            if found and (len(found) == limit or size > MOST_PAGE_BYTES):
+                return Page(tuple(found), found[-1].number, True)
+            found.append(entry)
+        return Page(tuple(found), max(last, found[-1].number if found else 0), False)
+
+    def _files(self) -> list[Path]:
+        """Return the files that there may be, the oldest first."""
+        assert self._folder is not None, "the caller looks"
+        return [self._folder / (f"log.{n}.jsonl" if n else "log.jsonl") for n in reversed(range(PARTS))]
+
+    def _stored(self, after: int) -> Iterator[Entry]:
+        """Yield what is in the files after a number."""
+        opened = []
+        if self._folder is not None:
+            for path in self._files():
+                try:
+                    opened.append(open(path))  # noqa: SIM115  # all of them, before one gets another name
+                except OSError:
+                    continue
+        for file in opened:
+            with file:
+                yield from _entries(file, after)
+
+    def _write(self, folder: Path, entry: Entry) -> None:
+        try:
+            path = folder / "log.jsonl"
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags, 0o600), "a") as file:
+                # The machine may have stopped, or the disk been full, in the middle of the line before.
+                begin = "\n" if self._torn and file.tell() else ""
+                self._torn = True
+                file.write(f"{begin}{json.dumps(asdict(entry))}\n")
+                full = file.tell() >= PART_BYTES
+            if full:
+                files = self._files()
+                for older, newer in pairwise(files):
+                    if newer.exists():
+                        newer.replace(older)
+            self._failed = self._torn = False
+        except OSError as error:
+            if not self._failed:
+                self._log(f"the record cannot be written to {folder}: {error.strerror or error}; what happens now is "
+                          "kept in memory only")  # fmt: skip
+            self._failed = True
+
+
+def _entries(lines: Iterable[str], after: int) -> Iterator[Entry]:
+    for line in lines:
+        number = NUMBER.match(line)
+        if number is None or int(number[1]) <= after:
+            continue
+        try:
+            yield Entry(**json.loads(line))
+        except (ValueError, TypeError):  # The machine stopped in the middle of it.
+            continue
