@@ -47,6 +47,10 @@ VERBS = {
     "log": Verb("controlplane.cli.controller", "who did what on the network, and when", ("log",), order=True),
     "drain": Verb("controlplane.cli.controller", "take a switch or link out of service", ("drain",), order=True),
     "undrain": Verb("controlplane.cli.controller", "put it back", ("undrain",), order=True),
+    "backup": Verb(
+        "controlplane.cli.backup", "write what a controller keeps to a file", ("backup",), "control", order=True
+    ),
+    "restore": Verb("controlplane.cli.backup", "put a backup back", ("restore",), "control", order=True),
     "certificates": Verb(
         "controlplane.cli.certificates", "a private authority and certificates, to try TLS with", extra="control"
     ),

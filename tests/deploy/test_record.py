@@ -140,7 +140,8 @@ def test_pages_follow_each_other_without_gap_and_the_oldest_part_goes(tmp_path, 
             recorder.add("order", "x" * 20, job="A" if number % 2 else "B")
     assert len(list(tmp_path.iterdir())) <= 3
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 3 * 2200
-    found, after, more = [], 0, True
+    found: list[record.Entry] = []
+    after, more = 0, True
     while more:
         page = recorder.read(after, most=7)
         assert len(page.entries) <= 7

@@ -1,0 +1,177 @@
+"""Backs up what a network's controller keeps, and restores it: jobs, plans, entries, epoch, secret, record, journals.
+
+inart backup --switches switches.json network.tar.gz
+inart restore --switches switches.json network.tar.gz
+
+A backup may be made while the controller runs. It has the secret from which keys and labels come: keep it as private as
+the state folder. See docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.common import command_line
+from controlplane.service.epochs import EpochStore, default_file
+from controlplane.service.state import StateError, StateFolder, default_folder
+from controlplane.targets.switches_file import SwitchesFileError, load_switches
+
+JOBS, EPOCH, SECRET = "jobs.json", "epoch", "epoch.secret"
+KEPT = re.compile(r"jobs\.json|epoch|epoch\.secret|log/log(\.\d+)?\.jsonl|journal/job-\d+\.jsonl(\.1)?")
+"""Names in a backup."""
+MOST_BYTES = 1 << 30
+"""Of all files of a backup together."""
+
+
+class BackupError(Exception):
+    """A backup cannot be made or restored; the message says why and what to do."""
+
+
+def folder_of(arguments: argparse.Namespace) -> Path:
+    """Return the state folder that the arguments name. Raises BackupError, SwitchesFileError."""
+    if arguments.state is not None:
+        return Path(arguments.state)
+    if arguments.switches is None:
+        raise BackupError("which network? Give --switches FILE as to `inart serve`, or --state DIR")
+    return default_folder(f"{one.address} {one.device_id}" for one in load_switches(arguments.switches).values())
+
+
+def backup(state: Path, epochs: Path, output: Path) -> int:
+    """Write a backup of a state folder and its epoch's files; returns the number of jobs.
+
+    Raises BackupError, OSError.
+    """
+    if not (state / JOBS).exists():
+        raise BackupError(f"nothing is kept in {state}: is that the network's folder? (inart serve says where it is)")
+    files = {name: state / name for path in state.rglob("*") if KEPT.fullmatch(name := str(path.relative_to(state)))}
+    files |= {EPOCH: epochs, SECRET: epochs.with_name(f"{epochs.name}.secret")}
+    contents = {name: path.read_bytes() for name, path in files.items() if path.exists()}
+    if SECRET not in contents:
+        raise BackupError(f"there is no secret beside {epochs}: give the --epoch-file that `inart serve` has")
+    jobs = _check(contents)
+    new = output.with_name(f"{output.name}.new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, content in sorted(contents.items()):
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(content))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(output)
+    return jobs
+
+
+def restore(source: Path, state: Path, epochs: Path, *, force: bool = False) -> int:
+    """Put a backup in place of what a state folder holds; returns the number of jobs.
+
+    All is checked before anything is changed. force: also where jobs are kept there already; they stay beside it, as
+    jobs.json.before. Raises BackupError; StateError: a controller of this network runs; OSError.
+    """
+    contents = _read(source)
+    jobs = _check(contents)
+    secret = epochs.with_name(f"{epochs.name}.secret")
+    if secret.exists() and SECRET in contents and secret.read_bytes() != contents[SECRET]:
+        raise BackupError(
+            f"{secret} is another installation's: what is on its switches could not be read with the one of the "
+            "backup. Restore to another --epoch-file, and give that to `inart serve`"
+        )
+    with StateFolder(state):
+        if (state / JOBS).exists():
+            if not force and (state / JOBS).read_bytes() != contents[JOBS]:
+                raise BackupError(f"{state} has other jobs: --force puts the backup in their place")
+            (state / JOBS).replace(state / f"{JOBS}.before")
+        for name, content in contents.items():
+            if name not in (EPOCH, SECRET, JOBS):
+                _put(state / name, content)
+        if SECRET in contents:
+            _put(secret, contents[SECRET])
+        if EPOCH in contents:
+            EpochStore(epochs).adopt(int(contents[EPOCH]))  # never back
+        _put(state / JOBS, contents[JOBS])
+    return jobs
+
+
+def _read(source: Path) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(source, "r:gz") as archive:
+            for entry in archive:
+                file = archive.extractfile(entry) if entry.isreg() and KEPT.fullmatch(entry.name) else None
+                if file is None or entry.size + sum(map(len, contents.values())) > MOST_BYTES:
+                    raise BackupError(f"{source} is no backup of a network: it has {entry.name!r}")
+                contents[entry.name] = file.read()
+    except (tarfile.TarError, EOFError) as error:
+        raise BackupError(f"{source} is no backup of a network, or is not whole: {error}") from None
+    if JOBS not in contents:
+        raise BackupError(f"{source} is no backup of a network: it has no {JOBS}")
+    return contents
+
+
+def _check(contents: dict[str, bytes]) -> int:
+    """Return how many jobs there are. Raises BackupError where a controller could not start with them."""
+    if not contents.get(EPOCH, b"0").strip().isdigit():
+        raise BackupError("the epoch is no number")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / JOBS).write_bytes(contents[JOBS])
+        try:
+            with StateFolder(Path(folder)) as state:
+                state.kept_off()
+                return len(state.load())
+        except StateError as error:
+            raise BackupError(f"the jobs cannot be used: {error}") from None
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = command_line.make("controlplane.cli.backup", __doc__)
+    orders = parser.add_subparsers(dest="order", required=True)
+    make = orders.add_parser("backup", help="write what the controller of a network keeps to a file")
+    back = orders.add_parser("restore", help="put it back; the controller must not run")
+    back.add_argument("--force", action="store_true", help="also where other jobs are kept now")
+    for command in (make, back):
+        command.add_argument("file", type=Path, metavar="FILE", help="the backup (.tar.gz)")
+        command.add_argument("--switches", type=Path, metavar="FILE", help="the network's switches, as for serve")
+        command.add_argument("--state", type=Path, metavar="DIR", help="its folder, where serve was given one")
+        command.add_argument(
+            "--epoch-file", type=Path, default=default_file(), metavar="FILE", help="last epoch (default: %(default)s)"
+        )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        state = folder_of(arguments)
+        if arguments.order == "backup":
+            jobs = backup(state, arguments.epoch_file, arguments.file)
+            print(f"{jobs} jobs of {state} are in {arguments.file}; it has the secret of the network: keep it private")
+        else:
+            jobs = restore(arguments.file, state, arguments.epoch_file, force=arguments.force)
+            print(f"{jobs} jobs are in {state}; inart serve starts with them and fills the switches")
+    except (BackupError, StateError, SwitchesFileError, OSError) as error:
+        print(f"{arguments.order}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
