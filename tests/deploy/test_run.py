@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.common.access import Access, Caller
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.planner.generators import leaf_spine
@@ -158,6 +159,31 @@ def test_a_machine_is_found_by_its_addresses_and_parameter_servers_may_be_of_the
             ask(address, "add_job", pb.AddJobRequest(job=words, hosts=hosts))
     with pytest.raises(ControllerError, match="h4 twice"):
         ask(address, "add_job", pb.AddJobRequest(hosts=[pb.Host(name="h4"), pb.Host(name="h4")]))
+
+
+def test_the_job_is_added_by_an_operator_and_the_command_runs_as_the_node(rig, tmp_path):
+    """A node's credentials are not enough to add a job; the command gets these, and not the operator's."""
+    tokens = {"node-h1-" * 4: Caller("node", "h1"), "operator-alice-" * 2: Caller("operator", "alice")}
+    controller = Controller(rig.network, log=rig.log.append, access=Access(tokens))
+    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
+    for token, caller in tokens.items():
+        (tmp_path / caller.name).mkdir()
+        (tmp_path / caller.name / "token").write_text(token)
+    words = [sys.executable, "-m", "inart", "run", "--controller", address, "--node", "h1", "--nodes", "h1,h4"]
+    words += ["--credentials", str(tmp_path / "h1")]
+    code = ["--", sys.executable, "-c", "import os; print(os.environ['INART_CREDENTIALS'])"]
+    try:
+        said = []
+        for operator in ([], ["--operator", str(tmp_path / "alice")]):
+            done = subprocess.run(
+                [*words, *operator, *code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS
+            )
+            said.append((done.returncode, done.stdout.strip()))
+            assert operator or "node h1 may not add a job" in done.stderr
+    finally:
+        controller.stop()
+    assert said == [(1, ""), (0, str(tmp_path / "h1"))]
+    assert not list(rig.network.jobs)
 
 
 @pytest.mark.parametrize(
