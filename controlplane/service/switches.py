@@ -33,9 +33,7 @@ class Switches:
         jobs: Mapping[int, Mapping[str, RuleSet]] | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._base = {
-            target.name: _own(base.get(target.name, empty(target.name))) for target in targets
-        }
+        self._base = {target.name: _own(base.get(target.name, empty(target.name))) for target in targets}
         self._jobs = {job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()}
         self._log = log
         self._lock = threading.RLock()
