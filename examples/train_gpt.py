@@ -105,9 +105,31 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--heads", type=int, default=4, help="of attention (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
+    parser.add_argument(
+        "--half", action="store_true", help="of full, full-gloo: gather parameters and scatter gradients in bfloat16"
+    )
+    parser.add_argument(
+        "--ahead", action="store_true", help="of full, full-gloo: gather the next block's parameters meanwhile"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where rank 0 writes its report (JSON)")
     return parser
+
+
+def fully_sharded(model: GPT, arguments: argparse.Namespace) -> nn.Module:
+    """Return the model with FSDP2 over all ranks."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from worker_agent.torch.fsdp import gather_ahead
+
+    half = torch.bfloat16 if arguments.half else None
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    if arguments.ahead:
+        gather_ahead(model)
+    return model
 
 
 def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) -> tuple[nn.Module, Any]:
@@ -127,10 +149,7 @@ def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) 
 
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if arguments.how.startswith("full"):
-        for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
-        return model, None
+        return fully_sharded(model, arguments), None
     names = ("replicate", "shard")
     mesh = init_device_mesh(device.type, (dist.get_world_size() // ranks, ranks), mesh_dim_names=names)
     sharding = mesh["shard"] if arguments.how == "fsdp2" else mesh

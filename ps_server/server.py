@@ -40,7 +40,10 @@ class _Flow(ctypes.Structure):
 
 class _TreeConfig(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread", "here")),
+        *(
+            (name, ctypes.c_uint32)
+            for name in ("tree", "return_label", "slots", "flows", "port", "thread", "here", "directions")
+        ),
         ("rate_mbps", ctypes.c_double),
         ("flow", ctypes.POINTER(_Flow)),
         ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
@@ -218,6 +221,7 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
                 tree.port,
                 thread,
                 config.node in config.workers,
+                tree.directions,
                 tree.rate_mbps,
                 flows,
                 answers,

@@ -21,7 +21,17 @@ class NativeTreeConfig(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_uint32)
-            for name in ("tree", "up_label", "return_label", "answer_label", "slots", "port", "thread", "here")
+            for name in (
+                "tree",
+                "up_label",
+                "return_label",
+                "answer_label",
+                "slots",
+                "port",
+                "thread",
+                "here",
+                "directions",
+            )
         ),
         ("rate_mbps", ctypes.c_double),
         ("gather_speed", ctypes.c_double),
@@ -197,6 +207,7 @@ def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[Na
                 tree.port,
                 thread,
                 tree.root == config.node,
+                tree.directions,
                 tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
                 tree.gather_speed,
                 len(tree.others_labels),

@@ -39,7 +39,8 @@ class WorkerTree:
     which the worker may send on this tree. port: UDP destination port of all packets of the tree, up and down
     (protocol.json lists the ports). others_labels: in a gather, the labels under which the chunks of other owners come
     back, by owner; empty: they come under return_label. gather_speed: the factor on rate_mbps for the worker's own
-    chunks of a gather.
+    chunks of a gather. directions: 2 where gathers have every second slot and a window of their own, so that they run
+    beside reductions (native/direction.h); else 1.
     """
 
     tree: int
@@ -53,6 +54,7 @@ class WorkerTree:
     port: int
     others_labels: tuple[int, ...] = ()
     gather_speed: float = 1.0
+    directions: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class RootTree:
 
     answer_labels: by worker index, the label of packets to that worker alone. others_labels: by worker index, the label
     of packets to all workers but that one; empty: those packets go to all workers. port: UDP destination port of the
-    tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown.
+    tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown. directions: as the
+    workers have it.
     """
 
     tree: int
@@ -90,6 +93,7 @@ class RootTree:
     port: int
     others_labels: tuple[int, ...] = ()
     rate_mbps: float = 0.0
+    directions: int = 1
 
 
 @dataclass(frozen=True)

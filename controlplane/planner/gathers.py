@@ -3,6 +3,10 @@
 A worker's link carries (W - 1) / W of an all-gather then, so its chunks may go W / (W - 1) times as fast as those of an
 all-reduce, as far as the other links and the parameter servers carry that. Where an all-reduce fills these, they are no
 limit to it if they are planned as if they had (W - 1) / W of what they have: it is the workers' links that bind.
+
+A reduce-scatter sends much and receives little, an all-gather the other way round. Where links and parameter servers
+carry both, they run at once (Plan.gathers_beside): near a parameter server that is up to 2 - 1 / W times an all-reduce,
+so they are planned as if they had W / (2 W - 1) of what they have, if that costs no rate.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from controlplane.planner.evaluate import bound, evaluate, root_mbps
+from controlplane.planner.evaluate import bound, evaluate, root_mbps, unit_loads
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.model import Plan, Tree
@@ -65,29 +69,66 @@ def gather_speed(plan: Plan, topology: Topology) -> float:
     return max(1.0, min(workers / (workers - 1), min(carried) / rate))
 
 
+def loads_beside(plan: Plan, results_on_links: bool = True) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
+    """Load of every link and of every root, per unit of rate, of an all-gather and a reduce-scatter at once.
+
+    The gather goes at the plan's rate. So each worker sends 1 / W of that for it, and what is left of its rate for the
+    reduce-scatter, whose sums go to one worker each.
+    """
+    workers = len(plan.job.workers)
+    left = 1 - 1 / workers
+    links, roots = gather_loads(plan, results_on_links)
+    ups, _, added = unit_loads(plan, False)
+    for pair, load in ups.items():
+        links[pair] = links.get(pair, 0.0) + left * load
+    for root, load in added.items():
+        roots[root] = roots.get(root, 0.0) + left * load
+    for tree in plan.trees if results_on_links else ():
+        for pair, receivers in _receivers(tree).items():
+            links[pair] = links.get(pair, 0.0) + left * tree.share * receivers / workers
+    return links, roots
+
+
+def fit_beside(plan: Plan, topology: Topology) -> bool:
+    """Whether the network carries an all-gather and a reduce-scatter of the plan at once. Hosts that are worker and
+    parameter server have one link for both roles, and keep to one direction at a time."""
+    rate = evaluate(plan, topology, check=False).rate_mbps
+    if len(plan.job.workers) < 2 or not rate > 0 or plan.job.both_roles:
+        return False
+    links, roots = loads_beside(plan, topology.results_on_links)
+    most = (1 + SAME) / rate
+    return all(load <= topology.residual_bandwidth_mbps(*pair) * most for pair, load in links.items()) and all(
+        load <= root_mbps(topology, plan.job, root) * most for root, load in roots.items()
+    )
+
+
 def with_speed(plan: Plan, topology: Topology) -> Plan:
-    """The plan with the speed of its gathers, if its job wants them fast."""
+    """The plan with the speed of its gathers, and whether they run beside reductions, if its job wants them fast."""
     if not plan.job.gathers or not plan.trees:
         return plan
-    return replace(plan, gather_speed=gather_speed(plan, topology))
+    return replace(plan, gather_speed=gather_speed(plan, topology), gathers_beside=fit_beside(plan, topology))
 
 
 def planned(make: Callable[[Topology, Job], Plan], topology: Topology, job: Job) -> Plan:
-    """The fastest plan; of those that are, one whose gathers are faster. make: plans. Raises what it raises."""
-    try:
-        fast = make(_narrowed(topology, job), replace(job, gathers=False))
-        rate = evaluate(fast, topology, check=False).rate_mbps
-    except (ValueError, DoesNotFit):  # nothing is possible with less
-        rate = 0.0
-    plan = make(topology, replace(job, gathers=False)) if rate < bound(topology, job) * (1 - SAME) else None
-    if plan is None or rate >= plan.rate_mbps * (1 - SAME):
-        plan = replace(fast, rate_mbps=rate)
-    return with_speed(replace(plan, job=job), topology)
+    """The fastest plan; of those that are, one whose gathers run beside reductions, else one whose gathers are faster.
+    make: plans. Raises what it raises."""
+    plain, full = replace(job, gathers=False), None
+    workers = len(job.workers)
+    for part in ((workers - 1) / (2 * workers - 1), 1 / workers):
+        try:
+            fast = make(_narrowed(topology, job, part), plain)
+            rate = evaluate(fast, topology, check=False).rate_mbps
+        except (ValueError, DoesNotFit):  # nothing is possible with less
+            continue
+        if rate < bound(topology, job) * (1 - SAME):
+            full = full or make(topology, plain)
+        if full is None or rate >= full.rate_mbps * (1 - SAME):
+            return with_speed(replace(fast, rate_mbps=rate, job=job), topology)
+    return with_speed(replace(full or make(topology, plain), job=job), topology)
 
 
-def _narrowed(topology: Topology, job: Job) -> Topology:
-    """The topology with 1 / W less of everything but the workers' links."""
-    part = 1 / len(job.workers)
+def _narrowed(topology: Topology, job: Job, part: float) -> Topology:
+    """The topology with so much less (a part of 1) of everything but the workers' links."""
     workers = set(job.workers)
     links = {
         (u, v): {

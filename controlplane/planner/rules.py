@@ -13,7 +13,7 @@ from controlplane.planner.entries import Aggregate, Forward, LabelEntry, Multica
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held, undeployable
 from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
-from controlplane.planner.plan.slots import place_slots
+from controlplane.planner.plan.slots import place_slots, under_way
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import Topology
 from p4src.protocol import frame_bytes, udp_port
@@ -59,6 +59,8 @@ class Taken:
 
 
 NOTHING = Taken()
+LEAST_OF_TWO = 16
+"""The fewest slots of a tree that can have two directions."""
 
 
 @dataclass(frozen=True)
@@ -263,9 +265,7 @@ class _Builder(_Entries):
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
         self.others: dict[int, tuple[int, ...]] = {}
         if places is None:
-            free = {
-                v: taken.get(v, NOTHING).gaps(limits.slots, self.declared.slots.get(v)) for v in topology.switches
-            }
+            free = {v: taken.get(v, NOTHING).gaps(limits.slots, self.declared.slots.get(v)) for v in topology.switches}
             self.slots, self.slot_base = place_slots(plan, topology, 8 * frame_bytes(limits.values_per_packet), free)
         else:
             self.slots, self.slot_base = places.sizes, dict(places.slots)
@@ -360,16 +360,32 @@ class _Builder(_Entries):
 
         def of_worker(tree: WorkerTree, own: int) -> WorkerTree:
             labels = tuple(label for number, label in enumerate(self.others[tree.tree]) if number != own)
-            return replace(tree, others_labels=labels, gather_speed=self.plan.gather_speed)
+            return replace(
+                tree,
+                others_labels=labels,
+                gather_speed=self.plan.gather_speed,
+                directions=self.directions(tree.tree),
+            )
 
         return {
             node: replace(
                 config,
                 worker_trees=tuple(of_worker(tree, config.index) for tree in config.worker_trees),
-                root_trees=tuple(replace(tree, others_labels=self.others[tree.tree]) for tree in config.root_trees),
+                root_trees=tuple(
+                    replace(tree, others_labels=self.others[tree.tree], directions=self.directions(tree.tree))
+                    for tree in config.root_trees
+                ),
             )
             for node, config in agents.items()
         }
+
+    def directions(self, index: int) -> int:
+        """Return how many windows a tree has: two where gathers run beside reductions, and half of its slots hold what
+        is under way at its rate.
+        """
+        bits = 8 * frame_bytes(self.limits.values_per_packet)
+        least = max(LEAST_OF_TWO, 2 * under_way(self.plan, self.topology, bits)[index])
+        return 2 if self.plan.gathers_beside and self.slots[index] >= least else 1
 
     def addresses(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Of all of them; none where one is not known."""

@@ -104,6 +104,7 @@ def same(running: Plan, new: Plan, trees: Difference) -> bool:
         and abs(new.rate_mbps - running.rate_mbps) <= SAME
         and new.job == running.job  # a parameter server may be one that adds nothing
         and abs(new.gather_speed - running.gather_speed) <= SAME
+        and new.gathers_beside == running.gathers_beside
         and all(abs(running.trees[i].share - new.trees[j].share) <= SAME for i, j in trees.kept)
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.planner.evaluate import unit_loads
-from controlplane.planner.gathers import gather_loads
+from controlplane.planner.gathers import gather_loads, loads_beside
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import NOTHING, Taken
 from controlplane.planner.topology import Topology, TopologyError
@@ -53,6 +53,10 @@ def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
             gathered, _ = gather_loads(plan, topology.results_on_links)
             for link, load in gathered.items():
                 on_links[link] = max(on_links.get(link, 0.0), plan.gather_speed * load)
+        if plan.gathers_beside:
+            beside, beside_roots = loads_beside(plan, topology.results_on_links)
+            on_links = {link: max(load, beside.get(link, 0.0)) for link, load in {**beside, **on_links}.items()}
+            on_roots = {root: max(load, beside_roots.get(root, 0.0)) for root, load in on_roots.items()}
         for (u, v), load in on_links.items():
             if topology.has_link(u, v):
                 links[u, v] = links.get((u, v), topology.used_bandwidth_mbps(u, v)) + load * plan.rate_mbps

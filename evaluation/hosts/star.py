@@ -55,12 +55,13 @@ def star(
     job_id: int = 7,
     hosts: Sequence[str] = (),
     gathers: bool = False,
+    beside: bool = False,
 ) -> Star:
     """Return a star.
 
     rate_mbps: wire rate of a worker in all (0: not paced). slots: window of each tree, whatever its rate. hosts: the
     hosts at the switch's ports 1, 2, .., including some that the job does not use (default: the job's). gathers: what a
-    worker gathers does not come back to it.
+    worker gathers does not come back to it. beside: and gathers run beside reductions, in half of the slots each.
     """
     names = tuple(f"w{index}" for index in range(workers)), tuple(f"s{index}" for index in range(servers))
     topology = _topology(*names, hosts)
@@ -71,7 +72,8 @@ def star(
     limits = Limits.of_program("v1model", find("v1model", values_per_packet).manifest)
     deployment = build(plan, topology, limits, job_id=job_id, epoch=epoch, gathers=gathers)
     rules = deployment.rulesets[SWITCH]
-    agents = {name: _resized(agent, slots, bool(rate_mbps)) for name, agent in deployment.agents.items()}
+    resized = {name: _resized(agent, slots, bool(rate_mbps)) for name, agent in deployment.agents.items()}
+    agents = {name: _directed(agent, 2 if beside else 1) for name, agent in resized.items()}
     return Star(
         tuple(agents[name] for name in names[0]),
         tuple(agents[name] for name in names[1]),
@@ -109,6 +111,15 @@ def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
             replace(tree, slots=slots, rate_mbps=tree.rate_mbps if paced else 0.0) for tree in agent.worker_trees
         ),
         root_trees=tuple(replace(tree, slots=slots) for tree in agent.root_trees),
+    )
+
+
+def _directed(agent: AgentConfig, directions: int) -> AgentConfig:
+    """Return the agent's configuration with so many directions in each tree."""
+    return replace(
+        agent,
+        worker_trees=tuple(replace(tree, directions=directions) for tree in agent.worker_trees),
+        root_trees=tuple(replace(tree, directions=directions) for tree in agent.root_trees),
     )
 
 

@@ -50,6 +50,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=6, help="training steps (default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="of the model (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="of the model (default: %(default)s)")
+    parser.add_argument(
+        "--half", action="store_true", help="train in bfloat16: parameters are gathered, gradients scattered in it"
+    )
+    parser.add_argument(
+        "--one-by-one", action="store_true", help="FSDP2 waits for each collective, as it does on the CPU by itself"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -82,6 +88,7 @@ class Runs:
             found: dict[str, Any] = {"workers": arguments.workers, "mbps": arguments.mbps, "bytes": arguments.bytes}
             model = ["--width", str(arguments.width), "--layers", str(arguments.layers), "--batch", "2"]
             model += ["--steps", str(arguments.steps), "--seed", str(arguments.seed)]
+            model += ["--half"] * arguments.half + ["--ahead"] * (not arguments.one_by_one)
             for name, over in (("inart", service), ("gloo", None)):
                 reports = self._run("collectives", over, backend=name, size=arguments.bytes, repeat=arguments.repeat)
                 found[name] = {key: max(report[key] for report in reports) for key in reports[0]}

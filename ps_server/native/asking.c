@@ -44,7 +44,7 @@ void root_cell_begin(struct root_thread *x, struct root_tree *t, uint64_t sequen
 static bool is_cut(const struct root_thread *x, const struct root_tree *t, const uint64_t *there) {
     for (uint32_t i = 0; i < x->flow_count; i++) {
         const struct root_flow *f = &x->flows[i];
-        if (&x->trees[f->tree] != t || !f->partial) continue;
+        if (&x->trees[f->tree] != t - t->direction.number || !f->partial) continue;
         bool some = false, all = true;
         for (uint32_t j = 0; j < x->words; j++) {
             some |= there[j] & f->everyone[j];
@@ -81,10 +81,13 @@ static bool send_question(struct root_thread *x, struct root_tree *t, uint64_t s
         .sequence = (uint32_t)sequence,
         .bitmap = t->oldest << 32 | count,
     };
-    uint32_t *words = (uint32_t *)inart_values(io_build(io, t->lane, &h)), bits = count == 1 ? x->workers : count;
+    struct inart_header wire = h;
+    wire.sequence = inart_on_wire(&t->direction, sequence);
+    uint32_t *words = (uint32_t *)inart_values(io_build(io, t->lane, &wire)), bits = count == 1 ? x->workers : count;
     for (uint32_t i = 0; i < x->values; i++)
         words[i] = 32 * i < bits ? __builtin_bswap32((uint32_t)(set[i / 2] >> 32 * (i % 2))) : 0;
-    words[x->values - 1] = __builtin_bswap32(check_question(x->check, words, &h, t->number, attempt));
+    uint32_t tree = inart_checked_tree(&t->direction, t->number);
+    words[x->values - 1] = __builtin_bswap32(check_question(x->check, words, &h, tree, attempt));
     if (io_complete(io, t->lane)) io_flush(io, now);
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;

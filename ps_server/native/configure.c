@@ -67,12 +67,35 @@ static uint32_t *labels_copy(const uint32_t *from, uint32_t count) {
     return to;
 }
 
+/* One direction of a tree; false: out of memory. Its lane stays what it is. */
+static bool tree_make(struct root_tree *t, const struct inart_root_tree_config *from, struct inart_direction direction,
+                      const struct inart_root_config *config) {
+    uint32_t slots = from->slots / direction.of, words = (config->workers + 63) / 64;
+    *t = (struct root_tree){.number = from->tree,
+                            .return_label = from->return_label,
+                            .slots = slots,
+                            .mask = 2 * slots - 1,
+                            .lane = t->lane,
+                            .direction = direction,
+                            .oldest_since = inart_now(),
+                            .guard = GUARD_FIRST,
+                            .planned = root_packets_per_second(from->rate_mbps, config->values),
+                            .tokens_at = inart_now()};
+    t->answer_labels = labels_copy(from->answer_labels, config->workers);
+    t->others_labels = from->others_labels ? labels_copy(from->others_labels, config->workers) : NULL;
+    t->ring = calloc(2ull * slots, sizeof *t->ring);
+    t->workers = calloc(2ull * slots * words, sizeof *t->workers);
+    size_t bytes = 2ull * slots * config->values * sizeof *t->values;
+    t->values = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    return t->ring && t->values && t->workers && t->answer_labels && (!from->others_labels || t->others_labels);
+}
+
 static int share_make(struct inart_root *r, const struct inart_root_config *config, uint32_t thread, struct share *s,
                       char *error, size_t size) {
-    uint32_t flow_count = 0, words = (config->workers + 63) / 64;
+    uint32_t flow_count = 0;
     for (uint32_t i = 0; i < config->trees; i++) flow_count += config->tree[i].flows;
     s->spec = spec_of(&r->io, config->values);
-    s->trees = calloc(config->trees + 1, sizeof *s->trees);
+    s->trees = calloc(INART_DIRECTIONS * config->trees + 1, sizeof *s->trees);
     s->flows = calloc(flow_count + 1, sizeof *s->flows);
     s->check = check_make(config->key, config->workers, config->values);
     bool bad = !s->trees || !s->flows || !s->check || sources_make(&s->sources, config->source, config->sources) ||
@@ -82,29 +105,18 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
         const struct inart_root_tree_config *from = &config->tree[i];
         if (from->thread != thread) continue;
         struct root_tree *t = &s->trees[s->tree_count];
-        *t = (struct root_tree){.number = from->tree,
-                                .return_label = from->return_label,
-                                .slots = from->slots,
-                                .mask = 2 * from->slots - 1,
-                                .oldest_since = inart_now(),
-                                .guard = GUARD_FIRST,
-                                .planned = root_packets_per_second(from->rate_mbps, config->values),
-                                .tokens_at = inart_now()};
-        if (spec_lane(&s->spec, from->port, from->here ? INART_BOTH : INART_LINK, &t->lane, error, size)) return -1;
-        t->answer_labels = labels_copy(from->answer_labels, config->workers);
-        t->others_labels = from->others_labels ? labels_copy(from->others_labels, config->workers) : NULL;
-        t->ring = calloc(2ull * from->slots, sizeof *t->ring);
-        t->workers = calloc(2ull * from->slots * words, sizeof *t->workers);
-        size_t bytes = 2ull * from->slots * config->values * sizeof *t->values;
-        t->values = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-        bad = !t->ring || !t->values || !t->workers || !t->answer_labels || (from->others_labels && !t->others_labels);
+        uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_BOTH : INART_LINK;
+        for (uint32_t j = 0; j < directions && !bad; j++) {
+            if (spec_lane(&s->spec, from->port, reach, &t[j].lane, error, size)) return -1;
+            bad = !tree_make(&t[j], from, (struct inart_direction){directions, j}, config);
+        }
         for (uint32_t j = 0; j < from->flows && !bad; j++) {
             struct root_flow *flow = &s->flows[s->flow_count];
             flow->tree = s->tree_count;
             bad = flow_make(flow, &from->flow[j], config->workers, error, size) != 0;
             label_map_set(&s->labels, from->flow[j].label, (int32_t)s->flow_count++);
         }
-        s->tree_count++;
+        s->tree_count += directions;
     }
     if (bad && !error[0]) snprintf(error, size, "out of memory for the chunks of %u trees", config->trees);
     return bad ? -1 : engine_open(&r->threads[thread].engine, &s->spec, error, size);
@@ -114,7 +126,8 @@ int root_configure(struct inart_root *r, const struct inart_root_config *config,
     if (check_job(config->workers, config->values, config->job, error, size)) return -1;
     for (uint32_t i = 0; i < config->trees; i++) {
         const struct inart_root_tree_config *t = &config->tree[i];
-        if (check_tree(t->tree, t->slots, t->port, t->thread, r->io.threads, error, size)) return -1;
+        uint32_t slots = t->slots / inart_directions(t->directions);
+        if (check_tree(t->tree, slots, t->port, t->thread, r->io.threads, error, size)) return -1;
     }
     struct share shares[MOST_THREADS];
     memset(shares, 0, sizeof shares);

@@ -94,6 +94,10 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     struct root_flow *flow = flow_of(x, packet, length, &h);
     if (!flow) return;
     struct root_tree *t = &x->trees[flow->tree];
+    if (t->direction.of == INART_DIRECTIONS) {
+        t += h.sequence % INART_DIRECTIONS;
+        h.sequence /= INART_DIRECTIONS;
+    }
     t->stats.packets++;
     t->stats.bytes += INART_OFFSET_HEADER + length;
     uint64_t set[MOST_WORDS], sequence = h.sequence;

@@ -40,7 +40,7 @@ bool root_send_result(struct root_thread *x, struct root_tree *t, uint64_t seque
         .job = (uint16_t)x->job,
         .label = label,
         .epoch = x->epoch,
-        .sequence = (uint32_t)sequence,
+        .sequence = inart_on_wire(&t->direction, sequence),
         .bitmap = t->oldest << 32 | x->workers,
     };
     uint32_t *words = (uint32_t *)inart_values(io_build(io, t->lane, &h));

@@ -114,12 +114,57 @@ void inart_root_open(struct inart_root *r, const uint32_t *number, uint64_t *old
         engine_enter(&x->engine);
         for (uint32_t j = 0, at = 0; j < x->tree_count; j++, at++) {
             const struct root_tree *t = &x->trees[j];
+            at -= t->direction.number;
             while (at < count && number[at] != t->number) /* a thread has its trees in their order */
                 at++;
-            if (at < count && t->stats.newest > t->oldest) oldest[at] = t->oldest;
+            if (at < count && t->stats.newest > t->oldest && oldest[at] == UINT64_MAX)
+                oldest[at] = inart_on_wire(&t->direction, t->oldest);
         }
         engine_leave(&x->engine);
     }
+}
+
+/* Adds the suspects of one direction of a tree to those of the other, as far as there is room. */
+static void suspects_add(const struct inart_root_tree_stats *from, struct inart_root_tree_stats *sum) {
+    for (int i = 0, at = 0; i < INART_SUSPECTS && from->suspects[i]; i++) {
+        while (at < INART_SUSPECTS && sum->suspects[at]) at++;
+        if (at == INART_SUSPECTS) return;
+        sum->suspects[at] = from->suspects[i];
+        sum->suspect_workers[at] = from->suspect_workers[i];
+    }
+}
+
+/* Adds a tree's, or one of its directions', to `sum`. Of two directions the oldest chunk is the reductions', if one of
+ * them waits. */
+static void tree_statistics(struct root_thread *x, struct root_tree *t, struct inart_root_tree_stats *sum,
+                            uint64_t now) {
+    const struct inart_root_tree_stats *s = &t->stats;
+    sum->packets += s->packets;
+    sum->bytes += s->bytes;
+    sum->added += s->added;
+    sum->completed += s->completed;
+    sum->duplicates += s->duplicates;
+    sum->refused += s->refused;
+    sum->results += s->results;
+    sum->answers += s->answers;
+    sum->results_dropped += s->results_dropped;
+    sum->check_failures += s->check_failures;
+    sum->questions += s->questions;
+    if (!sum->first_packet_ns || (s->first_packet_ns && s->first_packet_ns < sum->first_packet_ns))
+        sum->first_packet_ns = s->first_packet_ns;
+    sum->last_result_ns = s->last_result_ns > sum->last_result_ns ? s->last_result_ns : sum->last_result_ns;
+    sum->newest =
+        inart_on_wire(&t->direction, s->newest) > sum->newest ? inart_on_wire(&t->direction, s->newest) : sum->newest;
+    suspects_add(s, sum);
+    if (t->direction.number && sum->oldest_waiting_ns) return;
+    struct root_cell *c = cell_of(t, t->oldest);
+    sum->oldest_incomplete = inart_on_wire(&t->direction, t->oldest);
+    memset(sum->oldest_workers, 0, sizeof sum->oldest_workers);
+    if (c->owner == t->oldest + 1)
+        memcpy(sum->oldest_workers, workers_of(x, t, t->oldest), x->words * sizeof(uint64_t));
+    for (uint32_t word = 0; word < x->words && t->heard_of == t->oldest; word++)
+        sum->oldest_workers[word] |= t->heard[word];
+    sum->oldest_waiting_ns = s->newest > t->oldest ? now - t->oldest_since : 0;
 }
 
 void inart_root_statistics(struct inart_root *r, struct inart_packet_stats *stats, struct inart_io_stats *io,
@@ -135,17 +180,9 @@ void inart_root_statistics(struct inart_root *r, struct inart_packet_stats *stat
         uint64_t now = inart_now();
         for (uint32_t j = 0; j < x->tree_count; j++) {
             struct root_tree *t = &x->trees[j];
-            struct root_cell *c = cell_of(t, t->oldest);
             uint32_t at = 0;
             while (at < count && number[at] != t->number) at++;
-            if (at == count) continue;
-            trees[at] = t->stats;
-            trees[at].oldest_incomplete = t->oldest;
-            if (c->owner == t->oldest + 1)
-                memcpy(trees[at].oldest_workers, workers_of(x, t, t->oldest), x->words * sizeof(uint64_t));
-            for (uint32_t word = 0; word < x->words && t->heard_of == t->oldest; word++)
-                trees[at].oldest_workers[word] |= t->heard[word];
-            trees[at].oldest_waiting_ns = t->stats.newest > t->oldest ? now - t->oldest_since : 0;
+            if (at < count) tree_statistics(x, t, &trees[at], now);
         }
         engine_leave(&x->engine);
     }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "check.h"
+#include "direction.h"
 #include "engine.h"
 #include "labels.h"
 #include "root.h"
@@ -30,7 +31,8 @@ struct root_cell {
 };
 
 struct root_tree {
-    uint32_t number, return_label, slots, mask, lane;
+    uint32_t number, return_label, slots, mask, lane; /* slots: of this direction */
+    struct inart_direction direction;
     struct root_cell *ring;
     uint64_t *workers;             /* ring x words: who is in a chunk */
     uint32_t *values;              /* ring x values per packet, big-endian as on the wire */

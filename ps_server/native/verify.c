@@ -5,7 +5,8 @@
 #define WARY (10 * INART_NS)
 
 static uint32_t number_of(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence) {
-    return check_number(x->check, &t->recent[kind & INART_FLAG_MAXIMUM ? 1 : 0], t->number, kind, sequence);
+    return check_number(x->check, &t->recent[kind & INART_FLAG_MAXIMUM ? 1 : 0],
+                        inart_checked_tree(&t->direction, t->number), kind, sequence);
 }
 
 bool verify_words(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,

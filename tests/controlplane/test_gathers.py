@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.planner import rules
 from controlplane.planner.evaluate import evaluate
-from controlplane.planner.gathers import gather_loads, gather_speed
+from controlplane.planner.gathers import gather_loads, gather_speed, loads_beside
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job, JobError, parse_job, place_job
 from controlplane.planner.plan import Plan, PlanError
@@ -119,3 +119,35 @@ def test_gathers_is_read_from_job_specs_and_files():
         Job.from_json({**job.to_json(), "gathers": 1})
     with pytest.raises(PlanError, match="gather_speed must be a number of at least 1"):
         Plan.from_json({**get_strategy("lbmm")(FAST, job).to_json(), "gather_speed": 0.5})
+
+
+@pytest.mark.parametrize(("workers", "seed"), [(4, 0), (4, 3), (8, 0)])
+def test_a_gather_runs_beside_a_reduce_scatter_where_links_carry_both(workers, seed):
+    job = place_job(FAST, workers, 2, seed=seed, gathers=True)
+    plan = get_strategy("inart")(FAST, job)
+    assert plan.gathers_beside and Plan.from_json(plan.to_json()) == plan
+    assert plan.rate_mbps == pytest.approx(get_strategy("inart")(FAST, replace(job, gathers=False)).rate_mbps)
+    links, roots = loads_beside(plan)
+    assert all(load * plan.rate_mbps <= FAST.bandwidth_mbps(*pair) * (1 + 1e-6) for pair, load in links.items())
+    for worker in job.workers:  # what a gather sends is what a reduce-scatter has left of the link
+        assert links[worker, FAST.access_switch(worker)] == pytest.approx(1)
+    assert sum(roots.values()) >= 2 - 1 / workers - 1e-6, "a reduce-scatter at 1 - 1 / W of the rate, and a gather"
+    assert replan(plan, FAST).gathers_beside
+    for config in rules.build(plan, FAST, LIMITS, job_id=1, epoch=1).agents.values():
+        assert all(tree.directions == 2 for tree in (*config.worker_trees, *config.root_trees))
+    assert all(with_loads(FAST, [plan]).residual_bandwidth_mbps(*pair) >= 0 for pair in links)
+
+
+def test_one_parameter_server_does_not_carry_both_at_once():
+    plan = get_strategy("inart")(FAST, replace(place_job(FAST, 8, 1, seed=3), gathers=True))
+    assert not plan.gathers_beside
+    for config in rules.build(plan, FAST, LIMITS, job_id=1, epoch=1).agents.values():
+        assert all(tree.directions == 1 for tree in (*config.worker_trees, *config.root_trees))
+
+
+def test_a_tree_with_too_few_slots_for_two_windows_has_one():
+    quick = fattree(4, 200.0, aggregation_mbps=None, ingress_mbps=None)
+    plan = get_strategy("inart")(quick, place_job(quick, 4, 2, seed=0, gathers=True))
+    for slots, directions in ((4096, 2), (32, 1)):
+        agents = rules.build(plan, quick, replace(LIMITS, slots=slots), job_id=1, epoch=1).agents.values()
+        assert {tree.directions for config in agents for tree in config.worker_trees} == {directions}

@@ -54,11 +54,12 @@ def make_rig(network: StarNetwork, switch: Switch) -> Iterator[Callable[..., Rig
         without: Sequence[str] = (),
         io: IoOptions | None = None,
         gathers: bool = False,
+        beside: bool = False,
         anybody: bool = False,
     ) -> Rig:
         hosts = list(network.hosts)
         sizes = {"values_per_packet": values, "slots": slots, "rate_mbps": rate_mbps}
-        job = star(workers, SERVERS, trees, **sizes, hosts=hosts, gathers=gathers)
+        job = star(workers, SERVERS, trees, **sizes, hosts=hosts, gathers=gathers, beside=beside)
         rigs.append(Rig(network, switch, job, timeout=timeout, without=without, io=io, anybody=anybody))
         return rigs[-1]
 

@@ -103,6 +103,49 @@ def test_every_worker_gets_its_own_part(make_rig: MakeRig, faults: dict[str, flo
         assert sum(engine.stats().resent for engine in rig.engines) > 0
 
 
+@pytest.mark.parametrize("faults", FAULTS)
+def test_gathers_beside_reductions_are_right(make_rig: MakeRig, faults: dict[str, float]) -> None:
+    """A tree has two directions, and operations of both are under way at once, in any order on each worker."""
+    rig = make_rig(gathers=True, beside=True)
+    rig.faults(**faults)
+    for seed in range(3):
+        before = tensors(seed, WORKERS, 3_000 * WORKERS)
+        scattered = [tensor.copy() for tensor in before]
+        wanted = noise(seed, 4_000 * WORKERS, np.int32)
+        gathered = [np.zeros_like(wanted) for _ in before]
+        for worker, array in enumerate(gathered):
+            array[worker * 4_000 : (worker + 1) * 4_000] = wanted[worker * 4_000 : (worker + 1) * 4_000]
+        works = []
+        for worker, engine in enumerate(rig.engines):
+            both = [(scattered[worker], "scatter sum"), (gathered[worker], "gather")]
+            for array, op in reversed(both) if (worker + seed) % 2 else both:
+                works.append(engine.allreduce_async(array, op))
+        finish(works)
+        for worker, array in enumerate(gathered):
+            assert array.tobytes() == wanted.tobytes()
+            own = slice(worker * 3_000, (worker + 1) * 3_000)
+            exact = np.sum([tensor[own].astype(np.float64) for tensor in before], axis=0)
+            assert np.allclose(scattered[worker][own], exact, rtol=1e-5, atol=np.abs(exact).max() * 1e-6)
+        reduce_and_check(rig, seed, 3_001)
+        broadcast_and_check(rig, seed, 5_000, seed)
+    assert rig.engines[0].stats().operations_done == 12
+
+
+def test_a_gather_does_not_wait_for_a_reduction_that_somebody_is_late_for(make_rig: MakeRig) -> None:
+    rig = make_rig(gathers=True, beside=True)
+    arrays = [np.full(8_000, float(worker), np.float32) for worker in range(WORKERS)]
+    early = [engine.allreduce_async(a, "scatter sum") for engine, a in zip(rig.engines[1:], arrays[1:], strict=True)]
+    gather_and_check(rig, 1, 5_000)
+    assert not any(work.done() for work in early)
+    late = rig.engines[0].allreduce_async(arrays[0], "scatter sum")
+    finish([*early, late])
+    for worker, array in enumerate(arrays):
+        assert (array[worker * 2_000 : (worker + 1) * 2_000] == 6).all()
+    trees = rig.engines[0].stats().trees
+    assert all(tree.oldest_unanswered == tree.next_sequence for tree in trees), "nothing is open"
+    assert all(not engine.open_chunks() for engine in rig.engines)
+
+
 @pytest.mark.parametrize("slots", [1, 2, 8])
 def test_small_windows(make_rig: MakeRig, slots: int) -> None:
     rig = make_rig(slots=slots, gathers=slots != 2)

@@ -62,6 +62,29 @@ def inart_fsdp(model: nn.Module, state: InArtState) -> int:
     return len(modules)
 
 
+def gather_ahead(model: nn.Module, modules: int = 1) -> int:
+    """Make FSDP2 gather the parameters of so many modules while those before them compute and scatter; returns how many
+    modules are sharded.
+
+    On CUDA it does so by itself. On the CPU it waits for each gather before it goes on, unless it is told which module
+    comes next, and so gathers beside reduce-scatters, which a network with `gathers=1` carries at once, do not occur.
+    Modules must run in the order in which `model.modules()` has them. Memory holds so many modules' parameters more.
+    Call it after `fully_shard`. Raises ValueError when no module is FSDP2's.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not sharded:
+        raise ValueError("no module of the model is FSDP2's: call torch.distributed.fsdp.fully_shard first")
+    backwards = [sharded[0], *reversed(sharded[1:])]  # The outermost one begins and ends the backward pass.
+    for position, module in enumerate(sharded):
+        module._set_unshard_async_op(True)
+        module.set_modules_to_forward_prefetch(sharded[position + 1 : position + 1 + modules])
+        before = backwards.index(module) + 1
+        module.set_modules_to_backward_prefetch(backwards[before : before + modules])
+    return len(sharded)
+
+
 def _reduce_of(module: FSDPModule, state: InArtState) -> Callable[[torch.Tensor], None]:
     """Return the hook of one module; the residuals of its part belong to the module."""
 

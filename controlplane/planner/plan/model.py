@@ -183,6 +183,7 @@ class Plan:
     plan of the strategy's kind is faster, where it proves that. detours: other routes between two points that exchange
     sums, fastest first, for chunks whose direct way is busy; not counted in the rate. gather_speed: so many times
     rate_mbps all-gathers may go where no worker's own chunks come back to it (controlplane/planner/gathers.py).
+    gathers_beside: whether links and parameter servers carry an all-gather and a reduce-scatter at once.
     """
 
     job: Job
@@ -195,6 +196,7 @@ class Plan:
     proven_mbps: float | None = None
     detours: tuple[tuple[str, ...], ...] = ()
     gather_speed: float = 1.0
+    gathers_beside: bool = False
 
     @cached_property
     def split(self) -> dict[str, float]:
@@ -247,6 +249,7 @@ class Plan:
             **({} if self.proven_mbps is None else {"proven_mbps": self.proven_mbps}),
             **({"detours": [list(route) for route in self.detours]} if self.detours else {}),
             **({} if self.gather_speed == 1 else {"gather_speed": self.gather_speed}),
+            **({"gathers_beside": True} if self.gathers_beside else {}),
         }
 
     @classmethod
@@ -264,6 +267,7 @@ class Plan:
                 None if data.get("proven_mbps") is None else float(data["proven_mbps"]),
                 tuple(tuple(str(node) for node in route) for route in data.get("detours", ())),
                 float(data.get("gather_speed", 1.0)),
+                bool(data.get("gathers_beside", False)),
             )
             if not (math.isfinite(plan.gather_speed) and plan.gather_speed >= 1):
                 raise PlanError(f"plan: gather_speed must be a number of at least 1, got {plan.gather_speed}")

@@ -98,14 +98,19 @@ def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
     feasible = []
     for plan in candidates:
         try:
-            feasible.append(finish(topology, new.job, new.strategy, plan.trees, new.seed))
+            feasible.append(with_speed(finish(topology, new.job, new.strategy, plan.trees, new.seed), topology))
         except (Infeasible, DoesNotFit):
             continue
     enough = max(plan.rate_mbps for plan in feasible) * (1 - STEADY)
     return min(
         (plan for plan in feasible if plan.rate_mbps >= enough),
-        key=lambda plan: (len(difference(old, plan).added), len(plan.trees), -plan.rate_mbps),
+        key=lambda plan: (*_slow_gathers(plan), len(difference(old, plan).added), len(plan.trees), -plan.rate_mbps),
     )
+
+
+def _slow_gathers(plan: Plan) -> tuple[bool, float]:
+    """The less the better; the same for all plans of a job that does not gather."""
+    return not plan.gathers_beside, -round(plan.gather_speed, 3)
 
 
 def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:

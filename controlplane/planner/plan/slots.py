@@ -137,7 +137,8 @@ def place_slots(
 
     free: ranges of the aggregation points' memory, (first, end). A tree's slots are a power of two that holds what is
     under way at its rate twice over, 16 to 16384, at least 64 where memory allows. Where a switch has too few, the tree
-    that has most for what it needs gets half. Half of what is free stays so where trees have more than 64: the next
+    that has most for what it needs gets half. Where gathers run beside reductions, each with half of a tree's slots,
+    trees ask for twice as many. Half of what is free stays so where trees have more than 64: the next
     plan is installed beside this one. Raises DoesNotFit.
     """
     needs = under_way(plan, topology, packet_bits)
@@ -146,7 +147,11 @@ def place_slots(
         need + plan.tree_rate_mbps(index) * 1e3 * more / packet_bits
         for index, (need, more) in enumerate(zip(needs, slower, strict=True))
     ]
-    sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * each))))) for each in wanted]
+    windows = 2 if plan.gathers_beside else 1
+    sizes = [
+        min(MAXIMUM_SLOTS, windows * max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * each)))))
+        for each in wanted
+    ]
     at: dict[str, list[int]] = {}
     for index, tree in enumerate(plan.trees):
         for point in tree.points:

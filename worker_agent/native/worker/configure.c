@@ -20,9 +20,12 @@ void worker_trees_free(struct worker_tree *trees, uint32_t count, struct label_m
 }
 
 /* `total_mbps`: of all trees of this worker. `shared`: see inart_worker_bucket. */
-static void tree_setup(struct worker_tree *t, const struct inart_tree_config *config, double total_mbps, bool shared,
-                       const struct inart_worker_config *worker, uint64_t now) {
-    t->config = *config;
+static void tree_setup(struct worker_tree *t, const struct inart_tree_config *from, uint32_t direction,
+                       double total_mbps, bool shared, const struct inart_worker_config *worker, uint64_t now) {
+    struct inart_tree_config *config = &t->config;
+    *config = *from;
+    t->direction = (struct inart_direction){inart_directions(from->directions), direction};
+    config->slots /= t->direction.of;
     t->config.root[NAME_BYTES - 1] = 0;
     t->config.others_labels = NULL; /* the caller's */
     t->mask = config->slots - 1;
@@ -41,7 +44,7 @@ static void tree_setup(struct worker_tree *t, const struct inart_tree_config *co
 static int share_make(struct inart_worker *w, const struct inart_worker_config *config, uint32_t thread,
                       struct share *s, char *error, size_t size) {
     s->spec = spec_of(&w->io, config->values);
-    s->trees = calloc(config->trees ? config->trees : 1, sizeof *s->trees);
+    s->trees = calloc(INART_DIRECTIONS * config->trees + 1, sizeof *s->trees);
     bool bad = !s->trees;
     double total_mbps = 0;
     uint32_t labels = 2 * config->trees;
@@ -54,15 +57,18 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         const struct inart_tree_config *from = &config->tree[i];
         if (from->thread != thread) continue;
         struct worker_tree *t = &s->trees[s->tree_count];
-        tree_setup(t, from, total_mbps, w->io.uplink != NULL, config, inart_now());
-        if (spec_lane(&s->spec, from->port, from->here ? INART_HERE : INART_LINK, &t->lane, error, size)) return -1;
-        t->ring = calloc(from->slots, sizeof *t->ring);
-        bad = !t->ring;
+        uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_HERE : INART_LINK;
+        for (uint32_t j = 0; j < directions; j++) {
+            tree_setup(&t[j], from, j, total_mbps, w->io.uplink != NULL, config, inart_now());
+            if (spec_lane(&s->spec, from->port, reach, &t[j].lane, error, size)) return -1;
+            t[j].ring = calloc(t[j].config.slots, sizeof *t->ring);
+            bad = bad || !t[j].ring;
+        }
         label_map_set(&s->labels, from->return_label, (int32_t)s->tree_count);
         label_map_set(&s->labels, from->answer_label, (int32_t)s->tree_count);
         for (uint32_t j = 0; j < from->others; j++)
             label_map_set(&s->labels, from->others_labels[j], (int32_t)s->tree_count);
-        s->tree_count++;
+        s->tree_count += directions;
     }
     if (bad) snprintf(error, size, "out of memory for %u trees", config->trees);
     return bad ? -1 : engine_open(&w->threads[thread].engine, &s->spec, error, size);
@@ -72,7 +78,8 @@ int worker_configure(struct inart_worker *w, const struct inart_worker_config *c
     if (check_job(config->workers, config->values, config->job, error, size)) return -1;
     for (uint32_t i = 0; i < config->trees; i++) {
         const struct inart_tree_config *t = &config->tree[i];
-        if (check_tree(t->tree, t->slots, t->port, t->thread, w->io.threads, error, size)) return -1;
+        uint32_t slots = t->slots / inart_directions(t->directions);
+        if (check_tree(t->tree, slots, t->port, t->thread, w->io.threads, error, size)) return -1;
     }
     struct share shares[MOST_THREADS];
     memset(shares, 0, sizeof shares);

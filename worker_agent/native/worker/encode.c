@@ -125,7 +125,7 @@ static uint64_t write_fields(struct worker_thread *x, const struct worker_part *
 void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t sequence,
                         int kind, uint32_t index, uint8_t flags, uint32_t *wire) {
     const struct inart_worker *w = x->worker;
-    uint32_t number = check_number(w->check, &t->sent_recent[kind], t->config.tree, flags & CHECK_KINDS, sequence);
+    uint32_t number = check_number(w->check, &t->sent_recent[kind], checked_tree(t), flags & CHECK_KINDS, sequence);
     if (kind == EXPONENT) {
         write_exponents(x, p, index, number, wire);
         return;

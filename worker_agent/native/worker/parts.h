@@ -74,9 +74,25 @@ static inline bool chunk_is_elsewhere(const struct worker_tree *t, const struct 
            !chunk_is_everybodys(t, p, index);
 }
 
-/* Of a data chunk, in packets at the tree's rate: of an all-gather no link to a worker carries all. */
+/* By which check words know the tree. */
+static inline uint32_t checked_tree(const struct worker_tree *t) {
+    return inart_checked_tree(&t->direction, t->config.tree);
+}
+
+/* The same tree's other direction; NULL: it has one. */
+static inline struct worker_tree *other_direction(const struct worker_tree *t) {
+    if (t->direction.of < INART_DIRECTIONS) return NULL;
+    return (struct worker_tree *)(uintptr_t)(t->direction.number ? t - 1 : t + 1);
+}
+
+/* Of a data chunk, in packets at the tree's rate: of an all-gather no link to a worker carries all. Beside a
+ * reduce-scatter it goes at that rate, and the reduce-scatter at what is left of it (worker_send_chunk): both together
+ * fill the links. Of other operations each fills them by itself, so both go half as fast. */
 static inline double chunk_cost(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     const struct inart_layout *l = &p->operation->layout;
+    const struct worker_tree *other = other_direction(t);
+    if (other && other->parts)
+        return !t->crowded && inart_takes_turns(l) && inart_takes_turns(&other->parts->operation->layout) ? 1 : 2;
     return l->kind == INART_GATHER && l->source < 0 && !chunk_is_everybodys(t, p, index) ? 1 / t->config.gather_speed
                                                                                          : 1;
 }

@@ -77,7 +77,7 @@ static void take_question(struct worker_thread *x, struct worker_tree *t, const 
     uint64_t count = (uint32_t)h->bitmap,
              bits = 32ull * (x->worker->config.values - 1); /* the last word is the check word */
     uint32_t index = x->worker->config.index;
-    if (!check_question_right(x->worker->check, set, h, t->config.tree,
+    if (!check_question_right(x->worker->check, set, h, checked_tree(t),
                               inart_attempt(h->epoch, x->worker->config.epoch))) {
         t->stats.check_failures++; /* the root has not asked so */
         return;
@@ -138,6 +138,10 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
         return;
     }
     struct worker_tree *t = &x->trees[number];
+    if (t->direction.of == INART_DIRECTIONS) {
+        t += h.sequence % INART_DIRECTIONS;
+        h.sequence /= INART_DIRECTIONS;
+    }
     if (h.flags & INART_FLAG_ASK) {
         take_question(x, t, &h, packet, now);
         return;
@@ -167,7 +171,7 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
     enum taken taken = TAKEN;
     if (kind == EXPONENT) {
-        uint32_t number = check_number(x->worker->check, &t->received_recent[EXPONENT], t->config.tree,
+        uint32_t number = check_number(x->worker->check, &t->received_recent[EXPONENT], checked_tree(t),
                                        INART_FLAG_MAXIMUM, h.sequence);
         taken = worker_take_exponents(x, t, p, index, number, (uint32_t)(h.bitmap >> 32), wire);
     } else

@@ -12,6 +12,7 @@ void worker_repaired(struct worker_tree *t, double rate_mbps, bool contributions
         t->config.rate_mbps = rate_mbps;
         t->packets_per_second = rate_mbps / pacing_packet_mbits(values);
         t->config.gather_speed = 1; /* was for the ways before */
+        t->crowded = true;
     }
     /* So were these: other ways have other delays, and another order. */
     t->rtt_lowest = t->recent = t->before_recent = 0;

@@ -31,7 +31,7 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
                       (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
         .job = (uint16_t)x->worker->config.job,
         .label = t->config.up_label,
-        .sequence = (uint32_t)sequence,
+        .sequence = inart_on_wire(&t->direction, sequence),
         .epoch =
             inart_attempt_epoch(x->worker->config.epoch, how == SEND_LOST ? attempt_of_next(t, sequence) : c->attempt),
     };
@@ -68,6 +68,11 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
     t->tokens -= cost;
     t->burst -= cost;
     if (sends) {
+        struct worker_tree *other = t->direction.number ? other_direction(t) : NULL;
+        if (other) { /* the link is one: what a gather sends a reduction does not */
+            other->tokens -= 1;
+            other->burst -= 1;
+        }
         x->stats.packets_sent++;
         x->stats.bytes_sent += x->engine.io->frame_bytes;
         uplink_take(pacing_uplink(x, t), x->engine.io->frame_bytes, now);

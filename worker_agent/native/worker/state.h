@@ -7,6 +7,7 @@
 
 #include "checked_numbers.h"
 #include "collectives.h"
+#include "direction.h"
 #include "engine.h"
 #include "fields.h"
 #include "gathered.h"
@@ -85,7 +86,8 @@ struct worker_chunk {
 };
 
 struct worker_tree {
-    struct inart_tree_config config;
+    struct inart_tree_config config; /* slots: of this direction */
+    struct inart_direction direction;
     uint32_t mask, lane, period;    /* period: one in so many chunks is everybody's */
     struct worker_chunk *ring;      /* slots; [sequence & mask] for base <= sequence < base + slots */
     uint32_t unanswered;            /* chunks that were sent and have no answer */
@@ -105,6 +107,7 @@ struct worker_tree {
     uint64_t timed, due;
     bool timed_lost;
     unsigned waits;
+    bool crowded; /* it was led another way, whose links may not carry both directions at once */
     struct worker_part *parts, *last, *cursor[KINDS];
     double packets_per_second, tokens, tokens_most, tokens_wake;
     double burst; /* tokens for what may leave at once: tokens_wake of them, refilled CATCH_UP times as fast */

@@ -8,6 +8,7 @@
 /* bytes: what is no larger, and has nothing before it, the submitting thread sends itself */
 #define AT_ONCE (64u << 10)
 
+/* Its first direction. */
 static struct worker_tree *tree_of(struct inart_worker *w, uint32_t number, struct worker_thread **thread) {
     for (uint32_t i = 0; i < w->io.threads; i++)
         for (uint32_t j = 0; j < w->threads[i].tree_count; j++)
@@ -18,12 +19,19 @@ static struct worker_tree *tree_of(struct inart_worker *w, uint32_t number, stru
     return NULL;
 }
 
+/* The tree with a number, in the direction of an operation. */
+static struct worker_tree *tree_for(struct inart_worker *w, uint32_t number, const struct worker_operation *o,
+                                    struct worker_thread **thread) {
+    struct worker_tree *t = tree_of(w, number, thread);
+    return t && t->direction.of == INART_DIRECTIONS && o->layout.kind == INART_GATHER ? t + 1 : t;
+}
+
 /* A part for a tree, numbered from what was submitted last. NULL with the reason in `error`. */
 static struct worker_part *part_make(struct inart_worker *w, struct worker_tree *t, struct worker_operation *o,
                                      const struct inart_part_range *range, char *error, size_t size) {
     uint64_t values = w->data, n = chunk_values(&w->threads[0], o);
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
-    if (t->end + data + numbering_words(data) / values + 2 > UINT32_MAX) {
+    if ((t->end + data + numbering_words(data) / values + 2) * t->direction.of > UINT32_MAX) {
         snprintf(error, size,
                  "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
                  t->config.tree, t->config.root, w->config.epoch);
@@ -107,7 +115,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     uint32_t count = 0;
     for (uint32_t i = 0; i < trees && good; i++) {
         struct worker_thread *x;
-        struct worker_tree *t = tree_of(w, number[i], &x);
+        struct worker_tree *t = tree_for(w, number[i], o, &x);
         if (!range[i].count) continue;
         if (t)
             parts[i] = part_make(w, t, o, &range[i], error, size);
@@ -146,7 +154,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
         bool busy = has_parts(x);
         for (uint32_t j = 0; j < trees; j++) {
             struct worker_thread *of;
-            struct worker_tree *t = parts[j] ? tree_of(w, number[j], &of) : NULL;
+            struct worker_tree *t = parts[j] ? tree_for(w, number[j], o, &of) : NULL;
             if (!t || of != x) continue;
             part_add(t, parts[j], inart_now()); /* the thread may have been here since `now` */
             added++;

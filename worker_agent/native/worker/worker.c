@@ -144,12 +144,40 @@ void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t 
         engine_enter(&x->engine);
         for (uint32_t j = 0, at = 0; j < x->tree_count; j++, at++) {
             const struct worker_tree *t = &x->trees[j];
+            at -= t->direction.number;
             while (at < count && number[at] != t->config.tree) /* a thread has its trees in their order */
                 at++;
-            if (at < count && t->base < t->end) oldest[at] = t->base;
+            if (at < count && t->base < t->end && oldest[at] == UINT64_MAX)
+                oldest[at] = inart_on_wire(&t->direction, t->base);
         }
         engine_leave(&x->engine);
     }
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return !b || (a && a < b) ? a : b; }
+
+/* Adds a tree's, or one of its directions', to `sum`. Of two directions the oldest chunk is the reductions', if one of
+ * them waits. */
+static void tree_statistics(const struct worker_tree *t, struct inart_tree_stats *sum, uint64_t now) {
+    const struct inart_tree_stats *s = &t->stats;
+    sum->chunks_sent += s->chunks_sent;
+    sum->resent_gap += s->resent_gap;
+    sum->resent_timeout += s->resent_timeout;
+    sum->resent_recovery += s->resent_recovery;
+    sum->answers += s->answers;
+    sum->duplicates += s->duplicates;
+    sum->refused += s->refused;
+    sum->check_failures += s->check_failures;
+    sum->first_send_ns = earlier(s->first_send_ns, sum->first_send_ns);
+    sum->last_answer_ns = s->last_answer_ns > sum->last_answer_ns ? s->last_answer_ns : sum->last_answer_ns;
+    sum->busy_ns += s->busy_ns + (t->active_since ? now - t->active_since : 0);
+    if (!t->direction.number || sum->oldest_unanswered == sum->next_sequence) {
+        sum->next_sequence = inart_on_wire(&t->direction, t->end);
+        sum->oldest_unanswered = inart_on_wire(&t->direction, t->base);
+    }
+    double lowest = t->rtt_lowest / 1e9;
+    sum->rtt_seconds = sum->rtt_seconds > 0 ? sum->rtt_seconds : t->round_trip / 1e9;
+    sum->rtt_lowest = sum->rtt_lowest > 0 && (lowest <= 0 || sum->rtt_lowest < lowest) ? sum->rtt_lowest : lowest;
 }
 
 void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats, struct inart_io_stats *io,
@@ -167,13 +195,7 @@ void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *
             struct worker_tree *t = &x->trees[j];
             uint32_t at = 0;
             while (at < count && number[at] != t->config.tree) at++;
-            if (at == count) continue;
-            trees[at] = t->stats;
-            trees[at].next_sequence = t->end;
-            trees[at].oldest_unanswered = t->base;
-            trees[at].rtt_seconds = t->round_trip / 1e9;
-            trees[at].rtt_lowest = t->rtt_lowest / 1e9;
-            if (t->active_since) trees[at].busy_ns += now - t->active_since;
+            if (at < count) tree_statistics(t, &trees[at], now);
         }
         engine_leave(&x->engine);
     }

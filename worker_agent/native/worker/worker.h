@@ -15,6 +15,7 @@ enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STAT
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
     uint32_t here;       /* the parameter server is on this host */
+    uint32_t directions; /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
     double rate_mbps;    /* 0: not paced */
     double gather_speed; /* times that rate, for chunks of an all-gather */
     uint32_t others;     /* labels that more results come with */
