@@ -20,6 +20,7 @@ from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import InArtState, inart_fsdp, inart_hook
 from worker_agent.torch import fsdp
 from worker_agent.torch.backend import BackendOptions
+from worker_agent.torch.fsdp import gather_ahead
 
 STEPS = 60
 
@@ -183,10 +184,12 @@ def sharded(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
     wrong = different(collectives(1, group), collectives(1, gloo))
     through = group.network.counts.steps_in_network
     losses, digests = {}, {}
-    for name, over in (("inart", group), ("gloo", gloo)):
+    for name, over in (("inart", group), ("ahead", group), ("gloo", gloo)):
         model, inputs, targets = model_and_data(rank, torch.float32)
         assert isinstance(model, nn.Sequential)
         fully = shard_all(model, dist.DeviceMesh.from_group(over, "cpu"))
+        if name == "ahead":  # Gathers run beside reduce-scatters.
+            assert gather_ahead(fully) == 4
         optimizer = torch.optim.SGD(fully.parameters(), lr=0.05)
         losses[name] = train(fully, optimizer, inputs, targets)
         digests[name] = digest(parameter.full_tensor() for parameter in fully.parameters())

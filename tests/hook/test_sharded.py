@@ -20,7 +20,8 @@ def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
         assert result["wrong"] == []
         assert result["through"] == 3 + 6 + 2, "all of them went through the network"
         assert result["losses"]["inart"] == pytest.approx(result["losses"]["gloo"], rel=1e-5)
-        assert result["steps"] >= 60 * 3, "its gathers and scatters, too"
+        assert result["losses"]["ahead"] == result["losses"]["inart"], "the same bits, whatever runs beside it"
+        assert result["steps"] >= 2 * 60 * 3, "its gathers and scatters, too"
     assert len({result["digests"]["inart"] for result in results}) == 1
 
 
