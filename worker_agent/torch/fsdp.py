@@ -73,7 +73,7 @@ def gather_ahead(model: nn.Module, modules: int = 1) -> int:
     """
     from torch.distributed.fsdp import FSDPModule
 
-    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    sharded: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not sharded:
         raise ValueError("no module of the model is FSDP2's: call torch.distributed.fsdp.fully_shard first")
     backwards = [sharded[0], *reversed(sharded[1:])]  # The outermost one begins and ends the backward pass.
