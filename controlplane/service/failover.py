@@ -88,8 +88,6 @@ class Failover:
         for job in self.state.jobs:
             began, before = time.monotonic(), job.plan.rate_mbps
             try:
-                if self._replanning.reshared(job):
-                    continue
                 trees, moved = job.updater.repair(self.state.of(job))
             except (UpdateError, ValueError) as error:
                 self._log(f"job {job.name} {error}")

@@ -97,15 +97,6 @@ class Replanning:
                     raise Late(late)
                 return rates
 
-    def reshared(self, job: RunningJob) -> bool:
-        """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
-        before = job.plan.version
-        carried = job.updater.reshare(self.state.of(job))
-        if carried is not None and job.plan.version != before:
-            words = f"new shares for trees that are intact, {carried:.4g} Mbit/s; no switch is written"
-            self._log(f"job {job.name}: {words}")
-        return carried is not None
-
     def most_of(self, job: RunningJob) -> float:
         """What a job may have when it is planned again by itself: no more than it was given, while there are others:
         whoever comes first would take what these had."""
@@ -166,12 +157,6 @@ class Replanning:
         moved_on = False
         for job in self.worst_first(self.state.jobs.staying(), late):
             if self.closed or not self.state.jobs.runs(job):
-                continue
-            try:
-                if self.reshared(job):
-                    continue
-            except ValueError as error:
-                failures[job.name] = str(error)
                 continue
             done, failed = change_over({job.name: self._work(job)}, drain=0.0)
             update = done.get(job.name)

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from controlplane.common.agentconfig import AgentConfig
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.plan.repair import CannotRepair, intact, unbroken
+from controlplane.planner.plan.repair import CannotRepair, unbroken
 from controlplane.planner.plan.replan import Difference
-from controlplane.planner.plan.survive import has_backups, reshared
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 from controlplane.service.next_plan import Frame, UpdateError, Wanted, next_plan, same
@@ -31,13 +29,10 @@ from controlplane.service.versions import (
     drains_in_vain,
     lead_around,
     rulesets,
-    with_rates,
 )
 from controlplane.targets import fabric
 
 PREPARE_SECONDS = 15.0
-BACKUPS_CARRY = 0.5
-"""Of the plan's rate, what backup trees have to carry: with less, a new plan is made."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class Updater:
         self.topology = topology
         self._whole = topology
         self.home = running.plan  # what the job was given: it goes back there when what failed is back
-        self._current = self._planned = running  # _planned: before shares went to backup trees
+        self._current = running
         self._beside: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
         self._present: Topology | None = None  # the state of the network that a repair has seen last
@@ -203,62 +198,13 @@ class Updater:
             if found.trees:
                 draining, current, self._beside = found.versions
                 self._draining = self._draining if drained else draining
-                self._current = self._planned = current or self._current
+                self._current = current or self._current
                 self._install()
         except (CannotRepair, DoesNotFit, UpdateError) as error:
             self._draining, self._current, self._beside = before
-            self._planned, self._spent = self._current, spent
+            self._spent = spent
             raise UpdateError(f"cannot be led around what is gone: {error}") from None
         return found
-
-    def reshare(self, topology: Topology) -> float | None:
-        """Of a plan with backup trees (plan/survive.py): give what broken trees carry to those that are intact in
-        `topology`, the network's present state, and back when all are. Only agents learn it, by a new epoch with the
-        same labels and slots, in which they start again what is under way: no switch is written. The rate that the job
-        has then.
-
-        None: the plan has no backup trees, too little would be left, or the agents cannot change over now.
-        """
-        if not has_backups(self._planned.plan) or not self._lock.acquire(blocking=False):
-            return None
-        try:
-            planned = self._planned
-            if self._ended or len(self.versions) > 1:
-                return None
-            state = self._frame.left(topology)
-            alive = [intact(tree, state) for tree in planned.plan.trees]
-            plan: Plan | None = planned.plan if all(alive) else reshared(planned.plan, state, alive)
-            if plan is None or plan.rate_mbps < BACKUPS_CARRY * planned.plan.rate_mbps:
-                return None
-            if [tree.share for tree in plan.trees] == [tree.share for tree in self.plan.trees]:
-                return plan.rate_mbps  # as it runs
-            configs = planned.deployment.agents
-            agents = {node: with_rates(config, plan, self._frame.pace) for node, config in configs.items()}
-            if not self._hand_over(agents):
-                return None
-            with self._placing:
-                version = plan.with_version(self.plan.version + 1)
-                self._current = Version(version, replace(planned.deployment, agents=agents))
-            self._changed()
-            return plan.rate_mbps
-        finally:
-            self._lock.release()
-
-    def _hand_over(self, agents: Mapping[str, AgentConfig]) -> bool:
-        """To other shares of the trees that are there."""
-        if self._roster.plan.exchange(agents):
-            return True
-        try:
-            epoch = self._roster.plan.prepare(agents, PREPARE_SECONDS, again=True)
-            self._roster.plan.switch_over(epoch)
-        except HandoverError as error:
-            self._log(f"the shares stay as they are: {error}")
-            return False
-        try:
-            self._roster.plan.retire(epoch, PREPARE_SECONDS)
-        except HandoverError as error:
-            self._log(f"the job stopped while its shares changed; it begins anew with the new ones: {error}")
-        return True
 
     def end(self) -> None:
         """No change from now on; one under way ends first. Call it when the roster is closed."""
@@ -281,7 +227,6 @@ class Updater:
         with self._placing:
             assert self._beside is not None
             self._draining, self._current, self._beside = self._current, self._beside, None
-            self._planned = self._current
             self.topology = topology
             hopeless = drains_in_vain(self._draining, self._present)
         self._changed()

@@ -153,7 +153,7 @@ def test_an_error_in_a_file_names_the_file(option, content, words, tmp_path, cap
     ("arguments", "words"),
     [
         (["--rate-at-least", "nan"], "--rate-at-least must be a part of the rate"),
-        (["--survive", "one", "--keep", "3"], "--keep must be a part of the rate"),
+        (["--rate-at-least", "3"], "--rate-at-least must be a part of the rate"),
         (["--strategy", "nobody"], "unknown strategy 'nobody'"),
         (["compare", "--strategies", "lbmm", "nobody"], "unknown strategy 'nobody'"),
         (["--draw", "plan.nothing"], "no picture has the format 'nothing'"),
@@ -172,8 +172,8 @@ def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, 
 @pytest.mark.parametrize(
     ("command", "own", "others"),
     [
-        ("plan", ("--survive", "--draw", "--output"), ("--plot", "--apart", "--strategies")),
-        ("compare", ("--strategies", "--prove"), ("--survive", "--draw", "--plot")),
+        ("plan", ("--losses", "--draw", "--output"), ("--plot", "--apart", "--strategies")),
+        ("compare", ("--strategies", "--prove"), ("--losses", "--draw", "--plot")),
         ("pareto", ("--plot",), ("--draw", "--losses", "--strategies")),
         ("place", ("--apart", "--output"), ("--prove", "--plot", "--keep")),
     ],

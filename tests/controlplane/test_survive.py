@@ -1,4 +1,4 @@
-"""Losses of links and switches, backup trees, and the placement of parameter servers, compared with independent
+"""Losses of links and switches, and the placement of parameter servers, compared with independent
 computations.
 """
 
@@ -16,15 +16,13 @@ from scipy.optimize import linprog
 
 from controlplane.cli.plan.command import main
 from controlplane.cli.plan.placement import place, placement_bound
-from controlplane.planner import rules
 from controlplane.planner.evaluate import evaluate
-from controlplane.planner.generators import fattree, leaf_spine, parse_topology
+from controlplane.planner.generators import leaf_spine, parse_topology
 from controlplane.planner.job import Job, parse_job, place_job
-from controlplane.planner.plan.limits import Limits, limited
-from controlplane.planner.plan.survive import hardened, losses
+from controlplane.planner.plan.survive import losses
 from controlplane.planner.strategies import get_strategy
 from tests.controlplane.instances import examples, instances
-from tests.controlplane.test_strategies import REFUSALS, check_plan
+from tests.controlplane.test_strategies import REFUSALS
 
 SLOW = [HealthCheck.too_slow]
 
@@ -91,51 +89,6 @@ def test_rates_after_losses(instance, strategy):
         else:
             assert loss.rate_mbps <= loss.bound_mbps * (1 + 1e-6)
     assert [loss.rate_mbps for loss in found] == sorted(loss.rate_mbps for loss in found)
-
-
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=SLOW)
-@given(instances(max_switches=5, max_workers=5), st.sampled_from([0.3, 0.6, 0.9]))
-def test_backup_trees_keep_the_requested_rate(instance, part):
-    topology, job = instance
-    strategy = get_strategy("inart-strict")
-    try:
-        plan = strategy(topology, job)
-        found = hardened(plan, topology, part, get_strategy("inart"))
-    except REFUSALS:
-        return
-    check_plan(found.plan, topology)
-    assert len(found.plan.trees) == len(plan.trees) + found.backups
-    assert found.plan.rate_mbps >= plan.rate_mbps * (1 - 2e-4 * (found.backups + 1))
-    unmet = {loss.what for loss in found.unmet}
-    for loss in losses(found.plan, topology):
-        if loss.cut:
-            continue
-        if loss.what not in unmet:
-            assert loss.rate_mbps >= part * plan.rate_mbps * (1 - 1e-4)
-        left = [tree for tree in found.plan.trees if not needs(tree, loss.what)]
-        assert loss.rate_mbps == pytest.approx(best_rate(left, topology) if left else 0.0, rel=1e-5, abs=1e-9)
-
-
-def test_backup_trees_are_installed_beforehand(capsys):
-    topology = limited(fattree(4), Limits.of_target())
-    job = replace(place_job(topology, 8, 2, seed=1), model_bytes=200_000)
-    before = get_strategy("inart-strict")(topology, job)
-    found = hardened(before, topology, 0.8, get_strategy("inart-strict"))
-    assert found.backups
-    deployment = rules.build(found.plan, topology, Limits.of_target(), job_id=1, epoch=1)
-    backup = len(found.plan.trees) - 1
-    assert all(config.worker_trees[backup].slots >= 16 for config in deployment.agents.values() if config.worker_trees)
-    few = ["--topology", "fattree:k=4", "--job", "workers=8,ps=2,seed=1", "--strategy", "inart-strict"]
-    assert main([*few, "--survive", "one", "--keep", "80%", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["backups"] > 0
-    kept = [x["rate_mbps"] for x in printed["losses"] if not x["cut"] and x["what"] not in printed["unmet"]]
-    assert min(kept) >= 0.8 * printed["rate_mbps"] * (1 - 1e-3)
-    assert len(kept) > len(printed["unmet"])
-    assert main([*few, "--survive", "one", "--keep", "half"]) == 2
-    assert "--keep must be a part of the rate, like 90% or 0.9, got 'half'" in capsys.readouterr().err
-    assert main([*few, "--survive", "one", "--keep", "80%", "--max-trees", "2"]) == 2
-    assert "allows 2" in capsys.readouterr().err
 
 
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=SLOW)

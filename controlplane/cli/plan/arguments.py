@@ -43,8 +43,6 @@ ONLY = {
     "prove": ("plan", "compare"),
     "rate_at_least": ("plan",),
     "losses": ("plan",),
-    "survive": ("plan",),
-    "keep": ("plan",),
     "apart": ("place",),
     "frozen_split": ("plan", "compare"),
 }
@@ -129,12 +127,6 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
     )
     group.add_argument(
-        "--survive",
-        choices=("one",),
-        help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
-    )
-    group.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
-    group.add_argument(
         "--apart",
         action="store_true",
         help="no parameter server on a worker's server (default: also there, where that is faster)",
@@ -161,11 +153,8 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) and command not in commands:
             option, others = f"--{name.replace('_', '-')}", " and ".join(commands)
             raise ValueError(f"{option} is for {others}: {command} has no use for it")
-    if arguments.keep is not None and not arguments.survive:
-        raise ValueError("--keep says how much is to be left: give --survive one, too")
-    for name in ("rate_at_least", "keep"):
-        if getattr(arguments, name) is not None:
-            parse_part(getattr(arguments, name), f"--{name.replace('_', '-')}")
+    if arguments.rate_at_least is not None:
+        parse_part(arguments.rate_at_least, "--rate-at-least")
     named = arguments.strategies if command == "compare" else [arguments.strategy]
     for name in [] if named in (None, ["all"]) else named:
         if name in (*HOST_WAYS, ON_WORKERS) and command == "compare":

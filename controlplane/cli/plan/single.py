@@ -11,25 +11,22 @@ from typing import Any
 
 from controlplane.cli.plan.pareto import fewest
 from controlplane.cli.plan.report import Planned, planned, print_plan, report
-from controlplane.common.inputs import parse_part
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import faster_than
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import searching, solve, timed
-from controlplane.planner.plan.survive import Hardened, Loss, hardened, lines, losses
+from controlplane.planner.plan.survive import Loss, lines, losses
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print the plan; write and draw it if asked for. Raises planning.ERRORS, OSError."""
-    found, hard = _made(arguments, topology, job)
-    after = losses(found.plan, topology) if arguments.losses or arguments.survive else []
+    found = _made(arguments, topology, job)
+    after = losses(found.plan, topology) if arguments.losses else []
     content = report(found, topology)
     if after:
         content["losses"] = [loss.to_json() for loss in after]
-    if hard is not None:
-        content.update(backups=hard.backups, unmet=[loss.what for loss in hard.unmet])
     if arguments.frozen_split:
         from controlplane.planner.plan.replan import difference
 
@@ -38,23 +35,18 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if arguments.json:
         print(json.dumps(content))
     else:
-        _print(found, topology, after, hard, content.get("difference"))
+        _print(found, topology, after, content.get("difference"))
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(content) + "\n")
     if arguments.draw:
         _draw(found, topology, arguments.draw)
 
 
-def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[Planned, Hardened | None]:
+def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> Planned:
     with timed(searching(arguments)) as limit:
         plan, seconds = solve(arguments, arguments.strategy, topology, job)
         if arguments.rate_at_least is not None:
             plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))
-        hard = None
-        if arguments.survive:
-            part = parse_part(arguments.keep or "50%", "--keep")
-            hard = hardened(plan, topology, part, get_strategy(arguments.strategy))
-            plan = hard.plan
         bound = None
         if arguments.prove:
             from controlplane.planner.strategies.fabric.prove import proven_bound
@@ -62,19 +54,13 @@ def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[
             bound = proven_bound(topology, job)
     found = planned(plan, topology, seconds, limit.cut_short, bound)
     faster = () if found.cut_short else faster_than(found.plan, topology, found.evaluation.rate_mbps)
-    return replace(found, faster=faster), hard
+    return replace(found, faster=faster)
 
 
-def _print(
-    found: Planned, topology: Topology, after: list[Loss], hard: Hardened | None, changes: dict[str, Any] | None
-) -> None:
+def _print(found: Planned, topology: Topology, after: list[Loss], changes: dict[str, Any] | None) -> None:
     print_plan(found, topology)
     if after:
         print("\n".join(lines(after, found.evaluation.rate_mbps)))
-    if hard is not None:
-        print(f"backup      {hard.backups} trees beside {len(found.plan.trees) - hard.backups}")
-        for loss in hard.unmet:
-            print(f"note        after the loss of {loss.what} only {loss.rate_mbps:.4g} Mbit/s are left")
     if changes is not None:
         print(
             f"difference  {len(changes['kept_trees'])} trees kept, {len(changes['labels_to_add'])} labels to add, "

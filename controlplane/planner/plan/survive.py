@@ -1,14 +1,12 @@
-"""What a plan is worth after the loss of one link or switch, and backup trees that are installed before it happens.
+"""What a plan is worth after the loss of one link or switch.
 
 After a loss the trees that do not need what is gone carry the whole model, each as much as it can: the rates come from
-the master program with the others' columns closed. `hardened` adds backup trees where that is too little. They are
-trees like the others, with a share that is next to nothing: their labels and slots are on the switches, agents know
-them, and a change of shares is all that is left to do.
+the master program with the others' columns closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,19 +17,11 @@ import numpy as np
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan, Tree
-from controlplane.planner.routing import Network, Unreachable
-from controlplane.planner.strategies import Infeasible, Strategy
-from controlplane.planner.strategies.common import finish
-from controlplane.planner.strategies.deadline import deadline
+from controlplane.planner.routing import Network
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.master import Master
 from controlplane.planner.strategies.solver import Program
-from controlplane.planner.topology import Topology, TopologyError
-
-BACKUP_SHARE = 1e-4  # of the model: enough to know that a backup tree works
-NEW = 0.1  # what a unit of a new tree's rate costs beside one of those that are there
-SLACK = 1e-6
-REFUSALS = (Infeasible, Unreachable, TopologyError)
+from controlplane.planner.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -119,62 +109,21 @@ class Pool:
 
     def rate(self, trees: list[Tree]) -> float:
         """Mbit/s of these trees with the best shares."""
-        return float(self._rates(trees, [], np.inf).sum()) * self.scale
+        return float(self._rates(trees).sum()) * self.scale
 
-    def rates(self, trees: list[Tree]) -> np.ndarray:
-        """Of each of these trees, with the best shares, in units of the scale."""
-        return self._rates(trees, [], np.inf)
-
-    def few(self, trees: list[Tree], new: list[Tree], mbps: float) -> tuple[float, list[Tree]]:
-        """(the rate that is reached of this one, the new trees that it needs beside the others)."""
-        rates = self._rates(trees, new, mbps)
-        used = [tree for tree, rate in zip(new, rates[len(trees) :], strict=True) if rate * self.scale > SLACK * mbps]
-        return float(rates.sum()) * self.scale, used
-
-    def _rates(self, trees: list[Tree], new: list[Tree], mbps: float) -> np.ndarray:
-        """In units of the scale, at most so much in all; trees that are alike count once."""
-        if not trees and not new:
+    def _rates(self, trees: list[Tree]) -> np.ndarray:
+        """In units of the scale; trees that are alike count once."""
+        if not trees:
             return np.zeros(0)
         master = Master(self.network, self.plan.job, self.scale, None)
         program = Program("trees after a loss", tolerance=1e-9)
         for most in master.capacity:
             program.add_row(upper=float(most))
-        total = len(master.capacity)
-        program.add_row(upper=min(mbps / self.scale, 1e6))
-        for index, tree in enumerate([*trees, *new]):
+        for tree in trees:
             column = master.make(tree)
-            rows = [total] if column is None else [*column.rows, total]
-            uses = [1.0] if column is None else [*column.uses, 1.0]
-            program.add_column(-1.0 + NEW * (index >= len(trees)), rows, uses, upper=0.0 if column is None else np.inf)
+            rows, uses = ([], []) if column is None else (list(column.rows), list(column.uses))
+            program.add_column(-1.0, rows, uses, upper=0.0 if column is None else np.inf)
         return program.solve().values
-
-
-UNUSED_SHARE = 1e-9
-"""Of a tree that is to carry nothing: no packet of any tensor falls to it."""
-
-
-def has_backups(plan: Plan) -> bool:
-    """Whether the plan has trees that `hardened` has added."""
-    return any(abs(tree.share - BACKUP_SHARE) < BACKUP_SHARE * SLACK for tree in plan.trees)
-
-
-def reshared(plan: Plan, state: Topology, alive: Sequence[bool]) -> Plan | None:
-    """The same trees in the same order, with the best shares for those that are alive in this state of the network; the
-    others carry nothing. The rate is that of the new shares. None: those that are alive can carry nothing."""
-    job = plan.job
-    if not any(alive) or any(server not in state for server in (*job.workers, *job.parameter_servers)):
-        return None
-    pool = Pool(plan, state)
-    left = [tree for tree, good in zip(plan.trees, alive, strict=True) if good]
-    rates = iter(pool.rates(left))
-    units = [float(next(rates)) if good else 0.0 for good in alive]
-    total = sum(units)
-    if total <= SLACK:
-        return None
-    least = [BACKUP_SHARE if good else UNUSED_SHARE for good in alive]
-    shares = [max(unit / total, share) for unit, share in zip(units, least, strict=True)]
-    trees = tuple(replace(tree, share=share / sum(shares)) for tree, share in zip(plan.trees, shares, strict=True))
-    return replace(plan, trees=trees, rate_mbps=total * pool.scale / sum(shares))
 
 
 def cut_off(job: Job, topology: Topology, scenario: Scenario) -> tuple[str, ...]:
@@ -208,57 +157,6 @@ def _loss(pool: Pool, scenario: Scenario) -> Loss:
     job = job_without(pool.plan.job, after)
     most = 0.0 if job is None else cheap_bound(after, job).mbps
     return Loss(str(scenario), trees, pool.rate(left), most)
-
-
-@dataclass(frozen=True)
-class Hardened:
-    """plan: with its backup trees, `backups` many. unmet: losses after which no plan was found that keeps enough (those
-    that cut workers off are not among them)."""
-
-    plan: Plan
-    backups: int
-    unmet: tuple[Loss, ...]
-
-
-def hardened(plan: Plan, topology: Topology, part: float, strategy: Strategy) -> Hardened:
-    """The plan with the backup trees that it needs to keep this part of its rate after any one loss.
-
-    Few trees at a time are added for the loss that costs most, from the plan that the strategy makes without what is
-    lost. Raises DoesNotFit or Infeasible where the backup trees do not fit on the switches or into the job's max_trees.
-    """
-    pool = Pool(plan, topology)
-    wanted = part * plan.rate_mbps
-    unmet: list[Loss] = []
-    for scenario, _ in sorted(_weak(pool, wanted), key=lambda found: found[1]):
-        left = pool.left(scenario)
-        if pool.rate(left) >= wanted * (1 - SLACK):
-            continue  # with what was added for others
-        after = scenario.without(topology)
-        job = job_without(plan.job, after)
-        new: list[Tree] = []
-        if job is not None and not deadline().passed():
-            try:
-                new = list(strategy(after, replace(job, max_trees=None), seed=plan.seed or 0).trees)
-            except REFUSALS:
-                new = []
-        reached, used = pool.few(left, new, wanted)
-        pool.trees += used
-        if reached < wanted * (1 - 10 * SLACK):
-            unmet.append(_loss(pool, scenario))
-    backups = pool.trees[len(plan.trees) :]
-    rest = 1 - BACKUP_SHARE * len(backups)
-    trees = [replace(tree, share=tree.share * rest) for tree in plan.trees]
-    trees += [replace(tree, share=BACKUP_SHARE) for tree in backups]
-    return Hardened(finish(topology, plan.job, plan.strategy, trees, plan.seed), len(backups), tuple(unmet))
-
-
-def _weak(pool: Pool, wanted: float) -> Iterator[tuple[Scenario, float]]:
-    """Losses after which too little is left, with the rate."""
-    for scenario in scenarios(pool.plan, pool.topology):
-        if not cut_off(pool.plan.job, pool.topology, scenario):
-            rate = pool.rate(pool.left(scenario))
-            if rate < wanted * (1 - SLACK):
-                yield scenario, rate
 
 
 def lines(found: list[Loss], rate_mbps: float, most: int = 20) -> Iterator[str]:
