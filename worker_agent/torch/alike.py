@@ -27,6 +27,16 @@ GROUP = 8
 _NUMPY: dict[str, Any] = {"max": np.maximum, "min": np.minimum, "product": np.multiply}
 _NUMPY |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
+TORCH_OPS = {
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "product": dist.ReduceOp.PRODUCT,
+    "and": dist.ReduceOp.BAND,
+    "or": dist.ReduceOp.BOR,
+    "xor": dist.ReduceOp.BXOR,
+}
+"""torch.distributed's operators by the names of ours (MERGES in worker_agent/collectives.py)."""
+
 
 def can_be_alike(buffer: torch.Tensor, op: Collective) -> bool:
     """All-reduces on the CPU that keep nothing of what does not travel."""

@@ -34,6 +34,7 @@ from worker_agent.fields import FIELDS
 from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES, SMALL_DTYPES
 from worker_agent.shared import Options, local_rank
+from worker_agent.torch.alike import TORCH_OPS
 from worker_agent.torch.groups import TIMEOUT, make_group
 from worker_agent.torch.hook import OPERATION_TIMEOUT, Network
 from worker_agent.torch.parts import Parts
@@ -387,17 +388,7 @@ def _scatter_options(op: Any) -> Any:
     return options
 
 
-_FEW = {
-    Collective(Kind.ALL_REDUCE, merge=merge): op
-    for merge, op in {
-        "max": dist.ReduceOp.MAX,
-        "min": dist.ReduceOp.MIN,
-        "product": dist.ReduceOp.PRODUCT,
-        "and": dist.ReduceOp.BAND,
-        "or": dist.ReduceOp.BOR,
-        "xor": dist.ReduceOp.BXOR,
-    }.items()
-}
+_FEW = {Collective(Kind.ALL_REDUCE, merge=merge): op for merge, op in TORCH_OPS.items()}
 
 _OTHERS = (
     "allgather_coalesced",

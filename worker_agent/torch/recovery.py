@@ -31,7 +31,7 @@ from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.lane import Lane, lane_of
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
-from worker_agent.torch.alike import Done, can_be_alike, reduce_alike
+from worker_agent.torch.alike import TORCH_OPS, Done, can_be_alike, reduce_alike
 from worker_agent.torch.early import FIRST_LOOK_SECONDS, Window, is_early, settle
 from worker_agent.torch.groups import agree, exchange, make_group, reduce_numbers
 from worker_agent.torch.local_ranks import LocalRanks
@@ -537,7 +537,7 @@ class Sequence:
         if item.op.mean:
             item.buffer.div_(self._size)
         options = dist.AllreduceOptions()
-        options.reduceOp = _TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
+        options.reduceOp = TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
         return group.allreduce([item.buffer], options)
 
     def _network_shape(self) -> tuple[list[int], int]:
@@ -700,15 +700,6 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-
-_TORCH_OPS = {
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-    "product": dist.ReduceOp.PRODUCT,
-    "and": dist.ReduceOp.BAND,
-    "or": dist.ReduceOp.BOR,
-    "xor": dist.ReduceOp.BXOR,
-}
 
 
 def _on_stream_of(item: _Item) -> Any:
