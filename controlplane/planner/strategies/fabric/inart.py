@@ -56,8 +56,8 @@ LIFTING_S = 5.0  # for the copies' rates
 LIFTING_LATE_S = 0.5  # the same when time is over
 ENOUGH_EACH = 2  # trees per parameter server from which on it does not matter that each of them has some
 MOST_SUBSETS = 8  # of parameter servers, of which each is planned alone for a job with few trees
-EXACT_WORK = 30  # workers times servers times switches up to which the optimum of one tree each is looked for
-EXACT_S = 20.0  # for that
+EXACT_WORK = 32  # workers times servers times switches up to which the optimum of one tree each is looked for
+EXACT_S = 3.0  # for that
 LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
 SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
 COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
@@ -101,7 +101,8 @@ def _of_fewer_roots(topology: Topology, job: Job, seed: int) -> list[Plan]:
         if found and deadline().passed():
             break
         offers = [] if roots == job.parameter_servers else [lambda p=part: _within_limits(topology, p, seed, None)]
-        if len(roots) <= job.max_trees and _work(topology, part) <= EXACT_WORK:
+        # Its servers may have no share, so what it finds for the most servers is the best of fewer, too.
+        if len(roots) == min(job.max_trees, len(job.parameter_servers)) and _work(topology, part) <= EXACT_WORK:
             offers.append(lambda p=part: _optimum(topology, p))
         for offer in offers:
             try:
