@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
 import time
@@ -195,7 +196,8 @@ class Agent:
     def close(self) -> None:
         """Closes the agent at once. Synchronisations that have not ended raise OverlayError."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end)
+            with contextlib.suppress(RuntimeError):  # it ends already, and its loop is closed
+                self._loop.call_soon_threadsafe(self._end)
             self._thread.join(10)
 
     # --- the loop ---

@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -107,30 +107,37 @@ class SiteServices:
 
     def did(self, round_: int, sites: Sequence[str]) -> None:
         """A round was done by these sites; to be called before the state after it is offered."""
-        self._loop.call_soon_threadsafe(self._did, round_, tuple(sites))
+        self._soon(self._did, round_, tuple(sites))
 
     def offer(self, state: State) -> None:
         """From now on other sites get this state."""
-        self._loop.call_soon_threadsafe(self._offer, state)
+        self._soon(self._offer, state)
 
     def here(self, state: State) -> concurrent.futures.Future[dict[str, Any]]:
         """Offers the state and asks the coordinator whether it is that of the other sites. The answer: "from" is the
         site whose state to fetch instead, with its "round"; None: the state is right, and the others count on this
         site."""
         future: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._ask, state, future)
+        self._soon(self._ask, state, future)
         return future
 
     def fetch(self, peer: str) -> concurrent.futures.Future[State]:
         """The latest state that this site has offered. The future raises OverlayError (PeerLost: ask the coordinator
         for another site)."""
         future: concurrent.futures.Future[State] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._fetch, peer, future)
+        self._soon(self._fetch, peer, future)
         return future
 
     def members(self) -> list[str]:
         """The sites that are connected to the coordinator, as it has said last."""
         return sorted(self._neighbours.members)
+
+    def _soon(self, act: Callable[..., None], *arguments: object) -> None:
+        """Calls this in the loop. Raises OverlayError when the agent was closed."""
+        try:
+            self._loop.call_soon_threadsafe(act, *arguments)
+        except RuntimeError:  # the loop is closed
+            raise OverlayError(f"{self._node}: the agent was closed") from None
 
     # --- in the loop ---
 

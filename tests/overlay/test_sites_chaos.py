@@ -11,7 +11,7 @@ import pytest
 
 from overlay.core.errors import Behind, OverlayError
 from overlay.core.site_network import SiteNetwork
-from overlay.sites import init
+from overlay.sites import SiteGroup, init
 from overlay.sites.command import make_coordinator
 from tests.overlay.test_agents import until
 
@@ -25,6 +25,7 @@ class Site:
 
     def __init__(self, name: str, port: int, world: World) -> None:
         self.name, self.port, self.world, self.rng = name, port, world, random.Random(name)
+        self.group: SiteGroup | None = None
         self.thread = threading.Thread(target=self.guarded, daemon=True)
         self.thread.start()
 
@@ -32,6 +33,10 @@ class Site:
         try:
             while not self.world.over.is_set():
                 self.live()
+        except OverlayError as error:
+            if not self.world.over.is_set():  # else the others have left
+                self.world.wrong.append(f"{self.name}: {type(error).__name__}: {error}")
+                self.world.over.set()
         except Exception as error:
             self.world.wrong.append(f"{self.name}: {type(error).__name__}: {error}")
             self.world.over.set()
@@ -40,7 +45,10 @@ class Site:
         """From a start with an empty state until it is killed."""
         group = init(f"127.0.0.1:{self.port}", self.name, listen="127.0.0.1:0", timeout=40.0)
         assert group is not None
+        self.group = group
         try:
+            if self.world.over.is_set():
+                return
             data, number = self.taken(group, np.zeros(VALUES * 4, np.uint8), 0)
             while not self.world.over.is_set():
                 if self.rng.random() < 0.04:
@@ -53,10 +61,6 @@ class Site:
                 except Behind:
                     data, number = self.taken(group, data, number)
                     continue
-                except OverlayError:
-                    if self.world.over.is_set():
-                        return
-                    raise
                 wanted = np.mean([number * 10 + ord(name) for name in found.sites])
                 if not np.allclose(own, wanted, rtol=1e-6 if self.world.bits == 32 else 5e-3):
                     self.world.wrong.append(f"{self.name}, round {number}: {own[0]} of {found.sites}, not {wanted}")
@@ -112,6 +116,8 @@ def test_no_sum_is_wrong_whoever_comes_and_goes(bits, patience):
             until(lambda: world.furthest >= before + ROUNDS // 2 or world.over.is_set())
             world.over.set()
             for site in sites:
+                if site.group is not None:
+                    site.group._agent.close()
                 site.thread.join(60)
         finally:
             second.close()

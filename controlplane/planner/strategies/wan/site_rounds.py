@@ -215,6 +215,9 @@ class SiteRounds:
     def _begin(self, now: float) -> list[Order]:
         """Starts what can start."""
         orders: list[Order] = []
+        for node in self._ready.keys() - self.active if self.started else ():
+            while self._ready[node]:  # submitted before the sites began, without the state that they began with
+                orders.append(self._behind(node, self._ready[node].popleft().round))
         while self.started and not self.held:
             heads = {node: waiting[0] for node, waiting in self._ready.items() if waiting and node in self.active}
             if not heads:
