@@ -399,3 +399,15 @@ def test_nonfinite_values_are_noticed_at_all_sites():
     mean = np.empty(1024, np.float32)
     unpack(words, scales, 8, 2, mean)
     assert np.isnan(mean).all() and np.isfinite(left).all()
+
+
+def test_a_site_that_submitted_before_the_others_began_gets_its_values_back():
+    """A coordinator was restarted: b had submitted, and is to take the state of a first."""
+    policy = SiteRounds(SiteNetwork(256), sites=2)
+    assert policy.admit("a") is None and policy.admit("b") is None
+    assert not policy.handle(Ready("b", 100, 1, 0, "sum", 1.0), 0.0)
+    policy.begin_at(3, "ab")
+    policy.activate("a")
+    (given_back,) = policy.handle(Tick(), 1.0)
+    assert isinstance(given_back, Reject) and given_back.nodes == ("b",) and given_back.behind == 3
+    assert policy.missing() == []
