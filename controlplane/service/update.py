@@ -33,6 +33,11 @@ from controlplane.service.versions import (
 from controlplane.targets import fabric
 
 PREPARE_SECONDS = 15.0
+RETIRE_SECONDS = 0.1
+"""Between telling agents to drop the old plan and taking its entries off: the word is on its way to parameter servers,
+which may be repeating results that every worker has by now, and packets wait in queues. Without it, switches would
+count them as unknown, which is otherwise a sign of a mistake.
+"""
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,7 @@ class Updater:
         if epoch:
             try:
                 repeated = self._roster.plan.retire(epoch, PREPARE_SECONDS)
+                time.sleep(RETIRE_SECONDS)
             except HandoverError as error:
                 self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
         removed = self._take_old_off()
