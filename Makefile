@@ -39,19 +39,22 @@ setup: ## install the Debian packages that are missing and .venv
 
 test: setup shell-environment ## ruff, mypy and every test
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 	$(PY) -m mypy
 	$(PY) -m pytest -n $(JOBS) --dist loadfile $(EMULATED:%=--ignore=%)
 	$(PY) -m pytest $(EMULATED)
 
 quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 	$(PY) -m pytest -m quick
 
 site: setup ## the documentation with API pages as HTML, in results/site/
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir $(RESULTS)/site
 	@printf 'site: open %s/site/index.html, or: %s -m mkdocs serve\n' "$(RESULTS)" "$(PY)"
 
-format: setup ## all C as .clang-format has it
+format: setup ## Python as ruff has it, C as .clang-format has it
+	$(PY) -m ruff format --quiet .
 	.venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 
 sanitize: setup ## workers, parameter servers and softswitch under ASan, UBSan and TSan, with all that happens to a job

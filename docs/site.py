@@ -37,7 +37,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         at_root = _resolved(page, file).removeprefix("../")
         if at_root in PAGES:
             up = "../" * len(Path(page.file.src_uri).parent.parts)
-            return f"[{text}]({up}{PAGES[at_root]}{target[len(file):]})"
+            return f"[{text}]({up}{PAGES[at_root]}{target[len(file) :]})"
         if file.endswith(".md") and files.get_file_from_path(_resolved(page, file)) is not None:
             return found[0]
         return text
@@ -54,5 +54,3 @@ def _resolved(page: Page, file: str) -> str:
         elif part != ".":
             parts.append(part)
     return "/".join(parts)
-
-

@@ -194,7 +194,10 @@ def add_agent(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     agent.add_argument("--backup", type=address, action="append", default=[], metavar="HOST:PORT",
                        help="a coordinator that may take the other one's place; may be given again")  # fmt: skip
     agent.add_argument(
-        "--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT",
+        "--listen",
+        type=address,
+        default=("0.0.0.0", 0),
+        metavar="HOST:PORT",
         help="for other agents, who are told the address that the coordinator sees (default: all, at any port)",
     )
     agent.add_argument("--advertise", type=address, metavar="HOST:PORT",
@@ -233,7 +236,10 @@ def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument(
-        "--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
+        "--listen",
+        type=address,
+        default=("127.0.0.1", 9700),
+        metavar="HOST:PORT",
         help="for agents (default: 127.0.0.1:9700)",
     )
     coordinator.add_argument("--switches", type=Path, metavar="FILE",

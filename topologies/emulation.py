@@ -312,9 +312,7 @@ class Emulation:
     def remake_interface(self, host: str) -> None:
         """Delete a host's data interface and make it again, with the same name and addresses."""
         offloads = self._running_switches().takes_offloads
-        network.remake_host_link(
-            self.net, self.topology, self._running(), host, offloads=offloads, mtu=self.mtu
-        )
+        network.remake_host_link(self.net, self.topology, self._running(), host, offloads=offloads, mtu=self.mtu)
 
     def check(self) -> None:
         """Raise EmulationError if a switch process has ended."""

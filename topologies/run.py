@@ -261,9 +261,7 @@ def _admit(service: Service, job: Job, settings: Settings, say: Say) -> JobResul
         f"job {job.name}: {plan.rate_mbps:.4g} Mbit/s, {len(plan.trees)} trees, {len(job.workers)} workers on "
         f"{_some(job.workers)}, parameter servers on {_some(job.parameter_servers)}"
     )
-    return JobResult(
-        job.name, len(job.workers), len(job.parameter_servers), plan.rate_mbps, admission.bottleneck
-    )
+    return JobResult(job.name, len(job.workers), len(job.parameter_servers), plan.rate_mbps, admission.bottleneck)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -159,9 +159,7 @@ def slots_of(jobs: Mapping[int, Mapping[str, RuleSet]]) -> dict[str, set[int]]:
     return found
 
 
-def clear_registers(
-    targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]
-) -> None:
+def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]) -> None:
     """Set the slots that removed jobs used to 0. Raises TargetError."""
     for one in targets:
         switch = one.target if isinstance(one, SecretTarget) else one

@@ -157,7 +157,9 @@ class Kept:
         if self._problem != before:
             self._log(
                 f"{self._problem}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that begins "
-                "with what was kept last" if self._problem else f"jobs are kept in {self._folder.path} again"
+                "with what was kept last"
+                if self._problem
+                else f"jobs are kept in {self._folder.path} again"
             )
 
     def problem(self) -> str:

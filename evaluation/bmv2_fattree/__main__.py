@@ -32,9 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\nwritten: " + ", ".join(str(path) for path in paths))
         return 0 if report.sound and report.carried and (report.training is None or report.training.agrees) else 3
 
-    return guarded(
-        "bmv2-fattree", work, EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible
-    )
+    return guarded("bmv2-fattree", work, EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible)
 
 
 if __name__ == "__main__":

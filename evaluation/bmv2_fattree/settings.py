@@ -123,9 +123,7 @@ def _parser(switch: str) -> argparse.ArgumentParser:
         f"else {USUAL_MBPS:g})",
     )
     parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="random seed (%(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)} (default: lbmm atp equal inart)")
     parser.add_argument("--steps", type=int, default=60, help="training steps, 0: no training (%(default)s)")
     parser.add_argument(
@@ -134,9 +132,7 @@ def _parser(switch: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--switch", choices=("bmv2", "softswitch"), default=switch, help="default: %(default)s, which this machine has"
     )
-    parser.add_argument(
-        "--output", type=Path, default=Path("results/bmv2-fattree"), help="folder (%(default)s)"
-    )
+    parser.add_argument("--output", type=Path, default=Path("results/bmv2-fattree"), help="folder (%(default)s)")
     return parser
 
 

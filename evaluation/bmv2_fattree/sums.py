@@ -44,9 +44,7 @@ def steps_of(biggest: npt.NDArray[np.float32], nodes: int, mixed: bool = False) 
     return result
 
 
-def bounds(
-    biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int, mixed: bool = False
-) -> Floats:
+def bounds(biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int, mixed: bool = False) -> Floats:
     """Return the allowed error of each value of a mean over nodes x ranks.
 
     It is fixed point's W/2 steps, and float32's rounding of the sum, of the mean, and of what a node's ranks added up

@@ -48,9 +48,7 @@ def train_both(everything: Setting, service: Service, plan: Plan) -> Training:
     return training
 
 
-def _compared(
-    everything: Setting, plan: Plan, gloo: dict[str, Any], inart: dict[str, Any], sums: Checked
-) -> Training:
+def _compared(everything: Setting, plan: Plan, gloo: dict[str, Any], inart: dict[str, Any], sums: Checked) -> Training:
     return Training(
         loss_gloo=gloo["losses"],
         loss_inart=inart["losses"],
@@ -116,9 +114,7 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
     return reports[0], time.monotonic() - started
 
 
-def train(
-    _: Channel, *, environment: dict[str, str], options: list[str], rounded: bool = False
-) -> dict[str, Any]:
+def train(_: Channel, *, environment: dict[str, str], options: list[str], rounded: bool = False) -> dict[str, Any]:
     """Run one rank, as torchrun would start it; returns its report, with `sums` if sums through switches were checked.
 
     rounded: add fixed point's errors to gloo's sums.

@@ -79,9 +79,7 @@ def run(settings: Settings, say: Say) -> Findings:
     return findings
 
 
-def _jobs(
-    settings: Settings, place: Place, controller: ControllerProcess, stack: ExitStack
-) -> list[JobRun]:
+def _jobs(settings: Settings, place: Place, controller: ControllerProcess, stack: ExitStack) -> list[JobRun]:
     runs = []
     for job in settings.jobs:
         request = pb.AddJobRequest(

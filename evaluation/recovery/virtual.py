@@ -313,9 +313,7 @@ class VirtualNetwork:
             count = len(config.root_trees)
             numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in config.root_trees))
             stats, io, trees = server._Stats(), NativeIoStats(), (server._TreeStats * count)()
-            _root_library().inart_root_statistics(
-                engine, ctypes.byref(stats), ctypes.byref(io), numbers, trees, count
-            )
+            _root_library().inart_root_statistics(engine, ctypes.byref(stats), ctypes.byref(io), numbers, trees, count)
             for field in total:
                 total[field] += sum(getattr(tree, field) for tree in trees)
         return RootStats(**total)

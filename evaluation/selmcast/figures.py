@@ -204,9 +204,7 @@ def unequal(trials: int) -> list[Row]:
 # --- SSP ---
 
 
-def ssp(
-    trials: int, settings: Iterable[tuple[dict[str, Any], dict[str, Any]]], seconds: float = SECONDS
-) -> list[Row]:
+def ssp(trials: int, settings: Iterable[tuple[dict[str, Any], dict[str, Any]]], seconds: float = SECONDS) -> list[Row]:
     """Return a row per setting, workload and scheme: mean utilisation and mean receivers / n."""
     rows = []
     cases = list(product(settings, WORKLOADS, ("Orpheus", "SelMcast")))

@@ -136,9 +136,7 @@ def by_sites(
             clock.say(step, data.test_loss(model))
 
 
-def by_gloo(
-    channel: Channel, *, first: str, interface: str, site: int, sites: int, lesson: dict[str, Any]
-) -> None:
+def by_gloo(channel: Channel, *, first: str, interface: str, site: int, sites: int, lesson: dict[str, Any]) -> None:
     """Synchronous training: PyTorch's DistributedDataParallel over gloo, float32, until the process is ended."""
     torch.set_num_threads(1)
     given = Lesson(**lesson)

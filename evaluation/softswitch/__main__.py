@@ -79,9 +79,7 @@ def traffic(
             yield Row(section, workload.name, name, trial.cpu_us, "us of CPU/packet", note)
 
 
-def measure(
-    wanted: Sequence[str], seconds: float, switches: tuple[str, ...], realtime: bool = False
-) -> Iterator[Row]:
+def measure(wanted: Sequence[str], seconds: float, switches: tuple[str, ...], realtime: bool = False) -> Iterator[Row]:
     """Yield all rows that were asked for."""
     with Bench(realtime) as bench:
         for section, workloads in (("traffic", WORKLOADS), ("tables", TABLE_WORKLOADS)):

@@ -44,9 +44,7 @@ class Client:
         request.config.p4_device_config = workload.program.read_bytes()
         self._stub.SetForwardingPipelineConfig(request, timeout=DEADLINE)
 
-    def requests(
-        self, rows: Sequence[Row], batch: int, *, delete: bool = False
-    ) -> list[p4runtime_pb2.WriteRequest]:
+    def requests(self, rows: Sequence[Row], batch: int, *, delete: bool = False) -> list[p4runtime_pb2.WriteRequest]:
         """Return the Write requests that insert (or delete) the rows, `batch` in each."""
         kind = p4runtime_pb2.Update.DELETE if delete else p4runtime_pb2.Update.INSERT
         tables = {t.preamble.name: t for t in self.info.tables}

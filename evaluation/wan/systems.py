@@ -17,8 +17,11 @@ Row = dict[str, Any]
 
 TITLES = {"netstorm": "NetStorm's network", "internet2": "Internet2", "aws": "AWS", "b4": "B4"}
 FAMILIES = (  # a colour for each
-    ("tree plans of NetStorm and its baselines", "#1f6f8b",
-     ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro")),
+    (
+        "tree plans of NetStorm and its baselines",
+        "#1f6f8b",
+        ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro"),
+    ),
     ("ours", "#c0392b", ("wan",)),
     ("one server (APSP)", "#8e6bbf", ("apsp-random", "apsp-connected", "apsp")),
     ("groups (CREW)", "#d98e04", ("a2a", "opr", "crew", "crew-early")),

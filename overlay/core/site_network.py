@@ -168,9 +168,7 @@ class SiteNetwork:
                   for site in limits if site in sites and len(sites) > 1}
             for end, limits in ((0, self.out), (1, self.into))
         }  # fmt: skip
-        return {
-            (a, b): mbps * min(parts[0].get(a, 1.0), parts[1].get(b, 1.0)) for (a, b), mbps in known.items()
-        }
+        return {(a, b): mbps * min(parts[0].get(a, 1.0), parts[1].get(b, 1.0)) for (a, b), mbps in known.items()}
 
     def topology(self, sites: Sequence[str]) -> Topology:
         """Each site a switch with a worker (under the site's name) and a parameter server."""

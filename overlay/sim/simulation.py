@@ -47,6 +47,7 @@ from overlay.sim.network import Message, SimulatedNetwork
 
 SEGMENT_BYTES = segment_bytes()
 
+
 @dataclass(frozen=True)
 class _Chunk:
     """A chunk on its path. size: bytes, with the message's header. execution: that of its sender, while it runs."""

@@ -78,7 +78,7 @@ def _links(file: Path, network: SiteNetwork) -> None:
         network.out |= {str(site): float(mbps) for site, mbps in known.get("out", {}).items()}
         network.into |= {str(site): float(mbps) for site, mbps in known.get("into", {}).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise OverlayError(f"--links {file}: {error}; it has {{\"links\": [[from, to, Mbit/s], ..]}}") from None
+        raise OverlayError(f'--links {file}: {error}; it has {{"links": [[from, to, Mbit/s], ..]}}') from None
 
 
 def make_coordinator(

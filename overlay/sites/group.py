@@ -1,7 +1,7 @@
 """The sites that train together, as one site sees them: it joins, takes the others' state, and averages with them.
 
-    group = inart.sites.init(coordinator="10.0.0.1:9700", site="paris")
-    average = group.average(values, round=0, weight=samples)      # replaced by the weighted mean, at all sites alike
+group = inart.sites.init(coordinator="10.0.0.1:9700", site="paris")
+average = group.average(values, round=0, weight=samples)      # replaced by the weighted mean, at all sites alike
 """
 
 from __future__ import annotations

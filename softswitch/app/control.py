@@ -61,7 +61,6 @@ class _Handler(socketserver.StreamRequestHandler):
             _log.exception("control command failed")
             return {"ok": False, "error": "an internal error; the log has the details"}
 
-
     def _send(self, answer: dict[str, object]) -> None:
         self.wfile.write(json.dumps(answer).encode() + b"\n")
 

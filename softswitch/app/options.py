@@ -147,11 +147,15 @@ other commands, each with --help:
         "(alone: this one)",
     )
     parser.add_argument(
-        "--priority-queues", type=_queues, default=1, metavar="N",
+        "--priority-queues",
+        type=_queues,
+        default=1,
+        metavar="N",
         help="let packets of priorities below N pass; they share one queue per port [1]",
     )
     parser.add_argument(
-        "--no-offload", action="store_true",
+        "--no-offload",
+        action="store_true",
         help="hand every frame to the kernel by itself, not datagrams of one UDP flow as one super-frame",
     )
     _add_habits(parser)

@@ -29,9 +29,7 @@ class Switches:
     :class:`P4RuntimeError`, OSError.
     """
 
-    def __init__(
-        self, config: FabricConfig, tls: Tls | None = None, max_status_bytes: int = MAX_STATUS_BYTES
-    ) -> None:
+    def __init__(self, config: FabricConfig, tls: Tls | None = None, max_status_bytes: int = MAX_STATUS_BYTES) -> None:
         self.config = config
         self._fabric = Fabric(config.threads, config.seed)
         self._stopping = threading.Event()
@@ -54,9 +52,7 @@ class Switches:
                 self._shapes[device.device_id, port.port] = {}
                 if port.shape:
                     self.shape(device.device_id, port.port, port.shape)
-        self._server = P4RuntimeServer(
-            self._fabric.devices.values(), Program.load, max_status_bytes=max_status_bytes
-        )
+        self._server = P4RuntimeServer(self._fabric.devices.values(), Program.load, max_status_bytes=max_status_bytes)
         for device in config.devices:
             self._load(device)
         self.addresses = [self._server.listen(address, tls) for address in config.grpc]

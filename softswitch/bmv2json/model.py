@@ -135,8 +135,18 @@ class Op:
 
 
 Expr = (
-    Const | BoolConst | FieldRef | HeaderRef | StackRef | UnionRef | UnionStackName | UnionStackRef | StackField | Param
-    | Lookahead | Op
+    Const
+    | BoolConst
+    | FieldRef
+    | HeaderRef
+    | StackRef
+    | UnionRef
+    | UnionStackName
+    | UnionStackRef
+    | StackField
+    | Param
+    | Lookahead
+    | Op
 )
 
 

@@ -318,7 +318,7 @@ def _descriptor(
             f"static const uint64_t meters[] = {{{meters or '0'}}};",
             f"static const uint32_t profiles[] = {{{members or '0'}}};",
             f"static const uint32_t value_sets[] = {{{sets or '0'}}};",
-            "__attribute__((visibility(\"default\"))) const struct ss_program ss_program = {",
+            '__attribute__((visibility("default"))) const struct ss_program ss_program = {',
             "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
             f"    .metadata_end = offsetof(struct packet, stack_next), .copies_alike = {int(copies_alike)},",
             f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",

@@ -202,8 +202,10 @@ class ControlGen:
         if key.mask is not None:
             mask = key.mask & ((1 << key.width) - 1)
             c = self.expr.convert(value, kind)
-            both = f"ss_w_and({c}, {self.expr.const(mask, kind)})" if kind == "wide" else (
-                f"({c} & {self.expr.const(mask, kind)})"
+            both = (
+                f"ss_w_and({c}, {self.expr.const(mask, kind)})"
+                if kind == "wide"
+                else f"({c} & {self.expr.const(mask, kind)})"
             )
             value = Value(both, kind, 0, mask)
         c = self.expr.convert(value, kind)

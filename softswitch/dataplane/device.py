@@ -269,9 +269,7 @@ class Device(Tables, Externs):
         """Run one frame to completion, past all queues and links; returns the frames that left, as (port, frame)."""
         self._check_frame(port, frame)
         out = ctypes.c_void_p()
-        n = self._check(
-            self._lib.ss_process(self._native, port, frame, len(frame), ctypes.byref(out)), "process"
-        )
+        n = self._check(self._lib.ss_process(self._native, port, frame, len(frame), ctypes.byref(out)), "process")
         try:
             frames: list[tuple[int, bytes]] = []
             at = out.value or 0
@@ -425,7 +423,6 @@ class Device(Tables, Externs):
         elif kind == native.LOG and self.program is not None:
             values = [int.from_bytes(data[i : i + 16], "little", signed=True) for i in range(0, len(data), 16)]
             log.info("device %d: %s", self.device_id, _format_log(self.program.code.messages[port], values))
-
 
 
 def _format_log(message: str, values: Sequence[int]) -> str:

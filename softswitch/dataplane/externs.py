@@ -208,9 +208,7 @@ class Externs(State):
         if messages:
             size = len(messages[0])
             data = b"".join(messages)
-            self._check(
-                self._lib.ss_digest_forget(self._native, number, data, size, len(messages)), f"digest {number}"
-            )
+            self._check(self._lib.ss_digest_forget(self._native, number, data, size, len(messages)), f"digest {number}")
 
 
 def byte_order(c_type: str) -> Literal["little", "big"]:

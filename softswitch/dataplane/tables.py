@@ -26,7 +26,11 @@ class Tables(State):
     """The table part of a :class:`softswitch.dataplane.device.Device`."""
 
     def insert(
-        self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
+        self,
+        table: str,
+        match: Sequence[Match],
+        action: str | Member | Group,
+        params: Sequence[int] = (),
         priority: int = 0,
     ) -> int:
         """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range).
@@ -100,7 +104,11 @@ class Tables(State):
         return codec
 
     def modify(
-        self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
+        self,
+        table: str,
+        match: Sequence[Match],
+        action: str | Member | Group,
+        params: Sequence[int] = (),
         priority: int = 0,
     ) -> None:
         """Change the action of an entry; its counter continues. Raises ``NotFound`` if there is no such entry."""
@@ -240,9 +248,7 @@ class Tables(State):
         self._direct_meter(table, match, priority, out=out)
         return MeterState(config_of(out), colours(out), out)
 
-    def direct_meter_restore(
-        self, table: str, match: Sequence[Match], state: MeterState, priority: int = 0
-    ) -> None:
+    def direct_meter_restore(self, table: str, match: Sequence[Match], state: MeterState, priority: int = 0) -> None:
         """Set an entry's meter back to a state that was read before: configuration, tokens and counters."""
         self._direct_meter(table, match, priority, old=state.native)
 

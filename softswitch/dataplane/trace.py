@@ -229,6 +229,4 @@ class Trace:
 
 def as_json(packet: list[Step]) -> list[dict[str, Any]]:
     """Return the steps of a packet as JSON values."""
-    return [
-        {"kind": step.kind, "text": _text(step), "source": step.source, "values": step.values} for step in packet
-    ]
+    return [{"kind": step.kind, "text": _text(step), "source": step.source, "values": step.values} for step in packet]

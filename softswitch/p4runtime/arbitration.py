@@ -57,9 +57,7 @@ class Arbiter:
     done. ``changed`` is called when a role has another primary than before; it must not wait for anything.
     """
 
-    def __init__(
-        self, device_id: int, write_lock: threading.RLock, changed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, device_id: int, write_lock: threading.RLock, changed: Callable[[], None] = lambda: None) -> None:
         self._device_id = device_id
         self._changed = changed
         self._write_lock = write_lock

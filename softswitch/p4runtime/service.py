@@ -153,7 +153,8 @@ class Service:
         return call
 
     def _guarded_stream(
-        self, method: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
+        self,
+        method: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
     ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
         """Wrap a method that answers with a stream, like :meth:`_guarded`."""
 

@@ -499,9 +499,7 @@ def _encode_opaque(entry: p4rt.TableEntry, opaque: _Opaque) -> None:
         entry.controller_metadata, entry.metadata = opaque
 
 
-_Answer = tuple[
-    TableSchema, Entry, _Opaque, tuple[int, int] | None, MeterState | None, p4rt.TableAction | None
-]
+_Answer = tuple[TableSchema, Entry, _Opaque, tuple[int, int] | None, MeterState | None, p4rt.TableAction | None]
 
 
 def _entry_entity(

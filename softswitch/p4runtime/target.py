@@ -323,9 +323,7 @@ class Target:
             return from_data_plane(error)
         return None
 
-    def _write_all_or_none(
-        self, running: _Running, updates: Sequence[p4rt.Update], scope: roles.Scope
-    ) -> Outcomes:
+    def _write_all_or_none(self, running: _Running, updates: Sequence[p4rt.Update], scope: roles.Scope) -> Outcomes:
         journal = Journal(active=True)
         for index, update in enumerate(updates):
             refusal = self._apply(running, update, journal, scope)
@@ -430,7 +428,6 @@ class Target:
         """
         sent = [session.send(message) for session, scope in self.arbiter.primaries() if scope.may_use(p4_id)]
         return any(sent)
-
 
     def _on_idle(self, table: str, entries: list[Entry]) -> None:
         """Handle entries that were not hit for their timeouts; called by the data plane."""

@@ -23,9 +23,23 @@ from tests.fuzz.differential import ROOT, load
 
 OURS = (
     "p4src/artifacts/v1model-4/inart.json",
-    *(f"tests/conformance/programs/{name}.json" for name in (
-        "stacks", "unions", "union_stacks", "varbit", "hashes", "lookahead", "copies", "replicas", "tables", "profiles",
-        "meters", "value_sets")),
+    *(
+        f"tests/conformance/programs/{name}.json"
+        for name in (
+            "stacks",
+            "unions",
+            "union_stacks",
+            "varbit",
+            "hashes",
+            "lookahead",
+            "copies",
+            "replicas",
+            "tables",
+            "profiles",
+            "meters",
+            "value_sets",
+        )
+    ),
     "tests/softswitch/dataplane/p4/router.json",
     "tests/softswitch/dataplane/p4/features.json",
     "tests/softswitch/p4runtime/digests.json",

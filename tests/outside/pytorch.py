@@ -28,7 +28,7 @@ RANKS = 4
 
 PASSED, SKIPPED, DIFFERENT, NEITHER = "passed", "skipped", "different", "fails with gloo, too"
 
-_BY_NAME = "torch.distributed.monitored_barrier asks the group for its name, and refuses every one but \"gloo\""
+_BY_NAME = 'torch.distributed.monitored_barrier asks the group for its name, and refuses every one but "gloo"'
 EXPLAINED: dict[str, str] = {
     "test_get_backend": "the suite was told that the backend is gloo; dist.get_backend() says inart, as it should",
     "test_monitored_barrier_gloo": _BY_NAME,
@@ -105,9 +105,7 @@ def _gist(traceback: str) -> str:
     return (named or errors or lines or ["no reason given"])[0][:300]
 
 
-def suite(
-    only: str | None, named: str = "gloo", ranks: int = RANKS, say: Any = lambda outcome: None
-) -> list[Outcome]:
+def suite(only: str | None, named: str = "gloo", ranks: int = RANKS, say: Any = lambda outcome: None) -> list[Outcome]:
     """Run the tests that match `only` (a name, or a pattern with * and ?; several with commas); None: all of them."""
     with environment(named, ranks):
         from tests.outside import pytorch_ranks

@@ -30,8 +30,15 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     graph, _ = scaled(network_named(given["network"], given["seed"]), given["total_mbps"])
     policy = make(
-        given["system"], graph, given["values"], p=given["p"], chunk=given["chunk"], seed=given["seed"], update=2.0,
-        loss=given["loss"], delay_ms=given["delay_ms"],
+        given["system"],
+        graph,
+        given["values"],
+        p=given["p"],
+        chunk=given["chunk"],
+        seed=given["seed"],
+        update=2.0,
+        loss=given["loss"],
+        delay_ms=given["delay_ms"],
     )
 
     def finished(task: Task, seconds: float) -> None:

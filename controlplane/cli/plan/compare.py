@@ -111,9 +111,7 @@ def _print_notes(topology: Topology, rows: Sequence[Row], shared: Row | None, ho
             f"servers: {winner['rate_mbps']:.4f} Mbit/s; {MORE_SERVERS}"
         )
     if shared is not None and shared.get("rate_mbps", 0.0) > ours * NOTABLY:
-        print(
-            f"note: a parameter server on every worker's server (ps=workers) makes {shared['rate_mbps']:.4f} Mbit/s"
-        )
+        print(f"note: a parameter server on every worker's server (ps=workers) makes {shared['rate_mbps']:.4f} Mbit/s")
     for target in PROTOCOL.targets:
         no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
         if no:

@@ -98,9 +98,7 @@ def known_with(known: Mapping[str, Known], places: Iterable[Place]) -> dict[str,
     """The nodes that may join when these places are needed, too. A host that was a parameter server may be one again,
     whatever the plan of now makes of it."""
     more = {
-        place.node: Known(
-            place.role, place.address, place.serves or (place.node in known and known[place.node].serves)
-        )
+        place.node: Known(place.role, place.address, place.serves or (place.node in known and known[place.node].serves))
         for place in places
     }
     return {**known, **more}

@@ -63,9 +63,7 @@ def _of_jobs(jobs: Sequence[Object]) -> Iterator[Any]:
         ("measured_mbps", "What a worker sends on a tree on average, Mbit/s."),
         ("waiting_seconds", "How long a tree's oldest chunk has lacked a worker."),
     ):
-        yield _gauge(
-            f"tree_{name}", text, ("job", "tree", "root"), [(labels, tree[name]) for labels, tree in trees]
-        )
+        yield _gauge(f"tree_{name}", text, ("job", "tree", "root"), [(labels, tree[name]) for labels, tree in trees])
 
 
 def _of_links(links: Sequence[Object], reading: Reading) -> Iterator[Any]:
@@ -104,6 +102,7 @@ def _of_agents(jobs: Sequence[Object]) -> Iterator[Any]:
     for name in RESENDS:
         rows = [(labels, numbers[name]) for labels, numbers in agents if name in numbers]
         yield _counter(f"agent_{name}", f"An agent's {name.replace('_', ' ')}.", ("job", "node"), rows)
+
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
     family = GaugeMetricFamily(f"inart_{name}", text, labels=labels)

@@ -140,9 +140,7 @@ def _parts(topology: Topology, job: Job, part: dict[str, str], name: str) -> lis
 class _Program:
     """The rows of the module's text, in units of the evaluator's bound. all_take: all switches, and all roots."""
 
-    def __init__(
-        self, topology: Topology, job: Job, cut: Cut, scale: float, all_take: tuple[float, float]
-    ) -> None:
+    def __init__(self, topology: Topology, job: Job, cut: Cut, scale: float, all_take: tuple[float, float]) -> None:
         everything, ingress = all_take
 
         def units(mbps: float) -> float:

@@ -87,9 +87,7 @@ def _racks(topology: Topology, job: Job, home: dict[str, str], scale: float) -> 
 class _Program:
     """The rows of the module's text, in units of the scale."""
 
-    def __init__(
-        self, workers: int, results: bool, rooted: Counter[Rack], plain: Counter[Rack], core: float
-    ) -> None:
+    def __init__(self, workers: int, results: bool, rooted: Counter[Rack], plain: Counter[Rack], core: float) -> None:
         self.program = Program("the racks' bound")
         self.count = 0
         self.ends: list[tuple[int, float]] = []  # what reaches the roots of a rack, and how many such racks there are

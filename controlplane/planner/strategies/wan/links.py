@@ -18,9 +18,7 @@ class Links:
     of each link that limits anybody; other links on the routes are ignored.
     """
 
-    def __init__(
-        self, nodes: Sequence[str], routes: Mapping[Link, Sequence[str]], mbps: Mapping[Link, float]
-    ) -> None:
+    def __init__(self, nodes: Sequence[str], routes: Mapping[Link, Sequence[str]], mbps: Mapping[Link, float]) -> None:
         n = len(nodes)
         self.index = {link: k for k, link in enumerate(mbps)}
         self.mbps = np.array(list(mbps.values()), dtype=float)

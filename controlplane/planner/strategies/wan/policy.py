@@ -378,9 +378,7 @@ class FollowNetwork(FollowPlan):
                 for u, v, data in self.topology.graph.edges(data=True)
             ]
             nodes = dict(self.topology.graph.nodes(data=True))
-            self.topology = Topology(
-                nodes, links, self.topology.name, results_on_links=self.topology.results_on_links
-            )
+            self.topology = Topology(nodes, links, self.topology.name, results_on_links=self.topology.results_on_links)
             self.changed.clear()
             self.decisions += 1
             return True

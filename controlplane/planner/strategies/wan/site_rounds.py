@@ -45,6 +45,7 @@ OPS: tuple[Op, ...] = ("sum", "maximum", "words")
 MOST_NAMES = 60_000
 """Names that may ever join one coordinator: agents are numbered with 16 bits."""
 
+
 class Planner(Protocol):
     """Knows the network between sites (overlay/core/site_network.py)."""
 

@@ -286,9 +286,7 @@ class Crew:
             return self._optimal(belief, members, able)
         return algorithm.even_split(len(self.nodes), able)
 
-    def _optimal(
-        self, belief: NDArray[np.float64], members: Sequence[int], able: Sequence[int]
-    ) -> NDArray[np.float64]:
+    def _optimal(self, belief: NDArray[np.float64], members: Sequence[int], able: Sequence[int]) -> NDArray[np.float64]:
         if self.links is not None:
             return self.links.split(members, able, pipelined=True).weights
         return algorithm.optimal_split(belief, members, able).weights
