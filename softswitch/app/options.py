@@ -97,11 +97,7 @@ def _is_program(argument: str) -> bool:
     return argument.endswith(".json") or Path(argument).is_file()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program_name(),
-        description="A v1model switch that serves P4Runtime; options are named as simple_switch_grpc names them.",
-        epilog="""examples:
+_EXAMPLES = """examples:
   python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --p4info prog.p4info.txtpb --control /tmp/switch.sock
   python -m softswitch --no-p4 -i 0@veth0 --device-id 1 --cpu-port 255 --grpc-server-addr 127.0.0.1:9559
   python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --trace
@@ -110,7 +106,14 @@ other commands, each with --help:
   python -m softswitch fabric FILE.json       many switches in one process
   python -m softswitch stats SOCKET           counters and drop reasons of a running switch
   python -m softswitch trace SOCKET           the path of its next packets through parser, tables and actions
-  python -m softswitch ctl SOCKET ...         shape a link, reboot a device, flip bits""",
+  python -m softswitch ctl SOCKET ...         shape a link, reboot a device, flip bits"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program_name(),
+        description="A v1model switch that serves P4Runtime; options are named as simple_switch_grpc names them.",
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("program", nargs="?", type=Path, help="bmv2 JSON, as p4c writes it")
