@@ -1,11 +1,14 @@
 """Puts a plan on the switches, and runs the controller that hands it to the agents.
 
-    python -m controlplane.deploy --topology fattree:k=4 --job workers=8,ps=2 --strategy atp --dry-run
-    python -m controlplane.deploy --topology T --job J --strategy S --bmv2 --switches FILE [--serve HOST:PORT]
-    python -m controlplane.deploy --bmv2 --switches FILE --remove
-    python -m controlplane.deploy --tofino --topology topologies/data/testbed_tofino.json --job workers=6,ps=2 --dry-run
+    python -m controlplane.deploy show --topology fattree:k=4 --job workers=8,ps=2 --strategy atp
+    python -m controlplane.deploy [install] --topology T --job J --strategy S --bmv2 --switches FILE
+    python -m controlplane.deploy --topology T --job J --strategy S --bmv2 --switches FILE --serve HOST:PORT
+    python -m controlplane.deploy remove [JOB] --bmv2 --switches FILE
+    python -m controlplane.deploy show --tofino --topology topologies/data/testbed_tofino.json --job workers=6,ps=2
 
-See docs/deploy.md, and docs/tofino.md for --tofino.
+`show`, `install` and `remove` each have a --help with their own options only. Without one of these words, --dry-run
+shows, --remove removes, --serve stays as the controller, and otherwise the plan is installed. See docs/deploy.md, and
+docs/tofino.md for --tofino.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from controlplane.cli.options import (
     DeployError,
@@ -168,34 +172,52 @@ def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int
             log(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.deploy", __doc__)
+COMMANDS = {
+    "install": "put a plan on the switches",
+    "show": "print every table entry of a plan, touch nothing",
+    "remove": "take a job's entries, or all, off the switches",
+}
+"""The words that may stand first on the command line; without one of them, options say what is done."""
+
+_NOT_ASKED: dict[str, Any] = {
+    "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
+    "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
+    "most_changes": MOST,
+}  # fmt: skip
+"""What the code reads of the arguments, as it is where a command does not have the option."""
+
+
+def make_parser(command: str = "") -> argparse.ArgumentParser:
+    """Return the parser of a command; that of all of them, with their options side by side, if none is named."""
+    parser = command_line.make("controlplane.deploy", COMMANDS.get(command, __doc__), order=command)
+    parser.set_defaults(**_NOT_ASKED | ({"dry_run": True} if command == "show" else {}))
+    if command == "remove":
+        parser.add_argument("remove", nargs="?", default="", metavar="JOB", help=_REMOVE_HELP)
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
-    add_job_arguments(what)
-    what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
+    if command != "remove":
+        add_job_arguments(what)
+        what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
     add_switch_arguments(parser)
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
-    how.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
-    how.add_argument(
-        "--remove",
-        nargs="?",
-        const="",
-        metavar="JOB",
-        help="take a job (its number) or all off the switches again; without a value: everything, if there is one job",
-    )
-    how.add_argument(
-        "--clear-registers",
-        action="store_true",
-        help="with --remove on Tofino: set what the job left in its slots to 0, too (no job needs it)",
-    )
-    how.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
-    how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
-    how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
-    add_listen_arguments(parser)
-    parser.set_defaults(keeps=False, steady=100 * STEADY, most_changes=MOST)
+    if not command:
+        how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
+        how.add_argument("--remove", nargs="?", const="", metavar="JOB", help=_REMOVE_HELP)
+    if command in ("", "show"):
+        how.add_argument("--json", action="store_true", help="print it as JSON")
+    if command in ("", "remove"):
+        how.add_argument("--clear-registers", action="store_true", help=_CLEAR_HELP)
+    if command != "show":
+        how.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
+        how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
+    if not command:
+        how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
+        add_listen_arguments(parser)
     return parser
+
+
+_REMOVE_HELP = "take a job (its number) or all off the switches again; without a value: everything, if there is one job"
+_CLEAR_HELP = "on Tofino, when removing: set what the job left in its slots to 0, too (no job needs it)"
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -217,11 +239,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--cpu-port needs --bridge, and a port that the switch has: 0 to 511")
     if not 0 <= arguments.job_id < JOB_IDS:
         raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
-    tls_from(arguments)
+    if "tls_cert" in arguments:
+        tls_from(arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words.pop(0) if words and words[0] in COMMANDS else ""
+    arguments = make_parser(command).parse_args(words)
     try:
         check_arguments(arguments)
         run(arguments)

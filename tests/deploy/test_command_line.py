@@ -28,7 +28,8 @@ def test_a_verbs_help_calls_it_as_it_was_typed(verb: str, capsys) -> None:
 @pytest.mark.parametrize(
     ("module", "order"),
     [
-        ("controlplane.deploy", ""), ("controlplane.serve", ""), ("controlplane.controller", "job add"),
+        ("controlplane.deploy", ""), ("controlplane.deploy", "remove"),
+        ("controlplane.serve", ""), ("controlplane.controller", "job add"),
         ("controlplane.controller", "status"), ("controlplane.certificates", ""), ("worker_agent", "serve"),
         ("ps_server", ""), ("topologies", "run"), ("topologies", "generate ring"),
     ],

@@ -94,6 +94,28 @@ def test_install_again_and_remove(testbed, capsys):
     assert not any(switch.entities for switch in switches.values())
 
 
+def test_the_commands_do_what_the_options_do_and_take_no_others(testbed, capsys):
+    """`deploy show`, `install` and `remove` are --dry-run, no option, and --remove; each refuses options of others."""
+    switches, file = testbed
+    where = ["--bmv2", "--switches", str(file)]
+    assert main([*PLAN, "--dry-run", "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["show", *PLAN, "--json"]) == 0
+    assert capsys.readouterr().out == shown
+    assert not any(switch.entities for switch in switches.values())
+    assert main(["install", *PLAN, *where]) == 0
+    assert all(switch.snapshot() for switch in switches.values())
+    assert main(["remove", "7", *where]) == 2
+    assert "none of job 7" in capsys.readouterr().err
+    assert main(["remove", *where]) == 0
+    assert not any(switch.entities for switch in switches.values())
+    for words in (["show", "--take-over"], ["remove", "--job", "j"], ["install", "--serve", "x:1"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 2
+        assert "unrecognized arguments" in capsys.readouterr().err
+
+
 def test_remove_deletes_another_builds_entries_only_when_that_build_is_named(testbed, capsys):
     switches, file = testbed
     other = ["--artifacts", "v1model-64"]
