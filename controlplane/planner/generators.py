@@ -87,6 +87,8 @@ def leaf_spine(
     """
     if min(leaves, spines, servers) < 1:
         raise TopologyError(f"a leaf-spine needs leaves, spines and servers, got {leaves}, {spines}, {servers}")
+    what = f"a leaf-spine of {leaves} leaves and {spines} spines"
+    refuse_size(what, leaves * (servers + 1) + spines, 2 * leaves * (spines + servers))
     network = Network(aggregation_mbps, ingress_mbps, delay_ms)
     roofs = [network.switch(f"s{i + 1}") for i in range(spines)]
     for i in range(leaves):

@@ -30,9 +30,16 @@ def run(*command: object, **options) -> str:
     return done.stdout
 
 
+def environment_of(interpreter: str, folder: Path) -> Path:
+    """Make an environment without a pip of its own, which takes seconds to install; returns its Python."""
+    run(interpreter, "-m", "venv", "--without-pip", folder)
+    return folder / "bin" / "python"
+
+
 def install(python: Path, *what: object) -> None:
-    """Run pip install; skip the test where there is no package index."""
-    words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
+    """Run pip install for this Python; skip the test where there is no package index."""
+    words = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check",
+             "--no-compile", *what]  # fmt: skip
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     if done.returncode and re.search("Could not find a version|ConnectionError|Max retries", done.stderr):
         pytest.skip(f"the package index does not serve it or is not reachable: {done.stderr.strip()[-300:]}")
@@ -40,19 +47,27 @@ def install(python: Path, *what: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from the files that git has (and does not ignore), as from a fresh clone."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
-    for name in names:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that git has (and does not ignore), as in a fresh clone."""
+    source = tmp_path_factory.mktemp("clone")
+    for name in run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines():
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-    # The installed setuptools builds it: no build environment is downloaded.
-    script = "from setuptools import build_meta as b; print(b.build_wheel('..'))"
-    made = run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
-    return folder / made
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the distribution of sources, and the wheel from that, as pip and PyPI's tools do."""
+    folder = tmp_path_factory.mktemp("wheel")
+    # The installed setuptools builds them: no build environment is downloaded.
+    script = f"from setuptools import build_meta as b; print(b.build_sdist({str(folder)!r}))"
+    archive = folder / run(sys.executable, "-c", script, cwd=sources).splitlines()[-1]
+    run("tar", "xf", archive, "-C", folder)
+    source = next(path for path in folder.iterdir() if path.is_dir())
+    script = f"from setuptools import build_meta as b; print(b.build_wheel({str(folder)!r}))"
+    return folder / run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
 
 
 def interpreter(version: str) -> str:
@@ -97,10 +112,9 @@ def use(python: Path, folder: Path, **more: str) -> None:
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of a fresh environment that has the wheel."""
-    folder = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", folder)
-    install(folder / "bin" / "python", wheel)
-    return folder / "bin" / "python"
+    python = environment_of(sys.executable, tmp_path_factory.mktemp("environment"))
+    install(python, wheel)
+    return python
 
 
 def test_wheel_in_a_fresh_environment(environment: Path, tmp_path: Path) -> None:
@@ -111,8 +125,7 @@ def test_wheel_in_a_fresh_environment(environment: Path, tmp_path: Path) -> None
 def test_wheel_with_another_python(wheel: Path, tmp_path: Path, version: str) -> None:
     if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
         pytest.skip("this is the Python of the tests")
-    run(interpreter(version), "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
+    python = environment_of(interpreter(version), tmp_path / "venv")
     install(python, wheel)
     use(python, tmp_path)
 
@@ -125,18 +138,20 @@ def test_wheel_beside_an_older_protobuf(environment: Path, tmp_path: Path, proto
     assert run(environment, "-c", shown, env={"PYTHONPATH": str(tmp_path / "older")}) == f"{protobuf}\n"
 
 
-def test_the_sdist_contains_the_sources_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    script = f"from setuptools import build_meta as b; print(b.build_sdist({str(tmp_path)!r}))"
-    archive = tmp_path / run(sys.executable, "-c", script, cwd=wheel.parent / "source").splitlines()[-1]
-    run("tar", "xf", archive, "-C", tmp_path)
-    source = next(path for path in tmp_path.iterdir() if path.is_dir())
-    script = f"from setuptools import build_meta as b; print(b.build_wheel({str(tmp_path)!r}))"
-    again = tmp_path / run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
-    listing = [run(sys.executable, "-m", "zipfile", "-l", archive) for archive in (wheel, again)]
-    names = [{line.split()[0] for line in text.splitlines()} for text in listing]
-    assert names[0] == names[1]
-    assert {"inart/py.typed", "worker_agent/py.typed", "p4src/artifacts/v1model-256/inart.json"} <= names[0]
-    assert {"controlplane/service/web/static/page.js", "controlplane/service/web/static/page.html"} <= names[0]
+def test_the_wheel_of_the_sdist_has_all_that_the_clone_would_install(sources: Path, wheel: Path) -> None:
+    """What a build in the clone copies into a wheel (beside the libraries that it compiles) is in the wheel, which was
+    built from the sdist."""
+    script = ("from setuptools import setup; setup(script_args=['--quiet', 'build_py', '--build-lib', 'copied'], "
+              "cmdclass={})")  # fmt: skip
+    run(sys.executable, "-c", script, cwd=sources)
+    copied = {path.relative_to(sources / "copied").as_posix() for path in (sources / "copied").rglob("*")
+              if path.is_file()}  # fmt: skip
+    listed = run(sys.executable, "-m", "zipfile", "-l", wheel).splitlines()
+    names = {line.split()[0] for line in listed}
+    assert copied <= names, sorted(copied - names)
+    assert all(name.endswith(".so") or ".dist-info/" in name for name in names - copied - {"File"}), names - copied
+    assert {"inart/py.typed", "worker_agent/py.typed", "p4src/artifacts/v1model-256/inart.json"} <= names
+    assert {"controlplane/service/web/static/page.js", "controlplane/service/web/static/page.html"} <= names
 
 
 def test_every_verb_has_its_module(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,23 +50,25 @@ class CorruptedSearch(Search):
         """Return whether a worker accepts a result."""
         return values == self.values(self.tree.expected, epoch, chunk)
 
-    def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int, int] | None]:
-        epoch, ring = core.root
+    def root_after(
+        self, root: tuple[int, tuple[RootSlot, ...]], packet: Packet
+    ) -> tuple[tuple[int, tuple[RootSlot, ...]], tuple[int, int, int] | None]:
+        epoch, ring = root
         before = oldest_incomplete(ring, self.tree.expected)
         if packet.epoch - 1 != epoch or packet.sequence >= before + self.slots:
-            return core, None
+            return root, None
         index = packet.sequence % len(ring)
         flow = self.tree.root_flow(packet.label)
         slot, answer = self.received(ring[index], packet, flow)
         if slot != ring[index]:
             ring = (*ring[:index], slot, *ring[index + 1 :])
-            core = core._replace(root=(epoch, ring))
+            root = (epoch, ring)
         if answer is None:
-            return core, None
+            return root, None
         self.check(self.tree.expected, epoch + 1, answer.sequence, answer.values, "result")
         complete = oldest_incomplete(ring, self.tree.expected)
         workers = recipients(packet, answer, before, complete, len(self.tree.workers))
-        return core, (answer.sequence, workers, complete)
+        return root, (answer.sequence, workers, complete)
 
     def received(self, slot: RootSlot, packet: Packet, flow: RootFlow) -> tuple[RootSlot, Answer | None]:
         """Return the root's entry after the packet, and its answer."""

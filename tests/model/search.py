@@ -39,6 +39,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -136,6 +137,11 @@ class Search:
         self.schedule = Schedule(kinds, len(tree.workers), slots, period, source)
         self.live: set[Core] = set()
         self.live_again: set[Core] = set()
+        # The same few slots, rings and packets meet in most states: what comes of it is computed, and checked, once.
+        self.value = cache(self.value)  # type: ignore[method-assign]
+        self.sums_of: dict[Any, tuple[tuple[int, Packet], ...]] = {}
+        self.slots_after: dict[Any, tuple[Any, Packet | None, Verdict | None]] = {}
+        self.roots_after: dict[Any, tuple[Any, tuple[int, int, int] | None]] = {}
 
     def initial(self) -> State:
         """Return the state in which nothing is sent and registers are fresh.
@@ -183,7 +189,10 @@ class Search:
         """Deliver a packet to an aggregation point; checks what leaves and what stays."""
         slots = core.points[point]
         index = packet.sequence & (self.slots - 1)
-        slot, leaving, _ = self.at_slot(slots[index], point, packet)
+        met = (slots[index], point, packet, self.history)
+        if met not in self.slots_after:
+            self.slots_after[met] = self.at_slot(slots[index], point, packet)
+        slot, leaving, _ = self.slots_after[met]
         if slot != slots[index]:
             slots = (*slots[:index], slot, *slots[index + 1 :])
             core = core._replace(points=(*core.points[:point], slots, *core.points[point + 1 :]))
@@ -204,9 +213,19 @@ class Search:
 
     def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int, int] | None]:
         """Deliver to the root; returns the answer as (chunk, workers' bits, chunk below which all are complete)."""
-        epoch, ring = core.root
+        met = (core.root, packet)
+        if met not in self.roots_after:
+            self.roots_after[met] = self.root_after(*met)
+        root, answer = self.roots_after[met]
+        return core if root is core.root else core._replace(root=root), answer
+
+    def root_after(
+        self, root: tuple[int, tuple[RootSlot, ...]], packet: Packet
+    ) -> tuple[tuple[int, tuple[RootSlot, ...]], tuple[int, int, int] | None]:
+        """Return the root after a packet, and its answer; checks both."""
+        epoch, ring = root
         if packet.epoch == HOSTILE or epoch_of(packet.epoch) - 1 != epoch or packet.sequence == HOSTILE:
-            return core, None  # the last sequence number is beyond any window
+            return root, None  # the last sequence number is beyond any window
         index = packet.sequence % len(ring)
         before = oldest_incomplete(ring, self.tree.expected)
         slot, answer = root_receive(ring[index], packet, self.tree.root_flow(packet.label), self.tree.expected)
@@ -214,13 +233,13 @@ class Search:
             self.check(slot.bitmap, epoch + 1, slot.sequence, slot.values, "root")
         if slot != ring[index]:
             ring = (*ring[:index], slot, *ring[index + 1 :])
-            core = core._replace(root=(epoch, ring))
+            root = (epoch, ring)
         if answer is None:
-            return core, None
+            return root, None
         self.check(self.tree.expected, epoch + 1, answer.sequence, answer.values, "result")
         complete = oldest_incomplete(ring, self.tree.expected)
         workers = recipients(packet, answer, before, complete, len(self.tree.workers))
-        return core, (answer.sequence, workers, complete)
+        return root, (answer.sequence, workers, complete)
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
         """Check values; a hostile epoch's mean nothing, and no root accepts them. ``epoch``: as in packets."""
@@ -269,7 +288,9 @@ class Search:
                 yield from self.arrive(state, self.after(point, packet), packet, f"point {point}")
                 yield f"loss after {point}", state._replace(links=with_link(state.links, point, packets - {packet}))
         if self.history is None:
-            for point, packet in self.possible(core):
+            if core.workers not in self.sums_of:
+                self.sums_of[core.workers] = tuple(self.possible(core))
+            for point, packet in self.sums_of[core.workers]:
                 yield from self.arrive(state, self.after(point, packet), packet, f"point {point}")
         fresh = (self.fresh,) * self.slots
         for point, slots in enumerate(core.points):
@@ -283,7 +304,7 @@ class Search:
 
     def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
         """Deliver one packet. What leaves an aggregation point is lost if the link is full."""
-        step = f"{source} -> {target}: {packet}"
+        step = f"{source} -> {target}: {named(packet)}"
         if target == ROOT:
             core, answer = self.at_root(state.core, packet)
             results = state.results
@@ -517,6 +538,10 @@ class Search:
             raise Found("\n".join([str(error), *reversed(trace), f"state: {state}"])) from error
         statistics.states, statistics.cores = len(origin), len(cores)
         return statistics
+
+
+named = cache(str)
+"""A packet in words."""
 
 
 def subsets(bits: int) -> Iterator[int]:

@@ -242,7 +242,7 @@ def test_a_process_that_stands_for_long_is_lost_in_the_end(monkeypatch):
 
 
 TRAINER = """
-import sys, numpy as np
+import sys, threading, numpy as np
 from pathlib import Path
 from controlplane.common.rpc.tls import credentials
 from overlay import Agent, OverlayError
@@ -251,15 +251,21 @@ port, node, connections, folder = sys.argv[1:]
 security = Security.of(credentials(Path(folder))) if folder else None
 agent = Agent(("127.0.0.1", int(port)), node, listen=("127.0.0.1", 0), connections=int(connections), security=security)
 agent.wait_joined()
-try:
-    for k in range(10**9):
-        agent.synchronise(np.ones(2_000_000, np.float32), 20.0 if k > 2 else None)
-        if k == 2:
-            print("under way", flush=True)
-except OverlayError as error:
-    print(error, flush=True)
+for k in range(3):
+    agent.synchronise(np.ones(2_000_000, np.float32))
+told = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+print("under way", flush=True)
+while True:
+    try:
+        agent.synchronise(np.ones(2_000_000, np.float32), 1.0)
+    except OverlayError as error:
+        if told.is_set():
+            print(error, flush=True)
+            break
 agent.close()
 """
+"""Trains until a round fails after it was told that a peer had died."""
 
 
 @pytest.mark.parametrize("connections", ["1", "3"])
@@ -273,15 +279,16 @@ def test_no_traceback_is_printed_when_a_peer_dies(connections, secure, tmp_path,
         for node in NODES:
             words = [str(there.address[1]), node, connections, str(tmp_path / "nodes" / node) if secure else ""]
             processes[node] = subprocess.Popen(
-                [sys.executable, "-c", TRAINER, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True,
+                [sys.executable, "-c", TRAINER, *words], cwd=ROOT, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
         try:
             for each in processes.values():
                 assert each.stdout.readline() == "under way\n"
             processes["b"].kill()
+            processes["b"].wait()
             for node in ("a", "c"):
-                out, errors = processes[node].communicate(timeout=SECONDS)
+                out, errors = processes[node].communicate("b is gone\n", timeout=SECONDS)
                 assert "b" in out and errors == "", (out, errors)
         finally:
             for each in processes.values():
