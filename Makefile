@@ -3,9 +3,11 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTHON ?= python3
 RESULTS ?= results
-JOBS ?= 2
-# Their tests fill the processors by themselves, with emulated networks and training: one after the other.
+# Test files at a time on two processors: most tests that take long wait for processes, sockets and timers.
+JOBS ?= 3
+# Their tests have emulated networks and training with up to ten processes each: fewer at a time.
 EMULATED := tests/emulation tests/hook
+EMULATED_JOBS ?= 2
 
 K ?= 4
 BANDWIDTH ?=
@@ -14,13 +16,14 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick site sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test types quick site sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nvariables (with their defaults):\n'
 	@printf '  PYTHON=python3    of make setup: what makes .venv\n'
-	@printf '  JOBS=2            test files that make test runs at a time (of emulated networks one)\n'
+	@printf '  JOBS=3            test files that make test runs at a time\n'
+	@printf '  EMULATED_JOBS=2   the same for those with emulated networks\n'
 	@printf '  RESULTS=results   folder of what make bmv2-fattree and make wan write\n'
 	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
@@ -37,12 +40,15 @@ help: ## this list
 setup: ## install the Debian packages that are missing and .venv
 	@PYTHON=$(PYTHON) ./setup.sh
 
-test: setup shell-environment ## ruff, mypy and every test
+test: setup ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check --quiet .
-	$(PY) -m mypy
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync types shell-environment
 	$(PY) -m pytest -n $(JOBS) --dist loadfile $(EMULATED:%=--ignore=%)
-	$(PY) -m pytest $(EMULATED)
+	$(PY) -m pytest -n $(EMULATED_JOBS) --dist loadfile $(EMULATED)
+
+types:
+	$(PY) -m mypy
 
 quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m ruff check .

@@ -173,13 +173,18 @@ def _rank(rank: int, port: int, kind: str, connection: Any) -> None:
     connection.send(train(None, environment=environment, options=options, rounded=kind == "rounded"))  # type: ignore[arg-type]
 
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["evaluation.bmv2_fattree.training", "examples.train_digits", "sklearn.datasets",
+                              "torch._dynamo", __name__])  # fmt: skip
+"""DistributedDataParallel imports torch._dynamo when it is used: seconds of CPU in each rank."""
+
+
 def trained(kind: str) -> dict[str, Any]:
-    """Return rank 0's report of a training of two ranks."""
-    context = multiprocessing.get_context("spawn")
+    """Return rank 0's report of a training of two ranks, forked from a process that has imported torch."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ends = [context.Pipe() for _ in range(2)]
-    processes = [context.Process(target=_rank, args=(i, port, kind, ends[i][1])) for i in range(2)]
+    ends = [FORKS.Pipe() for _ in range(2)]
+    processes = [FORKS.Process(target=_rank, args=(i, port, kind, ends[i][1])) for i in range(2)]
     for process in processes:
         process.start()
     for _, theirs in ends:

@@ -10,7 +10,8 @@ from tests.hook import ranks
 
 SECONDS = 240
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.hook.ranks"])
+processes.set_forkserver_preload(["tests.hook.ranks", "torch._dynamo"])
+"""DistributedDataParallel imports the latter when it is used: in each rank, if it is not there."""
 
 
 class Rank:

@@ -36,7 +36,7 @@ if os.environ["BACKEND"] == NAME:
 from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend  # noqa: E402
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.outside.pytorch_ranks"])
+processes.set_forkserver_preload(["tests.outside.pytorch_ranks", "torch._dynamo"])
 
 
 class TestInArt(TestDistBackend, DistributedTest._DistTestBase):
