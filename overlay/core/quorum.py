@@ -32,9 +32,14 @@ class Quorum:
     def observe(self, message: Mapping[str, Any]) -> bool:
         """Takes note of what an agent says when it joins; returns whether another coordinator has begun to act since
         this one did. Raises ValueError or TypeError when the message's term is not a number."""
-        self.contested = self.contested or bool(message.get("others"))
+        if message.get("others"):
+            self.contested = True
         self._highest_known = max(self._highest_known, int(message.get("term", 0)))
         return self._highest_known > self.term
+
+    def admits(self, agent: str) -> bool:
+        """Whether this coordinator would act for this agent at all; others are to look for another one."""
+        return True
 
     def reached_by(self, agents: Collection[str]) -> bool:
         """Whether a coordinator with these agents connected may act."""

@@ -32,6 +32,7 @@ SHARED_PART = 0.85
 UNKNOWN_MBPS = 1000.0
 """Between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
 
+BROKEN_MBPS = 1e-3
 INNER_MBPS = 1e7  # inside a site: never what limits
 LEAST_WINDOW = 32
 WAYS_A_TREE = 4.0
@@ -91,7 +92,7 @@ class SiteNetwork:
     """
 
     def __init__(self, chunk_values: int, mtu: int = MTU) -> None:
-        self.chunk_values, self._mtu = chunk_values, mtu
+        self.chunk_values, self.mtu = chunk_values, mtu
         self.version = 0
         self.pairs: dict[Pair, float] = {}
         self.out: dict[str, float] = {}
@@ -134,6 +135,12 @@ class SiteNetwork:
         self.version += 1
         self.pairs[sender, receiver] = mbps
 
+    def broken(self, site: str, other: str) -> None:
+        """These two cannot reach each other."""
+        for pair in ((site, other), (other, site)):
+            if pair in self.pairs:
+                self.told(*pair, min(self.pairs[pair], BROKEN_MBPS))
+
     def to_json(self) -> dict[str, Any]:
         """What has been measured, for a coordinator that backs up this one."""
         pairs = [[*pair, mbps] for pair, mbps in self.pairs.items()]
@@ -172,7 +179,7 @@ class SiteNetwork:
 
     def topology(self, sites: Sequence[str]) -> Topology:
         """Each site a switch with a worker (under the site's name) and a parameter server."""
-        raw = 1 + tcp_framing(self.chunk_values, self._mtu).headers  # links carry headers beside the payload
+        raw = 1 + tcp_framing(self.chunk_values, self.mtu).headers  # links carry headers beside the payload
         nodes: dict[str, dict[str, str]] = {}
         links: list[tuple[str, str, dict[str, float]]] = []
         for site in sites:
@@ -196,7 +203,7 @@ class SiteNetwork:
             return known[1], known[2]
         topology = self.topology(sites)
         job = Job("sites", key, tuple(f"server:{site}" for site in key), 4_000_000)
-        plan = wan(topology, job, framing=tcp_framing(self.chunk_values, self._mtu))
+        plan = wan(topology, job, framing=tcp_framing(self.chunk_values, self.mtu))
         self._plans = {k: v for k, v in self._plans.items() if v[0] == self.version}
         self._plans[key] = self.version, plan, topology
         return plan, topology

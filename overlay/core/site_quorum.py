@@ -14,6 +14,19 @@ the other one gathers does, and it needs more than half of Q.
 
 A site whose process was restarted has forgotten the history, and does not count until it has a state again, unless all
 sites of the last two rounds are connected.
+
+**While no coordinator is there** the sites of the last round go on by themselves: one of them coordinates in its place
+(its *deputy*, overlay/net/deputy.py), and only rounds of exactly all of these sites. So a coordinator that reaches one
+of them knows that they are not going on elsewhere. From that follow the rules of a coordinator that is the only one:
+
+- As long as its process lives it knows every round but those of deputies. It goes on with whoever is there, if among
+  them is one site at least of each round of the history, which has been connected since that round or still knows it.
+- After a restart it knows only what sites tell, and needs more than half of each round of the history, as two do.
+- It may go on with fewer than half of the sites of a round. Then those that are left out could be more than half for a
+  coordinator that is restarted, and the others must not go on without one: that round stays in the history until more
+  than half of its sites are in a round again, and sites whose last round has not more than half of the sites of *each*
+  round of their history wait for a coordinator. Where that is so, a coordinator that was restarted needs nobody in
+  particular: nobody goes on elsewhere.
 """
 
 from __future__ import annotations
@@ -24,12 +37,27 @@ from typing import Any
 from overlay.core.quorum import Quorum
 
 History = tuple[tuple[int, int, tuple[str, ...]], ...]
-"""(round, the coordinator's term, the round's sites) of the last two rounds, or of as many as there were."""
+"""(round, the coordinator's term, the round's sites) of the last two rounds, or of as many as there were, after earlier
+ones of which no later round has had more than half of the sites."""
 
 
 def history_of(given: Iterable[Sequence[Any]]) -> History:
     """From a message. Raises ValueError or TypeError for one that is not well formed."""
-    return tuple((int(round_), int(term), tuple(str(site) for site in sites)) for round_, term, sites in given)[-2:]
+    return tuple((int(round_), int(term), tuple(str(site) for site in sites)) for round_, term, sites in given)
+
+
+def after(history: History, round_: int, term: int, sites: Sequence[str]) -> History:
+    """The history after one more round, which was done by these sites."""
+    earlier = tuple(each for each in history[:-1] if not _most(each[2], sites))
+    return (*earlier, *history[-1:], (round_, term, tuple(sites)))
+
+
+def alone_among(history: History) -> tuple[str, ...]:
+    """The sites that may go on, all together, without a coordinator; none: they wait for one."""
+    if not history:
+        return ()
+    sites = history[-1][2]
+    return sites if all(_most(names, sites) for *_, names in history) else ()
 
 
 def newer(one: History, other: History) -> History:
@@ -41,9 +69,20 @@ class SiteQuorum(Quorum):
     """history: as far as this coordinator knows."""
 
     def __init__(self, *, contested: bool) -> None:
+        self._others = self._lived = False  # there are other coordinators; this process has done a round
         super().__init__(0, contested=contested)
         self.history: History = ()
         self._terms: dict[str, int] = {}  # of the last round, by site; of sites that know a history
+        self._vouching: set[str] = set()  # sites that know every round that they have done
+
+    @property
+    def contested(self) -> bool:
+        """Whether rounds may have been done, or be done now, of which this coordinator does not know."""
+        return self._others or (not self._lived and bool(alone_among(self.history)))
+
+    @contested.setter
+    def contested(self, others: bool) -> None:
+        self._others = self._others or others
 
     @property
     def fresh(self) -> bool:
@@ -51,8 +90,12 @@ class SiteQuorum(Quorum):
         return not self.history
 
     def observe(self, message: Mapping[str, Any]) -> bool:
-        self._terms.pop(str(message.get("node")), None)  # its process may be another one
-        self.learn(str(message.get("node")), history_of(message.get("history", ())))
+        site, history = str(message.get("node")), history_of(message.get("history", ()))
+        self._terms.pop(site, None)  # its process may be another one
+        self._vouching.discard(site)
+        self.learn(site, history)
+        if history:
+            self._vouching.add(site)
         return super().observe(message)
 
     def learn(self, site: str, history: History) -> None:
@@ -63,8 +106,10 @@ class SiteQuorum(Quorum):
 
     def did(self, round_: int, sites: Sequence[str]) -> None:
         """A round was done by these sites."""
-        self.history = (*self.history[-1:], (round_, self.term, tuple(sites)))
+        self.history = after(self.history, round_, self.term, sites)
         self._terms.update(dict.fromkeys(sites, self.term))
+        self._vouching.update(sites)
+        self._lived = True
 
     def term_of(self, site: str) -> int:
         """The term in which a site's last round was done; 0: it has told none."""
@@ -72,12 +117,22 @@ class SiteQuorum(Quorum):
 
     def allows(self, sites: Collection[str]) -> bool:
         """Whether these sites, which all have the last state, may do a round."""
-        return not self.contested or all(_most(names, sites) for *_, names in self.history)
+        if self.contested:
+            return all(_most(names, sites) for *_, names in self.history)
+        if not alone_among(self.history):
+            return True
+        return all(self._vouches(names, sites) for *_, names in self.history)
+
+    def _vouches(self, names: Collection[str], sites: Collection[str]) -> bool:
+        return bool(self._vouching.intersection(names, sites)) or self._within(names, sites)
 
     def reached_by(self, agents: Collection[str]) -> bool:
         knowing = self._terms.keys() & set(agents)
-        everybody = all(self._within(names, agents) for *_, names in self.history)
-        return everybody or not self.contested or all(_most(names, knowing) for *_, names in self.history)
+        if all(self._within(names, agents) for *_, names in self.history):
+            return True
+        if not self.contested:
+            return self._lived or bool(knowing)  # else nobody has the state any more who is here
+        return all(_most(names, knowing) for *_, names in self.history)
 
     def all_here(self, agents: Collection[str]) -> bool:
         return self.fresh or self._within(self.history[-1][2], agents)
@@ -85,6 +140,31 @@ class SiteQuorum(Quorum):
     @staticmethod
     def _within(names: Collection[str], agents: Collection[str]) -> bool:
         return set(names) <= set(agents)
+
+
+class DeputyQuorum(SiteQuorum):
+    """Of a site that coordinates while no coordinator is there. history: its own."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(contested=True)
+        self.history = history
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that are all needed; none: they are not to go on without a coordinator."""
+        return alone_among(self.history)
+
+    def admits(self, agent: str) -> bool:
+        return agent in self.sites
+
+    def allows(self, sites: Collection[str]) -> bool:
+        return bool(self.sites) and self._within(self.sites, sites)
+
+    def reached_by(self, agents: Collection[str]) -> bool:
+        return self.allows(self._vouching.intersection(agents))
+
+    def all_here(self, agents: Collection[str]) -> bool:
+        return self.reached_by(agents)
 
 
 def _most(names: Collection[str], present: Collection[str]) -> bool:

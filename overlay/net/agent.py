@@ -20,8 +20,10 @@ from overlay.core.errors import Behind, Late, OverlayError, PeerLost
 from overlay.core.execution import Execution
 from overlay.core.message import Values
 from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.net.deputy import Deputies
 from overlay.net.dispatcher import Dispatcher
 from overlay.net.eager_scatter import EagerScatter
+from overlay.net.front import Front
 from overlay.net.loop import new_event_loop
 from overlay.net.membership import Membership
 from overlay.net.multicast import Carrier
@@ -32,7 +34,7 @@ from overlay.net.site_services import SiteServices
 from overlay.net.submissions import About, Done, Submission, Submissions
 from overlay.net.tasks import AgentParts, Tasks
 from overlay.net.tls import Security
-from overlay.net.transport import Inbound, end_all
+from overlay.net.transport import end_all
 
 __all__ = ["Agent", "Copy", "Done"]
 
@@ -103,6 +105,7 @@ class Agent:
         self._membership = Membership(
             coordinators, hello=self._hello, on_message=self._on_message, on_disconnected=self._on_disconnected,
             clock=clock, security=self._security, log=log,
+            deputy=lambda: self._deputies.found(self._membership),
         )  # fmt: skip
         self._neighbours = Neighbours(
             node, self._loop, connections=self.connections, most_connections=self.most_connections,
@@ -125,6 +128,10 @@ class Agent:
             copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
         self.site = SiteServices(node, self._loop, self._membership, self._neighbours)
+        self._deputies = Deputies(
+            node, coordinators, self.site, self._neighbours, listens=lambda: self.listen, security=self._security,
+            log=log,
+        )  # fmt: skip
         self._dispatcher = Dispatcher(parts, self._tasks, self.site, counters=counters, log=log)
 
     # --- for trainers ---
@@ -214,8 +221,8 @@ class Agent:
         context = self._security.serve if self._security else None
         host, port = self.listen
 
-        def accept() -> Inbound:
-            return self._neighbours.accept(self._dispatcher)
+        def accept() -> Front:
+            return Front(lambda: self._neighbours.accept(self._dispatcher), self._deputies.serve)
 
         server = await self._loop.create_server(accept, host, port, ssl=context)
         self.listen = (host, server.sockets[0].getsockname()[1])
@@ -223,6 +230,7 @@ class Agent:
         await self._stop.wait()
         joining.cancel()
         server.close()
+        self._deputies.close()
         self._neighbours.close()
         self._multicast.close()
         self._tasks.abort_all(f"{self.node}: the agent was closed")

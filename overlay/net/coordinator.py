@@ -114,7 +114,7 @@ class Coordinator:
         self.policy, self.probe_values, self._security = policy, probe_values, security
         self._replication, self._log = replication, log
         self._key = Seal.draw() if security is not None else b""  # for packets that switches copy; told over TLS only
-        self._loop = new_event_loop()
+        self._loop = self._own_loop()
         self._members = Members()
         self._driver = PolicyDriver(policy, self._members, replication=replication, log=log, on_finished=finished)
         self._desk = desk
@@ -129,6 +129,12 @@ class Coordinator:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self.address = (host, port)
+        self._start()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        return new_event_loop()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="overlay coordinator", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -174,7 +180,7 @@ class Coordinator:
         self._stop = asyncio.Event()
         host, port = self.address
         context = self._security.serve if self._security else None
-        server = await asyncio.start_server(self._serve, host, port, ssl=context, limit=1 << 20)
+        server = await asyncio.start_server(self.serve, host, port, ssl=context, limit=1 << 20)
         self.address = (host, server.sockets[0].getsockname()[1])
         self._started.set()
         watching = asyncio.ensure_future(self._watch())
@@ -211,7 +217,7 @@ class Coordinator:
             self._members.tell(late, type="waits", reason=reason)
         self._reminded = reason
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, of an agent or of a coordinator that backs this one up, until it ends."""
         member: Member | None = None
         ended = "has left"
@@ -254,10 +260,10 @@ class Coordinator:
 
     def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> Member | None:
         """An agent wants to join: the new member, or None where it is refused, which it has been told."""
-        if not self._leadership.accepts_agents:
+        node, host = str(message["node"]), str(message["host"])
+        if not self._leadership.accepts(node):
             writer.write(STANDBY)
             return None
-        node, host = str(message["node"]), str(message["host"])
         address = str(writer.get_extra_info("peername")[0]) if host in ANYWHERE else host, int(message["port"])
         reason = self._objection(message, node, address, writer)
         if reason is not None:

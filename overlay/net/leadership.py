@@ -75,10 +75,14 @@ class Leadership:
         self._waited, self._most_waits = 0, 1  # GATHER_SECONDS
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
 
-    @property
-    def accepts_agents(self) -> bool:
-        """Whether agents may join: this coordinator acts, or none that acts is known to it."""
-        return self.active or self.standby is None or self.standby.over
+    def accepts(self, agent: str) -> bool:
+        """Whether an agent may join: this coordinator acts for it, or none that acts is known to this one."""
+        return self.quorum.admits(agent) and (self.active or self.standby is None or self.standby.over)
+
+    def resign(self) -> None:
+        """Acts no more; agents go on with their tasks, and look for another coordinator."""
+        self.active = False
+        self._let_go()
 
     def observe(self, node: str, message: Mapping[str, Any]) -> None:
         """An agent joins with this message; when it has followed a later coordinator, this one steps down. Raises

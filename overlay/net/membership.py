@@ -6,8 +6,8 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from overlay.core.errors import OverlayError
@@ -26,12 +26,25 @@ LINE_BYTES = 1 << 26
 Address = tuple[str, int]
 
 
+@dataclass(frozen=True)
+class Substitute:
+    """Who coordinates, perhaps in the place of a coordinator: then name is the agent's, and own where the others know
+    this agent to be reached; else name is empty and own None."""
+
+    name: str
+    address: Address
+    own: Address | None
+
+
 class Membership:
     """Joins a coordinator and stays joined, from `run` until that is cancelled, in the agent's loop.
 
     addresses: the coordinators, tried in turn. hello(): the first message to a coordinator. on_message(message): a
     coordinator has said this. on_disconnected(): there is no coordinator any more, or none answered.
 
+    deputy(): who coordinates while none of the addresses answers; None: nobody.
+
+    heard: when a coordinator at one of the addresses has said something last, in seconds of the loop's clock.
     term: the highest term of a coordinator that has acted (quorum.py). acting: whether the connected coordinator acts.
     offset: between the coordinator's clock and this agent's.
     """
@@ -46,7 +59,9 @@ class Membership:
         clock: Callable[[], float],
         security: Security | None,
         log: Callable[[str], None],
+        deputy: Callable[[], Substitute | None] = lambda: None,
     ) -> None:
+        self._deputy, self.heard = deputy, -math.inf
         self._addresses, self._hello = addresses, hello
         self._on_message, self._on_disconnected = on_message, on_disconnected
         self._clock, self._security, self._log = clock, security, log
@@ -78,9 +93,10 @@ class Membership:
 
     async def run(self) -> None:
         """Joins one coordinator after the other, again and again."""
-        for address in cycle(self._addresses):
+        for found in self._in_turn():
+            address = found.address
             try:
-                await self._stay(address)
+                await self._stay(found)
             except Exception as error:  # whatever one message causes may not end the membership
                 words = str(error) or ("it is silent" if isinstance(error, TimeoutError) else type(error).__name__)
                 line = f"no coordinator at {address[0]}:{address[1]}: {words}"
@@ -91,6 +107,14 @@ class Membership:
             self._on_disconnected()
             await asyncio.sleep(REJOIN_SECONDS * random.uniform(0.5, 1.5))  # not all agents at once
 
+    def _in_turn(self) -> Iterator[Substitute]:
+        """All coordinators, again and again, and after each time whoever takes their place."""
+        while True:
+            yield from (Substitute("", address, None) for address in self._addresses)
+            deputy = self._deputy()
+            if deputy is not None:
+                yield deputy
+
     def close(self) -> None:
         """Ends the connection to the coordinator."""
         self.acting = False
@@ -98,23 +122,26 @@ class Membership:
             self._writer.close()
             self._writer = None
 
-    async def _stay(self, address: Address) -> None:
-        """Joins the coordinator at this address and returns when the connection ends."""
+    async def _stay(self, at: Substitute) -> None:
+        """Joins a coordinator and returns when the connection ends."""
         context = self._security.connect if self._security else None
         async with asyncio.timeout(CONNECT_SECONDS) as limit:
-            reader, self._writer = await asyncio.open_connection(*address, ssl=context, limit=LINE_BYTES)
+            reader, self._writer = await asyncio.open_connection(*at.address, ssl=context, limit=LINE_BYTES)
             limit.reschedule(None)
         if self._security:
-            self._security.check(self._writer.transport, "controller")
+            self._security.check(self._writer.transport, *(("node", at.name) if at.name else ("controller",)))
         liveness.end_when_unreached(self._writer.transport, liveness.UNREACHED_SECONDS)
         self.offset = ClockOffset()
         self.acting = False
-        self.tell(type="join", term=self.term, others=len(self._addresses) > 1, **self._hello())
+        hello = self._hello() | ({"host": at.own[0], "port": at.own[1]} if at.own else {})
+        self.tell(type="join", term=self.term, others=len(self._addresses) > 1, **hello)
         silence = Silence()
         alive = asyncio.ensure_future(self._stay_alive(self._writer, silence))
         try:
             while line := await reader.readline():
                 silence.heard()
+                if not at.name:
+                    self.heard = asyncio.get_running_loop().time()
                 message = json.loads(line)
                 if message["type"] == "alive":
                     self.offset.answered(message["at"], message["now"], self._clock())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from controlplane.planner.plan.task import Task
@@ -74,7 +74,15 @@ class SiteDesk:
     # --- members ---
 
     def joined(self, node: str) -> None:
+        self._tell_network((node,))
         self._consider_survey()
+
+    def _tell_network(self, nodes: Iterable[str]) -> None:
+        """Sites know what a deputy of this coordinator needs for the same plans (deputy.py)."""
+        self._members.tell(
+            nodes, type="site", what="network", network=self.network.to_json(), mtu=self.network.mtu,
+            chunk_values=self.network.chunk_values, paced=bool(self._policy.options.get("paced", True)),
+        )  # fmt: skip
 
     def left(self, node: str) -> None:
         self._states.pop(node, None)
@@ -242,6 +250,7 @@ class SiteDesk:
             self._patience = 2 * self._patience if same else AGAIN_SECONDS
             self._measured_at, self._slow = self._loop.time(), 0
             self._surveyed.update(nodes)
+            self._tell_network(self._members)
             self._log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
                       f"{time.monotonic() - began:.1f} s: {self._words(alone)}")  # fmt: skip
         finally:

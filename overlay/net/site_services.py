@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from overlay.core.errors import OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
-from overlay.core.site_quorum import History, history_of, newer
+from overlay.core.site_quorum import History, after, history_of, newer
 from overlay.net.membership import Membership
 from overlay.net.neighbours import Neighbours
 
@@ -101,6 +101,7 @@ class SiteServices:
         self._arriving: dict[tuple[str, int], _Arriving] = {}
         self._nothing = np.zeros(PROBE_VALUES[1], np.float32)
         self._ended: OverlayError | None = None
+        self.network: dict[str, Any] | None = None  # as the coordinator knows it (`SiteDesk`)
         self.history: History = ()  # of the state that this site goes on from (site_quorum.py)
 
     # --- for trainers ---
@@ -142,7 +143,7 @@ class SiteServices:
     # --- in the loop ---
 
     def _did(self, round_: int, sites: tuple[str, ...]) -> None:
-        self.history = newer(self.history, (*self.history[-1:], (round_, self._membership.term, sites)))
+        self.history = newer(self.history, after(self.history, round_, self._membership.term, sites))
 
     def _offer(self, state: State) -> None:
         self._offered = state
@@ -180,10 +181,13 @@ class SiteServices:
         what = message["what"]
         if what == "take":
             self._is_active = message["from"] is None
-            self.history = newer(self.history, history_of(message.get("history", ())))
+            # Of two rounds with one number and term the coordinator's counts: this site's broke off elsewhere.
+            self.history = newer(history_of(message.get("history", ())), self.history)
             future, self._here = self._here, None
             if future is not None:
                 future.set_result(message)
+        elif what == "network":
+            self.network = message
         elif what == "probe":
             self._probe(str(message["to"]), int(message["number"]), float(message["seconds"]))
         elif what == "trips":

@@ -63,6 +63,13 @@ class Standby:
         """The other coordinator's address, in words."""
         return f"{self._other[0]}:{self._other[1]}"
 
+    async def heard(self) -> None:
+        """Returns when the other coordinator has answered, whether it acts or not."""
+        while True:
+            async for _ in self._answers():
+                return
+            await asyncio.sleep(ALIVE_SECONDS / 4)
+
     async def _watch(self, own: Address) -> None:
         while True:
             await self._gone(own)

@@ -98,25 +98,16 @@ def make_coordinator(
     """A coordinator of sites, which is running; close it. paced: sites send at the plan's rates; else as fast as TCP
     lets them. backs_up: another coordinator of the same sites. The other arguments are those of SiteRounds and
     SiteDesk. Raises OSError when it cannot listen."""
-
-    def broken(site: str, other: str) -> None:
-        for pair in ((site, other), (other, site)):
-            if pair in network.pairs:
-                network.told(*pair, min(network.pairs[pair], BROKEN_MBPS))
-
     quorum = SiteQuorum(contested=backs_up is not None)
     policy = SiteRounds(
-        network, sites=sites, patience=patience, broken=broken, allows=quorum.allows, did=quorum.did, paced=paced,
-        chunk_values=network.chunk_values,
+        network, sites=sites, patience=patience, broken=network.broken, allows=quorum.allows, did=quorum.did,
+        paced=paced, chunk_values=network.chunk_values,
     )  # fmt: skip
     desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, quorum=quorum, log=log)
     return Coordinator(
         policy, host, port, backs_up=backs_up, desk=desk, quorum=quorum, security=security, log=log,
         finished=desk.task_done,
     )  # fmt: skip
-
-
-BROKEN_MBPS = 1e-3
 
 
 def coordinate(arguments: argparse.Namespace) -> int:

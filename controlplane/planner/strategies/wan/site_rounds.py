@@ -84,7 +84,7 @@ class SiteRounds:
         did: Callable[[int, Sequence[str]], None] = lambda round_, sites: None,
         **options: Any,
     ) -> None:
-        self._planner, self.sites, self.patience, self._options = planner, sites, patience, options
+        self._planner, self.sites, self.patience, self.options = planner, sites, patience, options
         self._broken, self._allows, self._did = broken, allows, did
         self._names: list[str] = []
         self.round = 0
@@ -285,6 +285,6 @@ class SiteRounds:
             plan, topology = self._planner.plan(participants)
             made = task_of(
                 plan, topology, head.values, number=self.numbers, round=head.round, op=op,
-                window=self._planner.window(participants), **self._options,
+                window=self._planner.window(participants), **self.options,
             )  # fmt: skip
         return made.weighted({node: heads[node].weight for node in participants})

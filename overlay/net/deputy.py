@@ -1,0 +1,121 @@
+"""Sites go on while no coordinator is there: one of the last round's sites coordinates in its place, in its own agent.
+
+All sites of the last round know the same history (core/site_quorum.py), so all of them know who that is: the first
+name among them. When no coordinator has answered for GONE_SECONDS they join that site's agent, at the port at which it
+listens for values. It acts as soon as all of these sites are there, and only for rounds of all of them; it plans with
+what the coordinator had measured. As soon as a coordinator answers again it lets them go. They join the coordinator,
+which learns from them which rounds have been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.site_network import SiteNetwork
+from overlay.core.site_quorum import DeputyQuorum, History, alone_among
+from overlay.net.coordinator import ANYWHERE, Coordinator
+from overlay.net.leadership import STANDBY
+from overlay.net.membership import Address, Membership, Substitute
+from overlay.net.neighbours import Neighbours
+from overlay.net.site_desk import SiteDesk
+from overlay.net.site_services import SiteServices
+from overlay.net.takeover import Standby
+from overlay.net.tls import Security
+
+GONE_SECONDS = 3.0
+"""Sites go on without a coordinator when none has said anything for so long: one that is restarted needs less."""
+
+
+class _Deputy(Coordinator):
+    """A coordinator in an agent's loop, which gets its connections from the agent."""
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def _start(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    def resign(self) -> None:
+        """Acts no more; the members look for another coordinator."""
+        self._watching.cancel()
+        self._leadership.resign()
+
+
+def _deputy(
+    at: Address, history: History, known: dict[str, Any], security: Security | None, log: Callable[[str], None]
+) -> _Deputy:
+    """known: what the coordinator has told of the network (`SiteDesk`)."""
+    network = SiteNetwork(int(known["chunk_values"]), int(known["mtu"]))
+    network.adopt(known["network"])
+    quorum = DeputyQuorum(history)
+    policy = SiteRounds(
+        network, sites=len(quorum.sites), broken=network.broken, allows=quorum.allows, did=quorum.did,
+        paced=known["paced"], chunk_values=network.chunk_values,
+    )  # fmt: skip
+    for site in quorum.sites:
+        policy.admit(site)
+    desk = SiteDesk(policy, network, probe_seconds=0.0, quorum=quorum, log=log)
+    return _Deputy(policy, *at, desk=desk, quorum=quorum, security=security, log=log, finished=desk.task_done)
+
+
+class Deputies:
+    """Of one agent, in its loop: who takes the coordinators' place, and this agent itself when that is its part.
+
+    coordinators: all that may come back. listens(): where this agent listens. log: gets each line.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        coordinators: Sequence[Address],
+        site: SiteServices,
+        neighbours: Neighbours,
+        *,
+        listens: Callable[[], Address],
+        security: Security | None,
+        log: Callable[[str], None],
+    ) -> None:
+        self._node, self._coordinators, self._site, self._neighbours = node, coordinators, site, neighbours
+        self._listens, self._security, self._log = listens, security, log
+        self._own: _Deputy | None = None
+        self._watching: list[asyncio.Task[None]] = []
+
+    def found(self, membership: Membership) -> Substitute | None:
+        """Whom to join now, when no coordinator answers; None: there is nobody, or it is too early."""
+        sites, members = alone_among(self._site.history), self._neighbours.members
+        gone = asyncio.get_running_loop().time() > membership.heard + GONE_SECONDS
+        if self._node not in sites or not gone or not members.keys() >= set(sites) or self._site.network is None:
+            return None
+        first, own = min(sites), members[self._node]
+        if first != self._node:
+            return Substitute(first, members[first], own)
+        host, port = self._listens()
+        if self._own is None:
+            self._log(f"no coordinator answers: {', '.join(sites)} go on without one, and {first} coordinates them")
+            self._own = _deputy((host, port), self._site.history, self._site.network, self._security, self._log)
+            self._watching = [asyncio.ensure_future(self._watch(each)) for each in self._coordinators]
+        return Substitute(first, ("::1" if ":" in host else "127.0.0.1" if host in ANYWHERE else host, port), own)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Another agent wants to join this one as its coordinator."""
+        if self._own is not None:
+            await self._own.serve(reader, writer)
+        else:
+            writer.write(STANDBY)
+            writer.close()
+
+    async def _watch(self, coordinator: Address) -> None:
+        await Standby(coordinator, self._security, self._log).heard()
+        self._log(f"the coordinator at {coordinator[0]}:{coordinator[1]} answers again")
+        self.close()
+
+    def close(self) -> None:
+        """This agent coordinates no more."""
+        own, self._own = self._own, None
+        if own is not None:
+            own.resign()
+        for each in self._watching:
+            each.cancel()

@@ -1,0 +1,51 @@
+"""One port for two kinds of connections: messages between agents, and lines of JSON for the coordinator in an agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from overlay.core.message import MAGIC
+
+LINE_BYTES = 1 << 26
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Front(asyncio.Protocol):
+    """A connection of which nothing is known yet: its first byte says which protocol it gets.
+
+    accept(): the protocol for messages between agents. serve: for lines.
+    """
+
+    def __init__(self, accept: Callable[[], asyncio.BufferedProtocol], serve: Serve) -> None:
+        self._accept, self._serve = accept, serve
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "set_protocol")
+        if data[:1] == MAGIC[:1]:
+            messages = self._accept()
+            transport.set_protocol(messages)
+            messages.connection_made(transport)
+            _feed(messages, data)
+            return
+        reader = asyncio.StreamReader(LINE_BYTES)
+        lines = asyncio.StreamReaderProtocol(reader, self._serve)
+        transport.set_protocol(lines)
+        lines.connection_made(transport)
+        lines.data_received(data)
+
+
+def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
+    """What has arrived already goes where the protocol wants it."""
+    left = memoryview(data)
+    while left:
+        room = memoryview(protocol.get_buffer(len(left)))[: len(left)]
+        count = len(room)
+        room[:] = left[:count]
+        left = left[count:]
+        protocol.buffer_updated(count)

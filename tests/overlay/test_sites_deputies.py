@@ -1,0 +1,251 @@
+"""No coordinator of sites is there: the sites of the last round go on by themselves, and what they have done counts."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from overlay.core import site_quorum
+from overlay.core.site_network import SiteNetwork
+from overlay.core.site_quorum import DeputyQuorum, History, SiteQuorum, after, alone_among, newer
+from overlay.net import deputy, leadership
+from overlay.sites.command import make_coordinator
+from tests.overlay.test_agents import until
+from tests.overlay.test_sites_coordinators import Training, free_ports
+
+# --- the rule, without a network ---
+
+State = tuple[tuple[int, int], ...]
+"""The rounds of which a model is made, as (round, term)."""
+
+
+@dataclass
+class ModelSite:
+    """at: the coordinator that it is connected to; None: none."""
+
+    state: State = ()
+    history: History = ()
+    term: int = 0
+    at: int | None = None
+
+
+@dataclass
+class Found:
+    """What a random history has had. by_deputies: rounds that were done without a coordinator. wrong: in words."""
+
+    rounds: int = 0
+    by_deputies: int = 0
+    handed_over: int = 0
+    wrong: str = ""
+    longest: State = field(default=())
+
+
+def act(quorum: SiteQuorum, names: list[str], sites: dict[str, ModelSite], rng: random.Random, found: Found) -> None:
+    """A coordinator acts with those that it reaches. It does some rounds; one may break off when some sites have it."""
+    quorum.start_term()
+    alone = isinstance(quorum, DeputyQuorum)
+    for name in names:
+        sites[name].term = quorum.term
+    lead = max(names, key=lambda name: (len(sites[name].state), quorum.term_of(name), name))
+    while rng.random() < 0.7:
+        part = [name for name in names if alone or rng.random() < 0.8]
+        if not part or not quorum.allows(part):
+            continue
+        for name in part:
+            sites[name].state, sites[name].history = sites[lead].state, quorum.history
+            quorum.learn(name, quorum.history)
+        number = len(sites[lead].state)
+        state = (*sites[lead].state, (number, quorum.term))
+        done = part if rng.random() < 0.6 else rng.sample(part, rng.randint(1, len(part)))
+        quorum.did(number, part)
+        for name in done:
+            sites[name].state, sites[name].history = state, quorum.history
+        lead = done[0]
+        if done != part:
+            return
+        found.rounds, found.by_deputies = found.rounds + 1, found.by_deputies + alone
+        if alone_among(quorum.history):
+            if state[: len(found.longest)] != found.longest and not found.wrong:
+                found.wrong = f"{part} did {state}, and {found.longest} was done before"
+            found.longest = state
+
+
+def history_of_sites(seed: int, coordinators: int) -> Found:
+    """Sites move between coordinators, and lose them; coordinators are restarted; sites forget everything. It ends when
+    the only coordinator is restarted after a round of fewer than half of the sites of an earlier one: what counts then
+    is the highest round of those that come first, and no site is to go on without it before most are back.
+    """
+    rng, found = random.Random(seed), Found()
+    sites = {name: ModelSite() for name in "abcdefg"[: rng.randint(2, 6)]}
+    quorums = [SiteQuorum(contested=coordinators > 1) for _ in range(coordinators)]
+    for turn in range(25):
+        for k in range(coordinators):
+            if turn and rng.random() < 0.3:
+                newest: History = ()
+                for site in sites.values():
+                    newest = newer(newest, site.history)
+                if coordinators == 1 and newest and not alone_among(newest):
+                    return found
+                quorums[k] = SiteQuorum(contested=coordinators > 1)
+                for site in sites.values():
+                    site.at = None if site.at == k else site.at
+        whole = rng.random() < 0.3  # no coordinator is reached by anybody
+        for name, site in sites.items():
+            kept = any(other.state[: len(site.state)] == site.state for other in sites.values() if other is not site)
+            if coordinators == 1 and rng.random() < 0.03 and kept:  # else its state is lost for good
+                sites[name] = site = ModelSite()
+            at = 0 if turn == 0 else None if whole else rng.choice([*range(coordinators), site.at, None])
+            if at != site.at and at is not None:
+                about = {"node": name, "history": site.history, "term": site.term, "others": coordinators > 1}
+                quorums[at].observe(about)
+            site.at = at
+        acting: list[tuple[SiteQuorum, list[str]]] = []
+        for k, quorum in enumerate(quorums):
+            names = [name for name in sites if sites[name].at == k]
+            known = not turn or quorum.history or any(sites[name].history for name in names)
+            if names and known and quorum.reached_by(names):
+                acting.append((quorum, names))
+        alone = [name for name in sites if sites[name].at is None]
+        for name in alone:
+            one = DeputyQuorum(sites[name].history)
+            here = [each for each in one.sites if each in alone]
+            if here and name == here[0]:
+                for each in here:
+                    one.observe({"node": each, "history": sites[each].history, "term": sites[each].term})
+                if one.reached_by(here) and set(here) <= set(one.sites):
+                    acting.append((one, here))
+        taken: set[str] = set()
+        for quorum, names in rng.sample(acting, len(acting)):
+            if not taken.intersection(names):
+                taken.update(names)
+                before = found.by_deputies
+                act(quorum, names, sites, rng, found)
+                found.handed_over += before > 0 and not isinstance(quorum, DeputyQuorum)
+    return found
+
+
+@pytest.mark.parametrize("coordinators", [1, 2])
+def test_sites_that_go_on_without_a_coordinator_are_never_beside_others(coordinators):
+    all_found = [history_of_sites(seed, coordinators) for seed in range(1000)]
+    assert [each.wrong for each in all_found if each.wrong] == []
+    assert sum(each.by_deputies for each in all_found) > 1000, "without a coordinator sites go on"
+    assert sum(each.handed_over for each in all_found) > 500, "a coordinator goes on from there"
+
+
+def _one_less(sites: tuple[str, ...], present) -> bool:
+    return len(set(sites) - set(present)) <= 1
+
+
+MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
+    "a deputy goes on without one of the sites": (DeputyQuorum, "_within", staticmethod(_one_less)),
+    "a coordinator that lives asks for nobody in particular": (SiteQuorum, "_vouches", lambda *_: True),
+    "a coordinator that was restarted knows nothing of deputies": (SiteQuorum, "contested", False),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_each_part_of_the_rule_is_needed(mutant, monkeypatch):
+    owner, name, other = MUTANTS[mutant]
+    if name == "contested":
+        monkeypatch.setattr(owner, name, property(lambda self: self._others, lambda self, others: None))
+    else:
+        monkeypatch.setattr(owner, name, other)
+    assert any(history_of_sites(seed, 1).wrong for seed in range(1500))
+
+
+def test_a_round_of_which_most_sites_are_lost_is_remembered_until_they_are_back(monkeypatch):
+    history = after((), 0, 1, ("a", "b", "c", "d"))
+    assert alone_among(history) == ("a", "b", "c", "d")
+    history = after(history, 1, 1, ("d",))
+    for round_ in (2, 3):
+        history = after(history, round_, 1, ("d",))
+        assert alone_among(history) == (), "a, b and c may be going on with a coordinator that was restarted"
+    history = after(history, 4, 1, ("b", "c", "d"))
+    assert [round_ for round_, *_ in history] == [3, 4] and alone_among(history) == ("b", "c", "d")
+    monkeypatch.setattr(site_quorum, "after", lambda history, *each: (*history[-1:], each))
+    assert any(history_of_sites(seed, 1).wrong for seed in range(1500))
+
+
+# --- real sites, real coordinators ---
+
+
+class Rig:
+    """Sites that train, and their only coordinator: a process of its own, which is killed."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        (self.port,) = free_ports(1)
+        self.wrong: list[str] = []
+        self.sites: dict[str, Training] = {}
+        self.stack = stack
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "inart", "site", "coordinator", "--sites", "3", "--no-probe", "--chunk", "256"]
+        process = subprocess.Popen([*command, "--listen", f"127.0.0.1:{self.port}"], stdout=subprocess.DEVNULL)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return process
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def train(self, *names: str) -> None:
+        for name in names:
+            self.sites[name] = Training(name, f"127.0.0.1:{self.port}", self.wrong, {})
+            self.stack.callback(self.sites[name].close)
+
+    def goes_on(self, *names: str) -> None:
+        """These sites, and no others, do three more rounds together."""
+        before = {name: len(self.sites[name].seen) for name in names}
+
+        def done() -> bool:
+            seen = [self.sites[name].seen[before[name] :] for name in names]
+            return all(len(each) > 3 and each[-1][1] == names for each in seen)
+
+        until(lambda: self.wrong or done())
+        assert not self.wrong, self.wrong
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """A coordinator that is gone is missed after a second, and so is a site that a deputy waits for."""
+    monkeypatch.setattr(deputy, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(leadership, "GATHER_SECONDS", 1.0)
+
+
+def test_the_only_coordinator_is_killed_and_the_rounds_go_on_and_their_numbers_after_its_restart(caplog):
+    caplog.set_level("INFO", "inart.sites")
+    with ExitStack() as stack:
+        rig = Rig(stack)
+        rig.train("a", "b", "c")
+        rig.goes_on("a", "b", "c")
+        rig.kill()
+        rig.goes_on("a", "b", "c")
+        rig.goes_on("a", "b", "c")
+        alone = rig.sites["a"].seen[-1][0]
+        rig.process = rig.start()
+        rig.train("d")  # Only a coordinator lets a new site in, with the state of the others.
+        rig.goes_on("a", "b", "c", "d")
+        assert rig.sites["d"].seen[0][0] > alone
+        for site in rig.sites.values():
+            numbers = [number for number, _ in site.seen]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "each round once, and none left out"
+
+        # One of them is lost, too: the others wait for it, or for a coordinator.
+        rig.kill()
+        rig.goes_on("a", "b", "c", "d")
+        rig.sites["c"].close()
+        last = max(number for site in rig.sites.values() for number, _ in site.seen)
+        waited = len(caplog.messages)
+        until(lambda: sum("only 3 of 4 agents have joined" in line for line in caplog.messages[waited:]) >= 2)
+        assert max(number for site in rig.sites.values() for number, _ in site.seen) <= last + 1
+        network = SiteNetwork(256)
+        with make_coordinator("127.0.0.1", rig.port, sites=3, network=network, probe_seconds=0.0):
+            rig.goes_on("a", "b", "d")
