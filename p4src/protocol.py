@@ -267,3 +267,10 @@ def frame_bytes(values_per_packet: int) -> int:
 def data_values(values_per_packet: int) -> int:
     """Return how many of a packet's values are data; the others are its check word."""
     return values_per_packet - CHECK_WORDS
+
+
+def exponents_per_packet(values_per_packet: int) -> int:
+    """Return how many exponents a packet carries: each is in two of its words (docs/protocol.md, "Every sum is
+    checked").
+    """
+    return data_values(values_per_packet) // 2

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from p4src.protocol import Flag, HostFlag
+from p4src.protocol import Flag, HostFlag, exponents_per_packet
 
 KEY_BYTES = 16
 PRIME_MOST = 1 << 31
@@ -187,14 +187,17 @@ class Check:
         return exponent if word >= 0 and word == self.exponent_word(tree, sequence, position, exponent) else -1
 
     def maximum_right(self, words: Sequence[int], tree: int, sequence: int) -> bool:
-        """Return whether all words of a MAXIMUM chunk are right. The first two words of an operation are sizes that
-        only error messages use: they are negative and have no code.
+        """Return whether all words of a MAXIMUM chunk are right, and each exponent the same in both of its words. The
+        first two words of an operation are sizes that only error messages use: they are negative and have no code.
         """
+        count = exponents_per_packet(len(words))
         mark = self.exponent_of(tree, sequence, 2, words[2])
-        return all(
-            (position < 2 and mark >= MARK and word < 0) or self.exponent_of(tree, sequence, position, word) >= 0
-            for position, word in enumerate(words[:-1])
-        )
+        for position in range(2 if mark >= MARK and words[0] < 0 and words[1] < 0 else 0, count):
+            exponent = self.exponent_of(tree, sequence, position, words[position])
+            again = position + count
+            if exponent < 0 or self.exponent_of(tree, sequence, again, words[again]) != exponent:
+                return False
+        return True
 
 
 @lru_cache(maxsize=4096)

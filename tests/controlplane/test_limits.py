@@ -29,7 +29,7 @@ from controlplane.planner.routing import Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.fabric.folding import folded
 from controlplane.planner.topology import Topology, TopologyError
-from p4src.protocol import data_values
+from p4src.protocol import data_values, exponents_per_packet
 from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_strategies import check_plan
 from worker_agent.split import chunk_counts
@@ -248,7 +248,7 @@ def test_packets_are_dealt_as_the_agents_do(instance, seed, model_bytes):
     values = -(-model_bytes // 4)
     counts = chunk_counts(-(-values // data_values(64)), [tree.share for tree in plan.trees])
     assert data_packets(plan, 64) == counts
-    assert packets(plan, 64) == [n + -(-exponent_words(n) // data_values(64)) if n else 0 for n in counts]
+    assert packets(plan, 64) == [n + -(-exponent_words(n) // exponents_per_packet(64)) if n else 0 for n in counts]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from p4src.protocol import Flag, data_values
+from p4src.protocol import Flag, data_values, exponents_per_packet
 from worker_agent.checkword import Check
 
 
@@ -25,8 +25,10 @@ class Checked:
 
     def exponents(self, exponents: Sequence[int], tree: int, sequence: int) -> list[int]:
         """Return a packet's words of a MAXIMUM chunk."""
-        padded = [*exponents, *[0] * (self.data - len(exponents))]
-        return [*(self.check.exponent_word(tree, sequence, j, e) for j, e in enumerate(padded)), 0]
+        count = exponents_per_packet(self.data + 1)
+        padded = [*exponents, *[0] * (count - len(exponents))]
+        words = [self.check.exponent_word(tree, sequence, j, e) for j, e in enumerate([*padded, *padded])]
+        return [*words, *[0] * (self.data + 1 - len(words))]
 
     def result(self, words: Sequence[int], tree: int, sequence: int, complete: int, kind: int = 0) -> list[int]:
         """Return the root's answer, given the sum of the contributions."""

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evaluation.hosts.checks import NativeCheck
-from p4src.protocol import Flag, HostFlag
+from p4src.protocol import Flag, HostFlag, exponents_per_packet
 from worker_agent.checkword import Check
 from worker_agent.fixedpoint import BIAS
 
@@ -106,14 +106,22 @@ def test_a_results_word_covers_how_many_chunks_are_complete(made: tuple[Any, ...
 @given(st.sampled_from(SIZES), st.integers(0, 300), sequences, st.data())
 def test_exponent_words_are_checked_too(values: int, tree: int, sequence: int, data: st.DataObject) -> None:
     check, native = Check(KEY, 3, values), NativeCheck(KEY, 3, values)
-    exponents = data.draw(st.lists(st.integers(0, 5250), min_size=values - 1, max_size=values - 1))
+    count = exponents_per_packet(values)
+    exponents = data.draw(st.lists(st.integers(0, 5250), min_size=count, max_size=count)) * 2
     words = [check.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
     assert words == [native.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
-    assert check.maximum_right([*words, 0], tree, sequence) and native.maximum_right([*words, 0], tree, sequence)
-    position, bit = data.draw(st.integers(0, values - 2)), data.draw(st.integers(0, 31))
-    flipped = [*words, 0]
+    words += [0] * (values - len(words))
+    assert check.maximum_right(words, tree, sequence) and native.maximum_right(words, tree, sequence)
+    position, bit = data.draw(st.integers(0, 2 * count - 1)), data.draw(st.integers(0, 31))
+    flipped = list(words)
     flipped[position] = (flipped[position] ^ 1 << bit) - (2**32 if bit == 31 else 0)
     assert check.maximum_right(flipped, tree, sequence) == native.maximum_right(flipped, tree, sequence)
+    lost = list(words)
+    lower = exponents[position] - 1
+    lost[position] = check.exponent_word(tree, sequence, position, lower) if lower >= 0 else 1
+    assert not check.maximum_right(lost, tree, sequence) and not native.maximum_right(lost, tree, sequence), (
+        "a switch lost one of the two words, and another worker's lower exponent took its place"
+    )
     wrong = sum(check.exponent_of(tree, sequence, position, words[position] ^ 1 << one) >= 0 for one in range(31))
     assert wrong == 0, "31 flips of one word, each undetected once in 2^18"
 

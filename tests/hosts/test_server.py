@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from controlplane.common.agentconfig import RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import Flag, HostFlag, udp_port
+from p4src.protocol import Flag, HostFlag, exponents_per_packet, udp_port
 from tests.hosts.checked import Checked, unsigned
 from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, wait_until
 from tests.model import root as model
 from tests.model.packet import Packet, decode, envelope
 
-VALUES, SLOTS, WORKERS = 4, 4, 3
+VALUES, SLOTS, WORKERS = 64, 4, 3
 PORT = udp_port(1, 0)
 EXPECTED = (1 << WORKERS) - 1
 RETURN, ANSWERS = 900, (901, 902, 903)
@@ -54,7 +54,7 @@ events = st.lists(
 def words_of(checked: Checked, flow: RootFlow, bitmap: int, sequence: int, value: int) -> tuple[int, ...]:
     """Return the words that a packet of the flow carries for these contributions."""
     if sequence % 3 == 0:
-        return unsigned(checked.exponents([abs(value) % 5000] * checked.data, 0, sequence))
+        return unsigned(checked.exponents([abs(value) % 5000] * exponents_per_packet(VALUES), 0, sequence))
     data = [value + position for position in range(checked.data)]
     return unsigned(checked.sent(data, workers_of(flow, bitmap), 0, sequence))
 
@@ -127,7 +127,7 @@ def test_a_forged_first_packet_of_another_kind_blocks_no_contribution(make_rig: 
         while raw.recv_waiting() is not None:
             pass
         before, outer = server.stats().packets_received, envelope(VALUES, port=PORT)
-        raw.send(Packet(10 + forger, epoch, 0, 0, (1, 2, 3, 4), int(kind), 7, outer=outer).encode())
+        raw.send(Packet(10 + forger, epoch, 0, 0, tuple(range(VALUES)), int(kind), 7, outer=outer).encode())
         for worker in range(WORKERS):
             words = unsigned(checked.sent([worker + 1] * checked.data, [worker], 0, 0))
             raw.send(Packet(10 + worker, epoch, 0, 0, words, 0, 7, outer=outer).encode())
@@ -135,6 +135,32 @@ def test_a_forged_first_packet_of_another_kind_blocks_no_contribution(make_rig: 
         (found,) = {one[3][:-1] for one in received(raw, 0, no_more=False) if one[0] == RETURN}
         assert found == (sum(range(1, WORKERS + 1)),) * checked.data, (kind, forger)
         assert server.stats().trees[0].oldest_incomplete == 1
+
+
+def test_a_switch_that_lost_a_workers_exponent_is_no_maximum(make_rig: Callable[..., Rig]) -> None:
+    """A switch's memory loses the largest of the workers' exponents. What is left is another worker's, which proves
+    itself. Nobody may be told it: the worker with the largest could not put its values into a sum, and all would wait.
+    """
+    rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
+    server, raw, checked = rig.servers[0], rig.raw_port("s0"), Checked(WORKERS, VALUES)
+    count, outer = exponents_per_packet(VALUES), envelope(VALUES, port=PORT)
+    own = [[1000 + 10 * worker + j for j in range(count)] for worker in range(WORKERS)]
+    words = [unsigned(checked.exponents(one, 0, 0)) for one in own]
+    for epoch, lost in enumerate((0, 2, count - 1, count, count + 1, 2 * count - 1), 100):
+        tree = RootTree(0, FLOWS, RETURN, ANSWERS, SLOTS, PORT)
+        server.reconfigure(replace(server.config, epoch=epoch, root_trees=(tree,)))
+        while raw.recv_waiting() is not None:
+            pass
+        before = server.stats().packets_received
+        added = [*words[-1]]
+        added[lost] = words[0][lost]
+        raw.send(Packet(20, epoch, 0, 0b111, tuple(added), int(Flag.MAXIMUM), 7, outer=outer).encode())
+        for worker in range(WORKERS):
+            raw.send(Packet(10 + worker, epoch, 0, 0, words[worker], int(Flag.MAXIMUM), 7, outer=outer).encode())
+        wait_until(lambda n=before: server.stats().packets_received == n + 1 + WORKERS, "the server has them")  # type: ignore[misc]
+        results = {one[3][:-1] for one in received(raw, 0, no_more=False) if one[0] == RETURN}
+        assert results == {words[-1][:-1]}, lost
+        assert server.stats().trees[0].check_failures == 1
 
 
 def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Rig]) -> None:

@@ -12,11 +12,22 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, Flag, data_values, frame_bytes, udp_port
+from p4src.protocol import (
+    GROUP,
+    GROUP_MAC,
+    PROTOCOL,
+    VERSION,
+    Flag,
+    data_values,
+    exponents_per_packet,
+    frame_bytes,
+    udp_port,
+)
 from tests.hosts.checked import Checked
 from tests.hosts.rig import Rig, finish, wait_until
 from worker_agent import fixedpoint
 from worker_agent.checkword import MARK
+from worker_agent.errors import AllReduceError
 from worker_agent.wire import InArt, packet
 
 VALUES = 64
@@ -99,9 +110,12 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
     chunks = [tensor[:DATA], np.concatenate([tensor[DATA:], np.zeros(2 * DATA - 100, np.float32)])]
     agreed = [fixedpoint.exponent(chunk) for chunk in chunks]
     assert exponents.values[:2] == [100 - 2**31, -100 - 1], "sizes, for messages"
-    words = [checked.check.exponent_of(tree.tree, 0, 2 + j, word) for j, word in enumerate(exponents.values[2:-1])]
-    assert all(word >= MARK for word in words[:6]), "what the operation is"
-    assert words[6:] == [0, *agreed, *[0] * (DATA - 11)], "nobody has NaN, and two exponents"
+    count = exponents_per_packet(VALUES)
+    for first in (0, count):  # Each is there twice.
+        mine = enumerate(exponents.values[first : first + count], first)
+        words = [checked.check.exponent_of(tree.tree, 0, j, word) for j, word in mine][2:]
+        assert all(word >= MARK for word in words[:6]), "what the operation is"
+        assert words[6:] == [0, *agreed, *[0] * (count - 11)], "nobody has NaN, and two exponents"
     server.send(result(exponents, checked.result(exponents.values, tree.tree, 0, 0, Flag.MAXIMUM)))
     sent: dict[int, Any] = {}
     while len(sent) < len(chunks):  # A packet that the machine was too busy for comes again later.
@@ -121,6 +135,35 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
         fixedpoint.dequantise(np.full(DATA, 7 + number, np.int32), biased, 1) for number, biased in enumerate(agreed)
     ]
     assert (tensor == np.concatenate(expected)[:100]).all()
+
+
+def test_a_worker_that_is_told_a_lower_exponent_than_its_own_says_so_at_once(make_rig: Callable[..., Rig]) -> None:
+    """A switch has taken the worker for there before it was. The others may have used the exponent, so waiting for
+    another would be in vain.
+    """
+    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"])
+    config, server = rig.job.workers[0], rig.raw("s0")
+    tree, checked = config.worker_trees[0], Checked(1, VALUES)
+    work = rig.engines[0].allreduce_async(np.ones(100, np.float32), bits=32)
+    sent = sent_by_engine(server)
+    count = exponents_per_packet(VALUES)
+    words = list(sent.values)
+    for position in (9, 9 + count):  # the first chunk's exponent, after eight words about the operation and one of NaN
+        exponent = checked.check.exponent_of(tree.tree, 0, position, words[position])
+        words[position] = checked.check.exponent_word(tree.tree, 0, position, exponent - 1)
+    answer = packet(
+        checked.result(words, tree.tree, 0, 0, Flag.MAXIMUM),
+        flags=Flag.MAXIMUM | Flag.RESULT,
+        job=sent.job,
+        label=tree.return_label,
+        epoch=sent.epoch,
+        sequence=0,
+        bitmap=1,
+        port=tree.port,
+    )
+    server.send(bytes(answer))
+    with pytest.raises(AllReduceError, match="a switch has lost what this worker sent"):
+        work.wait()
 
 
 def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from p4src.protocol import HEADER_OFFSET, Flag
+from p4src.protocol import HEADER_OFFSET, Flag, exponents_per_packet
 from tests.model.merge import Values, signed
 from tests.model.packet import Packet, decode
 from tests.model.root import oldest_incomplete, recipients, root_receive_checked
@@ -22,7 +22,7 @@ class CorruptedSimulation(Simulation):
     that the root ("packet", "sum") and the workers ("result") recognised as changed.
     """
 
-    values = 5
+    values = 9
 
     def __init__(self, tree: Tree, slots: int, chunks: int, harm: Harm, seed: int, *, flips: float) -> None:
         super().__init__(tree, slots, chunks, harm, seed)
@@ -45,9 +45,9 @@ class CorruptedSimulation(Simulation):
 
     def _drawn(self, worker: int, chunk: int) -> Values:
         if self.is_maximum(chunk):
-            exponents = [self.random.randrange(2000) for _ in range(self.values - 1)]
+            exponents = [self.random.randrange(2000) for _ in range(exponents_per_packet(self.values))] * 2
             words = [self.word_check.exponent_word(TREE, chunk, j, e) for j, e in enumerate(exponents)]
-            return (*words, 0)
+            return (*words, *[0] * (self.values - len(words)))
         most = 2**30 // len(self.workers)
         data = [self.random.randint(-most, most) for _ in range(self.values - 1)]
         return (*(v % 2**32 for v in data), self.word_check.word(data, [worker], TREE, 0, chunk))

@@ -104,3 +104,18 @@ def test_flips_are_found_by_root_and_workers() -> None:
     simulation = CorruptedSimulation(with_direct(4), 4, 60, Harm(), seed=1, flips=0.05)
     simulation.run(limit=200_000)
     assert all(simulation.dropped[what] for what in ("sum", "packet", "result"))
+
+
+class OnlyMaxima(CorruptedSimulation):
+    """All chunks are exponents."""
+
+    def is_maximum(self, chunk: int) -> bool:
+        return True
+
+
+def test_a_lost_exponent_is_found_though_the_maximum_of_the_others_proves_itself() -> None:
+    """A flipped bit makes the largest exponent small; then another worker's valid word is what the switch keeps."""
+    for seed in range(20):
+        simulation = OnlyMaxima(star(4), 4, 12, Harm(), seed, flips=0.1)
+        simulation.run(limit=200_000)
+        assert all(len(worker.results) == 12 for worker in simulation.workers)

@@ -18,7 +18,8 @@
  * header.
  *
  * Words of MAXIMUM chunks are not added, so each proves itself: 13 bits of exponent above an 18-bit code of tree,
- * sequence, position and exponent.
+ * sequence, position and exponent. A switch that loses one of them leaves the maximum of the others, which proves
+ * itself too; so each exponent is in a packet twice, and what is lost in one word is still in the other.
  */
 #ifndef INART_CHECK_H
 #define INART_CHECK_H
@@ -242,14 +243,24 @@ static inline int32_t check_exponent_of(const struct check *k, uint32_t number, 
     return word >> 31 || (word & CHECK_CODE) != check_code(k, number, position, exponent) ? -1 : (int32_t)exponent;
 }
 
-/* Are all words of a MAXIMUM chunk right? The first two of an operation are sizes, for messages alone: negative,
- * without a code. */
+/* Writes the exponent at position j (below INART_EXPONENT_WORDS) of a MAXIMUM chunk, twice. */
+static inline void check_write_exponent(const struct check *k, uint32_t *wire, uint32_t number, uint32_t j,
+                                        uint32_t exponent) {
+    uint32_t again = j + INART_EXPONENT_WORDS(k->values);
+    wire[j] = __builtin_bswap32(check_exponent(k, number, j, exponent));
+    wire[again] = __builtin_bswap32(check_exponent(k, number, again, exponent));
+}
+
+/* Are all words of a MAXIMUM chunk right, and is each exponent the same in both of its words? The first two of an
+ * operation are sizes, for messages alone: negative, without a code. */
 static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number) {
+    uint32_t n = INART_EXPONENT_WORDS(k->values);
     int32_t mark = check_exponent_of(k, number, 2, __builtin_bswap32(wire[2]));
-    for (uint32_t j = 0; j + 1 < k->values; j++) {
-        uint32_t word = __builtin_bswap32(wire[j]);
-        bool size = j < 2 && mark >= CHECK_MARK && word >> 31;
-        if (!size && check_exponent_of(k, number, j, word) < 0) return false;
+    for (uint32_t j = 0; j < n; j++) {
+        if (j < 2 && mark >= CHECK_MARK && __builtin_bswap32(wire[j]) >> 31) continue;
+        int32_t exponent = check_exponent_of(k, number, j, __builtin_bswap32(wire[j]));
+        if (exponent < 0 || check_exponent_of(k, number, j + n, __builtin_bswap32(wire[j + n])) != exponent)
+            return false;
     }
     return true;
 }

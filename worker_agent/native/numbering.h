@@ -39,7 +39,7 @@ static inline bool numbering_word(uint64_t place, uint64_t *index) {
     return in;
 }
 
-/* Of `data` chunks, in a tree of so many slots. values: data words of a packet. */
+/* Of `data` chunks, in a tree of so many slots. values: exponents in a packet. */
 static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint32_t slots) {
     uint32_t exponents = (uint32_t)((numbering_words(data) + CHECK_VALUES + values - 1) / values);
     uint32_t ahead = (uint32_t)((numbering_words(slots) + CHECK_VALUES + values - 1) / values) + 1;

@@ -8,7 +8,9 @@
 
 #include "protocol.h"
 
-#define INART_MIN_VALUES 4
+#define INART_MIN_VALUES 8
+/* Exponents in a packet: each is there twice, in different words (check.h, check_maximum_right). */
+#define INART_EXPONENT_WORDS(values) (INART_DATA_VALUES(values) / 2)
 #define INART_MAX_VALUES 2048
 
 #define INART_FLAGS                                                                                        \

@@ -60,7 +60,7 @@ from controlplane.planner.plan.slots import (
     total_ms,
 )
 from controlplane.planner.topology import Topology
-from p4src.protocol import data_values, frame_bytes
+from p4src.protocol import data_values, exponents_per_packet, frame_bytes
 
 if TYPE_CHECKING:
     from controlplane.planner.plan.queues import Queues
@@ -88,7 +88,7 @@ def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) ->
 
 def exponent_packets(data: int, values_per_packet: int) -> int:
     """Of a tree with so many packets of data."""
-    return -(-exponent_words(data) // data_values(values_per_packet)) if data else 0
+    return -(-exponent_words(data) // exponents_per_packet(values_per_packet)) if data else 0
 
 
 def packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
@@ -293,7 +293,7 @@ class Cost:
                 for i in trees
             ]
             links = Links(self.topology, self.packet_bits, self.stored, self.credit)
-            seconds = follow(streams, links, data_values(self.values_per_packet))
+            seconds = follow(streams, links, exponents_per_packet(self.values_per_packet))
             found = dict(zip(trees, seconds, strict=True))
             self._followed[size] = [found.get(i, 0.0) for i in range(len(counts))]
         return self._followed[size]

@@ -75,7 +75,7 @@ class Links:
 
 def follow(streams: Sequence[Stream], links: Links, values: int) -> list[float]:
     """When the last worker has the last result of each stream, s, where all begin at once with full buckets. `values`:
-    of a packet that are data."""
+    exponents in a packet."""
     return _Network(streams, links, values).run()
 
 

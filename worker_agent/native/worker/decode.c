@@ -32,9 +32,15 @@ static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, 
     if (index >= p->order.data || !has_exponents(p->operation)) return TAKEN;
     int8_t *mixed = &p->mixed[index / EXPONENT_GROUP];
     int16_t *agreed = &p->exponents[index];
+    /* The root's seal was right, so it holds this for the result, and others may have used it. */
     if (one ? *agreed < NOT_AGREED && exponent < own_exponent_of(p, (uint32_t)index)
-            : exponent > 1 || (*mixed == OWN_MIXED && !exponent))
-        return NOT_RIGHT; /* not a maximum in which this worker is */
+            : exponent > 1 || (*mixed == OWN_MIXED && !exponent)) {
+        worker_fail(x, STATUS_PROTOCOL,
+                    "tree %u (root %s): the workers were to agree on an exponent below this worker's own: a switch has "
+                    "lost what this worker sent",
+                    t->config.tree, t->config.root);
+        return FAILED;
+    }
     if (one && !inart_exponent_valid(exponent)) {
         worker_fail(x, STATUS_PROTOCOL, "tree %u (root %s): an impossible exponent came back (%d)", t->config.tree,
                     t->config.root, exponent);
@@ -50,7 +56,7 @@ static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, 
 enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint32_t chunk,
                                  uint32_t number, uint32_t complete, const uint32_t *wire) {
     const struct check *check = x->worker->check;
-    uint32_t n = x->worker->data;
+    uint32_t n = INART_EXPONENT_WORDS(x->worker->config.values);
     if (check_written(check, wire) != check_seal(check, complete, number) || !check_maximum_right(check, wire, number))
         return NOT_RIGHT;
     for (uint32_t j = 0; j < n; j++) {

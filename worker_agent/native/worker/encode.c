@@ -78,12 +78,14 @@ uint32_t worker_operation_mark(const struct worker_operation *o, uint32_t positi
 static void write_exponents(struct worker_thread *x, struct worker_part *p, uint32_t chunk, uint32_t number,
                             uint32_t *wire) {
     const struct worker_operation *o = p->operation;
-    uint32_t n = x->worker->data;
+    uint32_t n = INART_EXPONENT_WORDS(x->worker->config.values);
+    memset(wire + 2 * n, 0, (x->worker->config.values - 2 * n) * sizeof *wire);
     for (uint32_t j = 0; j < n; j++) {
         uint64_t place = (uint64_t)chunk * n + j, index;
         uint32_t exponent = 0;
         if (place < 2) { /* sizes: the largest, and the smallest; negative, which no exponent is */
-            wire[j] = __builtin_bswap32((1u << 31) + (uint32_t)(place ? INT32_MAX - o->elements : o->elements));
+            wire[j] = wire[j + n] =
+                __builtin_bswap32((1u << 31) + (uint32_t)(place ? INT32_MAX - o->elements : o->elements));
             continue;
         }
         if (place < CHECK_VALUES)
@@ -101,9 +103,8 @@ static void write_exponents(struct worker_thread *x, struct worker_part *p, uint
                                                                    : own_exponent_of(p, (uint32_t)index));
             }
         }
-        wire[j] = __builtin_bswap32(check_exponent(x->worker->check, number, j, exponent));
+        check_write_exponent(x->worker->check, wire, number, j, exponent);
     }
-    wire[n] = 0;
 }
 
 /* The words of a data chunk with several values in each; check_sum of them. */

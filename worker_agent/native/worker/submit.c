@@ -29,7 +29,7 @@ static struct worker_tree *tree_for(struct inart_worker *w, uint32_t number, con
 /* A part for a tree, numbered from what was submitted last. NULL with the reason in `error`. */
 static struct worker_part *part_make(struct inart_worker *w, struct worker_tree *t, struct worker_operation *o,
                                      const struct inart_part_range *range, char *error, size_t size) {
-    uint64_t values = w->data, n = chunk_values(&w->threads[0], o);
+    uint64_t values = INART_EXPONENT_WORDS(w->config.values), n = chunk_values(&w->threads[0], o);
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
     if ((t->end + data + numbering_words(data) / values + 2) * t->direction.of > UINT32_MAX) {
         snprintf(error, size,
