@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.planner.job import Job
-from topologies.emulation import Emulation
 from topologies.hosts import OPERATION_SECONDS, PROGRESS_SECONDS
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
@@ -77,7 +76,6 @@ class JobAgents:
 
     def __init__(
         self,
-        emulation: Emulation,
         zygote: Zygote,
         controller: str,
         job: Job,
@@ -89,7 +87,7 @@ class JobAgents:
         patience: float = PROGRESS_SECONDS,
     ) -> None:
         self.job = job
-        self._emulation, self._zygote = emulation, zygote
+        self._zygote = zygote
         self._controller, self._seed, self._named = controller, seed, named
         self.roots: dict[str, HostProcess] = {}
         self.workers: dict[str, HostProcess] = {}
@@ -112,7 +110,7 @@ class JobAgents:
         arguments = {
             "controller": self._controller,
             "job": self.job.name if self._named else "",
-            "interface": self._emulation.interface(node),
+            "interface": self._zygote.emulation.interface(node),
             "seed": self._seed,
             "workers": len(self.job.workers),
             "check": self._checked and node == self.job.workers[0],

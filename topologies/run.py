@@ -210,7 +210,7 @@ def run(settings: Settings, say: Say) -> Report:
         teams = []
         for job in settings.jobs:
             roots_only = bool(settings.script)
-            agents = JobAgents(emulation, zygote, service.address, job, seed=settings.seed, roots_only=roots_only)
+            agents = JobAgents(zygote, service.address, job, seed=settings.seed, roots_only=roots_only)
             teams.append(stack.enter_context(agents))
         if not settings.script:
             for agents in teams:

@@ -175,7 +175,7 @@ class Zygote:
     """The preloaded process. A context manager; it ends with the emulation at the latest."""
 
     def __init__(self, emulation: Emulation, preload: Sequence[str] = ()) -> None:
-        self._emulation = emulation
+        self.emulation = emulation
         self._logs = emulation.directory
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests = ours
@@ -212,7 +212,7 @@ class Zygote:
         log = self._logs / f"{self._count}-{host}.log"
         request = {
             "host": host,
-            "namespaces": [self._emulation.namespace(host, kind) for kind in NAMESPACES],
+            "namespaces": [self.emulation.namespace(host, kind) for kind in NAMESPACES],
             "target": target,
             "log": str(log),
         }

@@ -127,60 +127,32 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
         NativeStats,
     )
     lib = load_engine(sources, "inart_worker_sizes", structures, options)
-    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
-    lib.inart_worker_create.restype = ctypes.c_void_p
-    lib.inart_worker_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(NativeConfig), *text]
-    lib.inart_worker_destroy.restype = None
-    lib.inart_worker_destroy.argtypes = [ctypes.c_void_p]
-    lib.inart_worker_stop.restype = None
-    lib.inart_worker_stop.argtypes = [ctypes.c_void_p]
-    lib.inart_worker_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(NativeConfig), ctypes.c_char_p, *text]
-    lib.inart_worker_repaired.restype = None
-    lib.inart_worker_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double, ctypes.c_int, ctypes.c_int]
-    lib.inart_worker_abort.restype = None
-    lib.inart_worker_abort.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    lib.inart_worker_submit.restype = ctypes.c_int64
-    lib.inart_worker_submit.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_uint64,
-        ctypes.c_int,
-        ctypes.POINTER(NativeEncoding),
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_uint32,
-        ctypes.c_uint32,
-        ctypes.POINTER(ctypes.c_uint32),
-        ctypes.POINTER(NativeRange),
-        ctypes.POINTER(ctypes.c_int32),
-        *text,
-    ]
-    lib.inart_worker_next_completion.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(NativeCompletion)]
-    lib.inart_worker_wait.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_double,
-        ctypes.POINTER(NativeCompletion),
-    ]
-    lib.inart_worker_open.restype = None
-    lib.inart_worker_open.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(ctypes.c_uint32),
-        ctypes.POINTER(ctypes.c_uint64),
-        ctypes.c_uint32,
-    ]
-    lib.inart_worker_statistics.restype = None
-    lib.inart_worker_statistics.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(NativeStats),
-        ctypes.POINTER(NativeIoStats),
-        ctypes.POINTER(ctypes.c_uint32),
-        ctypes.POINTER(NativeTreeStats),
-        ctypes.c_uint32,
-    ]
+    for name, (result, arguments) in _functions().items():
+        function = getattr(lib, f"inart_worker_{name}")
+        function.restype, function.argtypes = result, arguments
     return lib
+
+
+def _functions() -> dict[str, tuple[Any, list[Any]]]:
+    """Return the result and the arguments of the engine's functions; the first of these is the engine."""
+    engine, pointer, uint32, real = ctypes.c_void_p, ctypes.POINTER, ctypes.c_uint32, ctypes.c_double
+    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
+    array = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, pointer(NativeEncoding)]
+    parts = [uint32, uint32, pointer(uint32), pointer(NativeRange), pointer(ctypes.c_int32)]
+    statistics = [pointer(NativeStats), pointer(NativeIoStats), pointer(uint32), pointer(NativeTreeStats), uint32]
+    return {
+        "create": (ctypes.c_void_p, [pointer(IoConfig), pointer(NativeConfig), *text]),
+        "destroy": (None, [engine]),
+        "stop": (None, [engine]),
+        "reconfigure": (ctypes.c_int, [engine, pointer(NativeConfig), ctypes.c_char_p, *text]),
+        "repaired": (None, [engine, uint32, real, ctypes.c_int, ctypes.c_int]),
+        "abort": (None, [engine, ctypes.c_char_p]),
+        "submit": (ctypes.c_int64, [engine, *array, ctypes.c_int, ctypes.c_int, ctypes.c_int, *parts, *text]),
+        "next_completion": (ctypes.c_int, [engine, real, pointer(NativeCompletion)]),
+        "wait": (ctypes.c_int, [engine, ctypes.c_int64, real, pointer(NativeCompletion)]),
+        "open": (None, [engine, pointer(uint32), pointer(ctypes.c_uint64), uint32]),
+        "statistics": (None, [engine, *statistics]),
+    }
 
 
 def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[NativeConfig, Any]:

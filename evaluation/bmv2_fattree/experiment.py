@@ -132,7 +132,7 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
     rate.
     """
     settings, job, plan, emulation = everything.settings, everything.job, service.plan, everything.emulation
-    with JobAgents(emulation, everything.zygote, service.address, job, seed=settings.seed) as agents:
+    with JobAgents(everything.zygote, service.address, job, seed=settings.seed) as agents:
         agents.ready(READY_SECONDS)
         outcomes: dict[str, Outcome] = {}
         ingress: dict[str, int] = {}

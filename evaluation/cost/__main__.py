@@ -109,7 +109,7 @@ def measure(
         fabric = stack.enter_context(Fabric(emulation))
         zygote.wait_ready()
         service = stack.enter_context(fabric.serve(plan))
-        agents = JobAgents(emulation, zygote, service.address, job, named=False, checked=False)
+        agents = JobAgents(zygote, service.address, job, named=False, checked=False)
         stack.enter_context(agents)
         agents.ready()
         idle, total = cpu_times()

@@ -12,12 +12,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from controlplane.planner.strategies.wan.crew.policy import Crew
 from topologies.load import cpu_times
+
+if TYPE_CHECKING:  # They import PyTorch, which takes long.
+    from evaluation.wan.learning import Lesson, Point
+    from overlay import Agent
+    from overlay.net.agent import Done
 
 WORKERS = 8
 COMPUTE_SECONDS = 0.3
@@ -65,6 +73,49 @@ class Trained:
         return [next((k for k, found in enumerate(own, 1) if found >= target), None) for own in self.accuracies]
 
 
+class _Training:
+    """What the threads of a run share: what they reached, whom they were with, and when it is over.
+
+    index: number of each node. over: everybody has reached the accuracy, or one has ended early.
+    """
+
+    def __init__(self, run: Run, index: Mapping[str, int]) -> None:
+        self.run, self.index = run, index
+        self.points: list[list[Point]] = [[] for _ in range(WORKERS)]
+        self.groups: dict[int, tuple[int, ...]] = {}
+        self.alone: list[Done] = []
+        self.ended: list[int] = []
+        self.missing = set(range(WORKERS))
+        self.over = threading.Event()
+
+    def slowed(self, done: Done) -> None:
+        """Note a task, and wait until it has taken as long as the run's partial reduces are to take."""
+        if len(done.participants) < self.run.p:
+            self.alone.append(done)
+            return
+        self.groups[done.task] = tuple(sorted(self.index[node] for node in done.participants))
+        wanted = self.run.x * float(np.random.default_rng([self.run.seed, done.task]).uniform(0.8, 1.2))
+        self.over.wait(max(0.0, wanted - done.seconds))
+
+    def told(self, worker: int, point: Point) -> None:
+        """Note a worker's accuracy after a round."""
+        self.points[worker].append(point)
+        if point.accuracy >= self.run.target:
+            self.missing.discard(worker)
+            if not self.missing:
+                self.over.set()
+
+    def train(self, agent: Agent, worker: int, lesson: Lesson) -> None:
+        """Train as one worker, until its agent is closed."""
+        from evaluation.wan.learning import learn
+
+        told = partial(self.told, worker)
+        learn(agent, worker, WORKERS, lesson, rounds=10**6, told=told, slowed=self.slowed)
+        if not self.over.is_set():
+            self.ended.append(worker)
+            self.over.set()
+
+
 def trained(run: Run) -> Trained:
     """Train, and return the results.
 
@@ -72,9 +123,8 @@ def trained(run: Run) -> Trained:
     """
     import torch
 
-    from evaluation.wan.learning import Lesson, Point, learn, warm
+    from evaluation.wan.learning import Lesson, warm
     from overlay import Agent, Coordinator, OverlayError
-    from overlay.net.agent import Done
 
     torch.set_num_threads(1)
     lesson = Lesson(compute_s=run.compute_s, alike=run.alike, seed=run.seed)
@@ -82,57 +132,30 @@ def trained(run: Run) -> Trained:
     bandwidth = np.full((WORKERS, WORKERS), 1000.0)
     np.fill_diagonal(bandwidth, np.inf)
     policy = Crew([f"h{k}" for k in range(WORKERS)], bandwidth, run.p, chunk_values=8192)
-    points: list[list[Point]] = [[] for _ in range(WORKERS)]
-    groups: dict[int, tuple[int, ...]] = {}
-    alone: list[Done] = []
-    ended: list[int] = []
-    missing = set(range(WORKERS))
-    over = threading.Event()
-
-    def slowed(done: Done) -> None:
-        if len(done.participants) < run.p:
-            alone.append(done)
-            return
-        groups[done.task] = tuple(sorted(policy.index[node] for node in done.participants))
-        wanted = run.x * float(np.random.default_rng([run.seed, done.task]).uniform(0.8, 1.2))
-        over.wait(max(0.0, wanted - done.seconds))
-
-    def told(worker: int, point: Point) -> None:
-        points[worker].append(point)
-        if point.accuracy >= run.target:
-            missing.discard(worker)
-            if not missing:
-                over.set()
-
+    training = _Training(run, policy.index)
+    points, groups = training.points, training.groups
     with Coordinator(policy) as coordinator:
         agents = [Agent(coordinator.address, node, listen=("127.0.0.1", 0)) for node in policy.nodes]
         for agent in agents:
             agent.wait_joined()
-
-        def train(worker: int) -> None:
-            learn(
-                agents[worker], worker, WORKERS, lesson, rounds=10**6,
-                told=lambda point: told(worker, point), slowed=slowed,
-            )  # fmt: skip
-            if not over.is_set():
-                ended.append(worker)
-                over.set()
-
-        threads = [threading.Thread(target=train, args=(k,), daemon=True) for k in range(WORKERS)]
+        threads = [
+            threading.Thread(target=training.train, args=(agents[k], k, lesson), daemon=True) for k in range(WORKERS)
+        ]
         idle, total = cpu_times()
         begin = time.monotonic()
         for thread in threads:
             thread.start()
-        over.wait(run.seconds)
+        training.over.wait(run.seconds)
         took = time.monotonic() - begin
-        over.set()
+        training.over.set()
         idle, total = (after - before for after, before in zip(cpu_times(), (idle, total), strict=True))
         for agent in agents:
             agent.close()
         for thread in threads:
             thread.join(10)
-    if ended:
-        raise OverlayError(f"worker {ended[0]} ended after {len(points[ended[0]])} rounds, before it was told to")
+    if training.ended:
+        first = training.ended[0]
+        raise OverlayError(f"worker {first} ended after {len(points[first])} rounds, before it was told to")
     return Trained(
         run,
         tuple(tuple(point.accuracy for point in own) for own in points),
@@ -140,5 +163,5 @@ def trained(run: Run) -> Trained:
         tuple(groups[number] for number in sorted(groups)),
         took,
         idle / max(total, 1),
-        len(alone),
+        len(training.alone),
     )

@@ -22,42 +22,51 @@ def compared(values: dict[str, float], others: tuple[str, ...], name: str, sign:
     return {f"{name}_{other}": sign * (values["inart"] / values[other] - 1) for other in others}
 
 
+class Means:
+    """Means over the seeds of what the sweep computes."""
+
+    def __init__(self, sweep: Sweep, seeds: int) -> None:
+        self.sweep, self.seeds = sweep, seeds
+
+    def of(self, scenario: str, workers: int, strategy: str, value: Callable[[Result], float]) -> float:
+        """Return the mean of one strategy's values."""
+        cases = [Case(scenario, workers, seed, strategy) for seed in range(self.seeds)]
+        self.sweep.ensure(cases)
+        return mean_and_spread([value(self.sweep.get(case)) for case in cases])[0]
+
+    def each(self, scenario: str, workers: int, value: Callable[[Result], float]) -> dict[str, float]:
+        """Return the mean of each strategy's values."""
+        return {name: self.of(scenario, workers, name, value) for name in STRATEGIES}
+
+
+def claim(
+    figure: int, text: str, paper: dict[str, float], ours: dict[str, float], bound_mbps: float | None = None
+) -> dict[str, Any]:
+    """Return what the paper says of a figure beside what we find, and why they differ."""
+    bound = {} if bound_mbps is None else {"bound_mbps": bound_mbps}
+    why = FIGURES[figure].why if figure in FIGURES else EXAMPLE
+    return {"claim": f"Fig. {figure}{text}", "paper": paper, "ours": ours, **bound, "why": why}
+
+
 def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
     """Return the claims: rates in Mbit/s (Fig. 1: units of its example; testbed: Gbit/s), times in s, traffic in MB.
 
     They are means over the seeds.
     """
+    means = Means(sweep, seeds)
+    return {"seeds": seeds, "claims": [*testbed_claims(means), *simulated_claims(means)]}
+
+
+def testbed_claims(means: Means) -> list[dict[str, Any]]:
+    """Return the claims of Figs. 1 to 5, of the example and the testbed."""
     topology = testbed()
     job = parse_job("", topology)
     example = {name: get_strategy(name)(topology, job).rate_mbps for name in (*STRATEGIES, "exact")}
-
-    def mean(scenario: str, workers: int, strategy: str, value: Callable[[Result], float]) -> float:
-        cases = [Case(scenario, workers, seed, strategy) for seed in range(seeds)]
-        sweep.ensure(cases)
-        return mean_and_spread([value(sweep.get(case)) for case in cases])[0]
-
-    def means(scenario: str, workers: int, value: Callable[[Result], float]) -> dict[str, float]:
-        return {name: mean(scenario, workers, name, value) for name in STRATEGIES}
-
-    def claim(
-        figure: int, text: str, paper: dict[str, float], ours: dict[str, float], bound_mbps: float | None = None
-    ) -> dict[str, Any]:
-        bound = {} if bound_mbps is None else {"bound_mbps": bound_mbps}
-        why = FIGURES[figure].why if figure in FIGURES else EXAMPLE
-        return {"claim": f"Fig. {figure}{text}", "paper": paper, "ours": ours, **bound, "why": why}
-
     everyone = ("r-inart", "atp", "lbmm")
-    vgg19, lstm, resnet = MODELS["VGG19"], MODELS["LSTM"], MODELS["ResNet-50"]
-    sent = means("testbed", 6, lambda r: r.rate_mbps / 1e3)
-    messages = means("testbed", 6, lambda r: ROUND_TRIP * seconds(TESTBED_MODELS["VGG19"], r.rate_mbps))
+    sent = means.each("testbed", 6, lambda r: r.rate_mbps / 1e3)
+    messages = means.each("testbed", 6, lambda r: ROUND_TRIP * seconds(TESTBED_MODELS["VGG19"], r.rate_mbps))
     iterations = {name: VGG19_COMPUTE_SECONDS + time for name, time in messages.items()}
-    right = means("heterogeneous", 50, lambda r: r.rate_mbps)
-    left = means("homogeneous", MODEL_WORKERS, lambda r: r.rate_mbps)
-    right_times = means("heterogeneous", 50, lambda r: seconds(lstm, r.rate_mbps))
-    ingress = means("homogeneous", MODEL_WORKERS, lambda r: r.ps_streams * vgg19 / 1e6)
-    right_bound = mean("heterogeneous", 50, "inart", lambda r: r.bound_mbps)
-    left_bound = mean("homogeneous", MODEL_WORKERS, "inart", lambda r: r.bound_mbps)
-    claims = [
+    return [
         claim(1, ": sending rate of the example", {"lbmm": 4 / 3, "atp": 2.0, "inart": 2.5}, example),
         claim(
             2,
@@ -77,6 +86,19 @@ def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
             {"inart": 0.31, "r-inart": 0.38, "atp": 0.45, "lbmm": 0.56},
             {**messages, **compared(messages, everyone, "below", -1)},
         ),
+    ]
+
+
+def simulated_claims(means: Means) -> list[dict[str, Any]]:
+    """Return the claims of Figs. 8 to 13, of the simulated fabrics."""
+    vgg19, lstm, resnet = MODELS["VGG19"], MODELS["LSTM"], MODELS["ResNet-50"]
+    right = means.each("heterogeneous", 50, lambda r: r.rate_mbps)
+    left = means.each("homogeneous", MODEL_WORKERS, lambda r: r.rate_mbps)
+    right_times = means.each("heterogeneous", 50, lambda r: seconds(lstm, r.rate_mbps))
+    ingress = means.each("homogeneous", MODEL_WORKERS, lambda r: r.ps_streams * vgg19 / 1e6)
+    right_bound = means.of("heterogeneous", 50, "inart", lambda r: r.bound_mbps)
+    left_bound = means.of("homogeneous", MODEL_WORKERS, "inart", lambda r: r.bound_mbps)
+    return [
         claim(
             9,
             " right, W=50: InArt sends 97 % faster than ATP",
@@ -89,7 +111,7 @@ def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
             10,
             " left: communication time, ResNet-50",
             {"inart": 0.068, "atp": 0.152, "lbmm": 0.35},
-            means("homogeneous", MODEL_WORKERS, lambda r: seconds(resnet, r.rate_mbps)),
+            means.each("homogeneous", MODEL_WORKERS, lambda r: seconds(resnet, r.rate_mbps)),
         ),
         claim(
             11,
@@ -107,7 +129,6 @@ def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
             12,
             " left, W=30: network throughput (of all workers) 1.6 times higher than ATP",
             {"inart": 420.0, "atp": 160.0, "lbmm": 90.0},
-            means("homogeneous", 30, lambda r: 30 * r.rate_mbps),
+            means.each("homogeneous", 30, lambda r: 30 * r.rate_mbps),
         ),
     ]
-    return {"seeds": seeds, "claims": claims}

@@ -85,7 +85,7 @@ def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, 
         service = stack.enter_context(stack.enter_context(Fabric(emulation, log)).control())
         admission, _, _ = service.network.launch(job, "inart", seed)
         zygote.wait_ready()
-        agents = stack.enter_context(JobAgents(emulation, zygote, service.address, job, seed=seed))
+        agents = stack.enter_context(JobAgents(zygote, service.address, job, seed=seed))
         agents.ready()
         timeout = SLACK_SECONDS + 8 * size * 8 / 1e6 / admission.plan.rate_mbps
         first = agents.allreduce_next(size, timeout)

@@ -275,9 +275,7 @@ class _Life(threading.Thread):
         self.works = False
         self.lock = threading.Lock()
         address = soak.service.address
-        self.agents = JobAgents(
-            soak.emulation, soak.zygote, address, drawn.job, seed=drawn.seed, patience=OPERATION_SECONDS
-        )
+        self.agents = JobAgents(soak.zygote, address, drawn.job, seed=drawn.seed, patience=OPERATION_SECONDS)
 
     def run(self) -> None:
         try:

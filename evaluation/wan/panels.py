@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from evaluation.wan.report import Row
@@ -41,50 +41,63 @@ def _panel(axes: Any, rows: Sequence[Row], x: str, y: str, series: Sequence[str]
     axes.set_xlabel(x)
 
 
-def _draw(
-    rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str, *, by: Sequence[str],
-    metrics: Sequence[str], label: str, as_bars: bool, log: bool,
-) -> None:  # fmt: skip
-    import matplotlib
+@dataclass(frozen=True)
+class Panels:
+    """How a figure is divided into panels: one per combination of the keys `by`, or (metrics) per metric and
+    combination. label: of the y axes; empty: the metric. as_bars: bars instead of lines. log: of the y axes.
+    """
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import LogLocator, NullFormatter
+    by: tuple[str, ...]
+    metrics: Sequence[str] = ()
+    label: str = ""
+    as_bars: bool = False
+    log: bool = False
 
-    titles = list(dict.fromkeys(tuple(str(row[key]) for key in by) for row in rows))
-    across = len(titles) if metrics or len(titles) <= 3 else (len(titles) + 1) // 2
-    down = len(metrics) or -(-len(titles) // across)
-    size = (max(7.0, 3.6 * across), 3.4 * down)
-    figure, grid = pyplot.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-    for k, axes in enumerate(grid.ravel()):
-        title = titles[k % across] if metrics else (titles[k] if k < len(titles) else None)
-        if title is None:
-            axes.set_visible(False)
-            continue
-        metric = metrics[k // across] if metrics else y
-        _panel(axes, [r for r in rows if tuple(str(r[key]) for key in by) == title], x, metric, series, as_bars=as_bars)
-        axes.set_title(", ".join(_names(by, title)))
-        axes.set_ylabel(label or metric)
-        if log:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        else:
+    def draw(self, rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
+        """Draw lines (or bars) over x, one per combination of the series' keys, and write the picture to the path."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        titles = list(dict.fromkeys(tuple(str(row[key]) for key in self.by) for row in rows))
+        across = len(titles) if self.metrics or len(titles) <= 3 else (len(titles) + 1) // 2
+        down = len(self.metrics) or -(-len(titles) // across)
+        size = (max(7.0, 3.6 * across), 3.4 * down)
+        figure, grid = pyplot.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+        for k, axes in enumerate(grid.ravel()):
+            title = titles[k % across] if self.metrics else (titles[k] if k < len(titles) else None)
+            if title is None:
+                axes.set_visible(False)
+                continue
+            metric = self.metrics[k // across] if self.metrics else y
+            own = [row for row in rows if tuple(str(row[key]) for key in self.by) == title]
+            _panel(axes, own, x, metric, series, as_bars=self.as_bars)
+            axes.set_title(", ".join(_names(self.by, title)))
+            axes.set_ylabel(self.label or metric)
+            self._scale(axes)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        if series:
+            columns = int(size[0] * 11 / (max(map(len, labels)) + 8))
+            figure.legend(handles, labels, loc="outside upper center", ncols=max(1, columns), fontsize="small")
+        figure.savefig(path, dpi=110)
+        pyplot.close(figure)
+
+    def _scale(self, axes: Any) -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        if not self.log:
             axes.set_ylim(min(0, 1.08 * axes.dataLim.ymin), 1.08 * axes.dataLim.ymax)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    if series:
-        columns = int(size[0] * 11 / (max(map(len, labels)) + 8))
-        figure.legend(handles, labels, loc="outside upper center", ncols=max(1, columns), fontsize="small")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+            return
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def panels(*by: str, metrics: Sequence[str] = (), label: str = "", as_bars: bool = False, log: bool = False) -> Draw:
-    """Return a function that draws a figure: a panel per combination of these keys, or (metrics) per metric and
-    combination.
+    """Return a function that draws a figure with these panels.
 
-    Panels have lines over x, one per combination of the series' keys, shaded from "low" to "high" where y is "mean"; or
-    bars.
+    Lines are shaded from "low" to "high" where y is "mean".
     """
-    return partial(_draw, by=by, metrics=metrics, label=label, as_bars=as_bars, log=log)
+    return Panels(by, metrics, label, as_bars, log).draw

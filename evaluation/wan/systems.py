@@ -135,6 +135,40 @@ def _pairs(axis: Any, found: Sequence[Cell], places: dict[str, int], keys: tuple
     axis.margins(x=0.18)
 
 
+def _marker(network: str, networks: Sequence[str]) -> str:
+    """Return the marker of a network's dots: one of four, and circles from the fifth network on."""
+    return dict(zip(networks, "os^D", strict=False)).get(network, "o")
+
+
+def _ratios(
+    axis: Any, found: Sequence[Cell], places: dict[str, int], networks: Sequence[str], *, reaching: bool
+) -> None:
+    """Draw each system's measured over its simulated seconds: of a task, or (reaching) to the target."""
+    axis.axvspan(1 - BAND, 1 + BAND, color="#e8efe8", zorder=0)
+    axis.axvline(1.0, color="#888888", linewidth=0.8)
+    for cell in found:
+        at = places[cell.system] + 0.18 * (networks.index(cell.network) - (len(networks) - 1) / 2)
+        ratio = cell.each
+        if reaching:
+            if cell.target is None or not cell.simulated_target:
+                continue
+            ratio = cell.target / cell.simulated_target
+        axis.plot(ratio, at, _marker(cell.network, networks), color=_colour(cell.system), markersize=4.5)
+    axis.set_xlim(min(0.75, *axis.get_xlim()), max(1.25, *axis.get_xlim()))
+    axis.set_title(f"measured / simulated, band: {BAND:.0%}", fontsize=11)
+    axis.set_xlabel("of the seconds to it" if reaching else "of each task, median")
+
+
+def _plain(axis: Any) -> None:
+    """Leave only a pale grid and two sides of a panel's frame."""
+    axis.grid(axis="y", color="#eeeeee")
+    axis.grid(axis="x", color="#f3f3f3")
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    axis.tick_params(labelsize=8)
+
+
 def draw_systems(rows: Sequence[Row], path: Path) -> None:
     """Draw seconds of a synchronisation and each task's ratio to its simulation above, and seconds to the target below.
 
@@ -161,7 +195,6 @@ def draw_systems(rows: Sequence[Row], path: Path) -> None:
         (("measured", "simulated"), "seconds of a synchronisation"),
         (("target", "simulated_target"), f"seconds to {rows[0].get('target', 0.85):.0%} accuracy"),
     )
-    markers = dict(zip(networks, "os^D", strict=False))
     for line, (keys, label) in zip(axes, what, strict=False):
         for axis, network in zip(line, networks, strict=False):
             _pairs(axis, [cell for cell in found if cell.network == network], places, keys)
@@ -170,34 +203,16 @@ def draw_systems(rows: Sequence[Row], path: Path) -> None:
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.xaxis.set_major_formatter("{x:g}")
             axis.xaxis.set_minor_formatter(NullFormatter())
-        ratios = line[-1]
-        ratios.axvspan(1 - BAND, 1 + BAND, color="#e8efe8", zorder=0)
-        ratios.axvline(1.0, color="#888888", linewidth=0.8)
-        for cell in found:
-            at = places[cell.system] + 0.18 * (networks.index(cell.network) - (len(networks) - 1) / 2)
-            ratio = cell.each
-            if keys[0] == "target":
-                if cell.target is None or not cell.simulated_target:
-                    continue
-                ratio = cell.target / cell.simulated_target
-            ratios.plot(ratio, at, markers.get(cell.network, "o"), color=_colour(cell.system), markersize=4.5)
-        ratios.set_xlim(min(0.75, *ratios.get_xlim()), max(1.25, *ratios.get_xlim()))
-        ratios.set_title(f"measured / simulated, band: {BAND:.0%}", fontsize=11)
-        ratios.set_xlabel("of each task, median" if keys[0] == "measured" else "of the seconds to it")
+        _ratios(line[-1], found, places, networks, reaching=keys[0] == "target")
         for axis in line:
-            axis.grid(axis="y", color="#eeeeee")
-            axis.grid(axis="x", color="#f3f3f3")
-            axis.set_axisbelow(True)
-            for side in ("top", "right"):
-                axis.spines[side].set_visible(False)
-            axis.tick_params(labelsize=8)
+            _plain(axis)
     axes[0][0].set_yticks(range(len(names)), names)
     axes[0][0].set_ylim(len(names) - 0.4, -0.6)
     known = {_colour(name) for name in names}
     legend = [Line2D([], [], marker="o", linestyle="", color=c, label=text) for text, c, _ in FAMILIES if c in known]
     legend += [Line2D([], [], marker="|", linestyle="", color="black", markersize=11, label="simulated")]
     legend += [
-        Line2D([], [], marker=markers.get(n, "o"), linestyle="", color="#777777", markersize=5, label=TITLES.get(n, n))
+        Line2D([], [], marker=_marker(n, networks), linestyle="", color="#777777", markersize=5, label=TITLES.get(n, n))
         for n in networks
     ]  # fmt: skip
     figure.legend(handles=legend, loc="outside upper center", ncols=5, fontsize=9, frameon=False)

@@ -15,11 +15,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
@@ -38,6 +38,9 @@ from overlay.net.coordinator import Coordinator
 from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, scaled, window_bytes
+
+if TYPE_CHECKING:
+    from topologies.zygote import HostProcess
 
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0
@@ -152,6 +155,43 @@ def weather(run: Simulation, change: Change, every: float) -> None:
         run.sim.after(every, partial(redraw, 1))
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What one system did in the emulated sites.
+
+    reports: of each site. tasks: seconds of each task, by its number. orders: with the seconds after the start at which
+    they were given. idle: fraction of the CPU. seconds: how long it trained. receivers: of a multicast, mean (0: there
+    was none).
+    """
+
+    reports: list[dict[str, Any]]
+    tasks: dict[int, float]
+    orders: list[tuple[float, Order]]
+    idle: float
+    seconds: float
+    receivers: float
+
+
+class _Progress:
+    """What the coordinator says while the sites train. over: the time is over, and what agents say then is left out."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, float] = {}
+        self.scales: list[int] = []
+        self.submitted = 0
+        self.over = threading.Event()
+
+    def log(self, line: str) -> None:
+        if not self.over.is_set() and " joined (" not in line:  # at the end all agents leave, in any order
+            say(line)
+
+    def finished(self, task: Any, s: float) -> None:
+        self.tasks[task.number] = s
+        self.submitted += len(task.submitters)
+        if task.op in ("mix", "copy"):
+            self.scales.extend(len(tree.receivers) for tree in task.trees)
+
+
 class Sites:
     """Trains one system after the other in the emulated sites; processes are forked from one that has imported
     PyTorch.
@@ -163,71 +203,32 @@ class Sites:
         self.site, self.graph, self.arguments, self.change = site, graph, arguments, change
         # An optimizer imports torch._dynamo when it is made, which would take 1.3 s of CPU in each of the sites.
         preload = ["torch", "torch._dynamo", "sklearn.datasets", "evaluation.wan.learning"]
-        self.receivers = 0.0  # mean number of receivers of a multicast in the last run
         self.zygote = Zygote(site.emulation, preload=preload)
         self.zygote.wait_ready()
 
-    def run(
-        self, policy: Policy, lesson: dict[str, Any]
-    ) -> tuple[list[dict[str, Any]], dict[int, float], list[tuple[float, Order]], float, float]:
-        """Return (each site's report, seconds of each task, orders with their times, idle fraction of the CPU,
-        seconds).
-        """
-        recorded = Recorded(policy)
-        tasks: dict[int, float] = {}
-        scales: list[int] = []
-        brought = [0]
-        over = threading.Event()
-
-        def log(line: str) -> None:
-            if not over.is_set() and " joined (" not in line:  # at the end all agents leave, in any order
-                say(line)
-
-        def finished(task: Any, s: float) -> None:
-            tasks[task.number] = s
-            brought[0] += len(task.submitters)
-            if task.op in ("mix", "copy"):
-                scales.extend(len(tree.receivers) for tree in task.trees)
-
+    def run(self, policy: Policy, lesson: dict[str, Any]) -> Trained:
+        """Train with one system."""
+        recorded, progress = Recorded(policy), _Progress()
         with Coordinator(
             recorded,
             self.site.emulation.controller_host,
-            log=log,
+            log=progress.log,
             probe_values=self.arguments.chunk // 2,
             replication=self.site.replication(),
-            finished=finished,
+            finished=progress.finished,
         ) as coordinator:
-            processes = [
-                self.zygote.spawn(
-                    node,
-                    "evaluation.wan.learning:in_host",
-                    {
-                        "coordinator": list(coordinator.address),
-                        "node": node,
-                        "address": self.site.topology.address(node),
-                        "site": k,
-                        "sites": len(policy.nodes),
-                        "lesson": lesson,
-                    },
-                )
-                for k, node in enumerate(policy.nodes)
-            ]
+            processes = self._processes(coordinator, policy, lesson)
             try:
                 for process in processes:
                     process.receive(END_SECONDS)
                 load = LoadMonitor(self.site.emulation)
-                weather = threading.Thread(target=self._redraw, args=(coordinator, over))
+                weather = threading.Thread(target=self._redraw, args=(coordinator, progress.over))
                 weather.start()
                 began = time.monotonic()
                 for process in processes:
                     process.send("begin")
-                enough = len(processes) * (self.arguments.rounds or math.inf)
-                while brought[0] < enough and time.monotonic() < began + self.arguments.seconds:
-                    time.sleep(0.1)
-                late = time.monotonic() + LATE_SECONDS  # on a busy machine, wait for at least one round
-                while brought[0] < len(processes) and time.monotonic() < late:
-                    time.sleep(0.1)
-                over.set()
+                self._wait(progress, len(processes), began)
+                progress.over.set()
                 length = time.monotonic() - began
                 for process in processes:
                     process.send("end")
@@ -237,8 +238,30 @@ class Sites:
             finally:
                 for process in processes:
                     process.end()
-        self.receivers = float(np.mean(scales)) if scales else 0.0
-        return reports, tasks, [(at - began, order) for at, order in recorded.orders], idle, length
+        orders = [(at - began, order) for at, order in recorded.orders]
+        receivers = float(np.mean(progress.scales)) if progress.scales else 0.0
+        return Trained(reports, progress.tasks, orders, idle, length, receivers)
+
+    def _processes(self, coordinator: Coordinator, policy: Policy, lesson: dict[str, Any]) -> list[HostProcess]:
+        """Start a process at each site."""
+        given = {"coordinator": list(coordinator.address), "sites": len(policy.nodes), "lesson": lesson}
+        return [
+            self.zygote.spawn(
+                node,
+                "evaluation.wan.learning:in_host",
+                {**given, "node": node, "address": self.site.topology.address(node), "site": k},
+            )
+            for k, node in enumerate(policy.nodes)
+        ]
+
+    def _wait(self, progress: _Progress, sites: int, began: float) -> None:
+        """Wait until the sites have had their rounds or their time; on a busy machine, for at least one round."""
+        enough = sites * (self.arguments.rounds or math.inf)
+        while progress.submitted < enough and time.monotonic() < began + self.arguments.seconds:
+            time.sleep(0.1)
+        late = time.monotonic() + LATE_SECONDS
+        while progress.submitted < sites and time.monotonic() < late:
+            time.sleep(0.1)
 
     def _redraw(self, coordinator: Coordinator, over: threading.Event) -> None:
         k = 0
@@ -313,18 +336,22 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                 for name in systems:
                     make = maker(name, graph, values, **options)
                     lesson = asdict(base) | {"copies": name in COPIES}
-                    reports, measured, orders, idle, length = sites.run(make(), lesson)
+                    trained = sites.run(make(), lesson)
+                    length = trained.seconds
                     sites.restore()
-                    paced = simulate(make(), topology, values, arguments, change, reports=reports, length=length)
+                    paced = simulate(
+                        make(), topology, values, arguments, change, reports=trained.reports, length=length
+                    )
                     again = seconds_again(
-                        orders, tuple(topology.servers), topology, values, loss=arguments.loss,
+                        trained.orders, tuple(topology.servers), topology, values, loss=arguments.loss,
                         window_bytes=window_bytes(topology, MTU, arguments.loss), until=length + AFTER_SECONDS,
                         weather=partial(weather, change=change, every=arguments.redraw),
                     )  # fmt: skip
                     # 0 stands for a copy of which every receiver was dropped
-                    both = [(s, again[number]) for number, s in measured.items() if s and again.get(number)]
-                    row = _result(network, name, arguments, reports, both, idle, paced, topology, length)
-                    found.append(replace(row, receivers=sites.receivers))
+                    both = [(s, again[number]) for number, s in trained.tasks.items() if s and again.get(number)]
+                    found.append(
+                        _result((network, name), arguments, trained, both=both, paced=paced, topology=topology)
+                    )
                     say(line_of(found[-1]))
             finally:
                 sites.close()
@@ -335,17 +362,19 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if len(values) else float("nan")
 
 
-def _result(  # noqa: PLR0917
-    network: str,
-    name: str,
+def _result(
+    title: tuple[str, str],
     arguments: argparse.Namespace,
-    reports: list[dict[str, Any]],
+    trained: Trained,
+    *,
     both: list[tuple[float, float]],
-    idle: float,
     paced: list[tuple[float, float, float]],
     topology: Topology,
-    length: float,
 ) -> Result:
+    """Return the results of a system. title: the network and the system. both: of each task its seconds, measured and
+    simulated. paced: what `simulate` returned.
+    """
+    reports, length = trained.reports, trained.seconds
     measured, simulated = [s for s, _ in both], [s for _, s in both]
     curve = mean_accuracy(reports)
     points = [point for report in reports for point in report["points"]]
@@ -356,8 +385,7 @@ def _result(  # noqa: PLR0917
         done = sum(point["at_s"] <= reached for point in points) / len(reports)
         pace = next((at for at, _, so_far in paced if so_far > done - 1e-6), None)
     return Result(
-        network,
-        name,
+        *title,
         length,
         rounds,
         max((so_far for at, _, so_far in paced if at <= length), default=0.0),
@@ -368,11 +396,12 @@ def _result(  # noqa: PLR0917
         reached,
         pace,
         curve[-1][1] if curve else None,
-        idle,
+        trained.idle,
         curve,
         link_bytes(reports, ways(topology)),
         tuple(measured),
         tuple(simulated),
+        receivers=trained.receivers,
         computing=sum(sum(computed(report)) for report in reports) / len(reports) / length,
     )
 

@@ -90,50 +90,27 @@ class Pipelines:
 
     def _table(self, item: dict[str, Any]) -> Table:
         name, source = item["name"], source_of(item)
-        profile, meter = None, item.get("direct_meters") or None
-        if item["type"] != "simple":
-            profile = item["action_profile"]
-            if profile not in self.program.profiles:
-                raise BadProgram(f"table {name!r} has the unknown action profile {profile!r}")
-            if item["type"] not in ("indirect", "indirect_ws"):
-                raise UnsupportedConstruct(f"table {name!r} of type {item['type']!r}", source)
-            if item.get("default_entry") or item.get("entries"):
-                raise UnsupportedConstruct(f"table {name!r} with an action profile and entries of its own", source)
+        profile, meter = self._profile_of(item), item.get("direct_meters") or None
         if meter is not None and getattr(self.program.meters.get(meter), "table", None) != name:
             raise BadProgram(f"table {name!r} has the direct meter {meter!r}, which is not for it")
-        keys: list[Key] = []
-        for k in item["key"]:
-            if k["match_type"] not in _MATCH_KINDS:
-                raise UnsupportedConstruct(f"match kind {k['match_type']!r} in table {name!r}", source)
-            if k["match_type"] == "valid":
-                target = FieldRef(k["target"] if isinstance(k["target"], str) else k["target"][0], "$valid$")
-                kind = "exact"
-            else:
-                target, kind = FieldRef(*k["target"]), k["match_type"]
-            width = self.program.field_of(target).width
-            mask = None if k.get("mask") is None else hex_number(k["mask"])
-            keys.append(Key(k.get("name") or ".".join((target.header, target.field)), kind, target, width, mask))
+        keys = [self._key(key, name, source) for key in item["key"]]
         kinds = {k.match_kind for k in keys}
         if sum(k.match_kind == "lpm" for k in keys) > 1 and not kinds & {"ternary", "range"}:
             raise UnsupportedConstruct(f"table {name!r} with several lpm keys", source)
         action_ids = tuple(int(i) for i in item["action_ids"])
-        for i in action_ids:
-            if i not in self.program.actions:
-                raise BadProgram(f"table {name!r} uses unknown action id {i}")
-        by_name = dict(zip(item["actions"], action_ids, strict=True))
-        nexts = item["next_tables"]
-        has_hit_miss = "__HIT__" in nexts or "__MISS__" in nexts
-        next_by_action = {} if has_hit_miss else {by_name[a]: nexts[a] for a in nexts}
-        base = item.get("base_default_next")
         default = item.get("default_entry") or {}
         default_id = -1
         if profile is None:
             if not default:
                 raise UnsupportedConstruct(f"table {name!r} without a default entry", source)
             default_id = int(default["action_id"])
-            if default_id not in self.program.actions:
-                raise BadProgram(f"table {name!r} uses unknown action id {default_id}")
-        entries = tuple(self._const_entry(e, keys, source) for e in item.get("entries", []))
+        for i in (*action_ids, *([] if default_id < 0 else [default_id])):
+            if i not in self.program.actions:
+                raise BadProgram(f"table {name!r} uses unknown action id {i}")
+        by_name = dict(zip(item["actions"], action_ids, strict=True))
+        nexts, base = item["next_tables"], item.get("base_default_next")
+        has_hit_miss = "__HIT__" in nexts or "__MISS__" in nexts
+        next_by_action = {} if has_hit_miss else {by_name[a]: nexts[a] for a in nexts}
         return Table(
             name=name,
             match_type=item["match_type"],
@@ -152,10 +129,37 @@ class Pipelines:
             default_action=default_id,
             default_params=() if profile else self._action_data(default_id, default.get("action_data") or []),
             default_const=bool(profile or default.get("action_const") or default.get("action_entry_const")),
-            entries=entries,
+            entries=tuple(self._const_entry(e, keys, source) for e in item.get("entries", [])),
             const_entries="entries" in item,
             source=source,
         )
+
+    def _profile_of(self, item: dict[str, Any]) -> str | None:
+        """Return the name of the table's action profile; None for a table without one."""
+        name, source = item["name"], source_of(item)
+        if item["type"] == "simple":
+            return None
+        profile: str = item["action_profile"]
+        if profile not in self.program.profiles:
+            raise BadProgram(f"table {name!r} has the unknown action profile {profile!r}")
+        if item["type"] not in ("indirect", "indirect_ws"):
+            raise UnsupportedConstruct(f"table {name!r} of type {item['type']!r}", source)
+        if item.get("default_entry") or item.get("entries"):
+            raise UnsupportedConstruct(f"table {name!r} with an action profile and entries of its own", source)
+        return profile
+
+    def _key(self, key: dict[str, Any], table: str, source: str | None) -> Key:
+        """Return one of the table's keys; the validity of a header is an exact match of its field $valid$."""
+        if key["match_type"] not in _MATCH_KINDS:
+            raise UnsupportedConstruct(f"match kind {key['match_type']!r} in table {table!r}", source)
+        if key["match_type"] == "valid":
+            target = FieldRef(key["target"] if isinstance(key["target"], str) else key["target"][0], "$valid$")
+            kind = "exact"
+        else:
+            target, kind = FieldRef(*key["target"]), key["match_type"]
+        width = self.program.field_of(target).width
+        mask = None if key.get("mask") is None else hex_number(key["mask"])
+        return Key(key.get("name") or ".".join((target.header, target.field)), kind, target, width, mask)
 
     def _action_data(self, action_id: int, data: list[str]) -> tuple[int, ...]:
         action = self.program.actions.get(action_id)

@@ -28,7 +28,7 @@ def brought(site: int, values: int) -> np.ndarray:
 
 
 def synchronise(
-    channel: Channel, *, coordinator: list[Any], backups: list[list[Any]], node: str, address: str, site: int,
+    channel: Channel, *, coordinator: list[Any], backups: list[list[Any]], node: str, address: str,
     sites: dict[str, int], values: int, credentials: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Synchronise in rounds until a message comes, and return counts.
@@ -37,6 +37,7 @@ def synchronise(
     again. wrong: rounds whose result was not the mean of the participants' values. peak_mb: peak memory in MB.
     """
     host, port = coordinator
+    site = sites[node]
     others = [(str(a), int(b)) for a, b in backups]
     security = Security.of(tls_of(Path(credentials))) if credentials else None
     agent = Agent((host, port), node, listen=(address, 0), backups=others, security=security)

@@ -95,7 +95,7 @@ class Agents:
         self.processes[node] = self.zygote.spawn(
             node, "topologies.wan.hosts:synchronise",
             {"coordinator": first, "backups": backups, "node": node, "address": self.topology.address(node),
-             "site": self.sites[node], "sites": self.sites, "values": self.values,
+             "sites": self.sites, "values": self.values,
              "credentials": str(self.keys / "nodes" / node) if self.keys else None},
         )  # fmt: skip
 

@@ -40,21 +40,28 @@ AFTER_SECONDS = 60.0
 """Longest time that a task may still take when the last failure and the run's time are over."""
 
 
+class _Journal:
+    """The lines that controllers and agents say, with their times; what comes after the end is left out."""
+
+    def __init__(self, say: Say) -> None:
+        self.events: list[tuple[float, str]] = []
+        self.over = threading.Event()
+        self._say = say
+
+    def __call__(self, line: str) -> None:
+        if self.over.is_set():
+            return  # At the end all agents leave, in any order.
+        self.events.append((time.monotonic(), line))
+        self._say(line)
+
+
 def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     """Do the run and return its report. Raises EmulationError."""
     graph, factor = scaled(network_named(arguments.wan, arguments.seed), arguments.total_mbps)
     topology = emulated(graph, arguments.delay_ms)
     faults = [parse_fault(text, topology, ("controller",)) for text in arguments.fail]
     say(f"{arguments.wan}: {len(graph)} sites, rates times {factor:.3g}; {arguments.system}")
-    events: list[tuple[float, str]] = []
-    over = threading.Event()
-
-    def log(line: str) -> None:
-        if over.is_set():
-            return  # At the end all agents leave, in any order.
-        events.append((time.monotonic(), line))
-        say(line)
-
+    log = _Journal(say)
     with ExitStack() as stack:
         wan = stack.enter_context(Wan(topology, arguments.loss, arguments.seed))
         keys: Path | None = None
@@ -62,15 +69,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
             keys = Path(stack.enter_context(TemporaryDirectory()))
             make_certificates(keys, Wanted(nodes=tuple(topology.servers)))
         zygote = stack.enter_context(Zygote(wan.emulation, ["overlay.net.agent", "topologies.wan.hosts"]))
-        controllers = Controllers(
-            wan.emulation.controller_host,
-            {"network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
-             "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, len(graph) // 2),
-             "switches": [[n, a.address, a.device_id] for n, a in wan.emulation.switch_addresses.items()],
-             "chunk": arguments.chunk, "loss": arguments.loss, "delay_ms": arguments.delay_ms,
-             "credentials": str(keys / "controller") if keys else None},
-            log,
-        )  # fmt: skip
+        controllers = Controllers(wan.emulation.controller_host, _given(arguments, wan, len(graph), keys), log)
         stack.callback(controllers.close)
         controllers.start()
         if arguments.backup:
@@ -95,18 +94,37 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         while not any(at > began + last for at, _ in controllers.tasks) and time.monotonic() < end + AFTER_SECONDS:
             time.sleep(0.05)
         idle = load.stop().idle
-        over.set()
+        log.over.set()
         changes.close()
         reports = agents.end()
+    return {
+        "network": arguments.wan, "system": arguments.system, "seconds": arguments.seconds, "rate_factor": factor,
+        **_tasks(controllers, began, last), "wrong": sum(report["wrong"] for report in reports), "cpu_idle": idle,
+        "agents": reports, "events": [(at - began, line) for at, line in log.events if at >= began],
+    }  # fmt: skip
+
+
+def _given(arguments: argparse.Namespace, wan: Wan, sites: int, keys: Path | None) -> dict[str, Any]:
+    """Return what a controller's process is told (topologies/wan/controller.py)."""
+    return {
+        "network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
+        "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, sites // 2),
+        "switches": [[n, a.address, a.device_id] for n, a in wan.emulation.switch_addresses.items()],
+        "chunk": arguments.chunk, "loss": arguments.loss, "delay_ms": arguments.delay_ms,
+        "credentials": str(keys / "controller") if keys else None,
+    }  # fmt: skip
+
+
+def _tasks(controllers: Controllers, began: float, last: float) -> dict[str, Any]:
+    """Return how many tasks ended, and how regularly. last: seconds until the last failure was over."""
     ended = sorted(at - began for at, _ in controllers.tasks)
     gaps = [b - a for a, b in zip([0.0, *ended], ended, strict=False)]
     return {
-        "network": arguments.wan, "system": arguments.system, "seconds": arguments.seconds, "rate_factor": factor,
-        "tasks": len(ended), "task_s": median(s for _, s in controllers.tasks) if ended else None,
-        "longest_gap_s": max(gaps, default=None), "tasks_after_the_last_failure": sum(at > last for at in ended),
-        "wrong": sum(report["wrong"] for report in reports), "cpu_idle": idle, "agents": reports,
-        "events": [(at - began, line) for at, line in events if at >= began],
-    }  # fmt: skip
+        "tasks": len(ended),
+        "task_s": median(s for _, s in controllers.tasks) if ended else None,
+        "longest_gap_s": max(gaps, default=None),
+        "tasks_after_the_last_failure": sum(at > last for at in ended),
+    }
 
 
 def text(report: dict[str, Any]) -> str:
