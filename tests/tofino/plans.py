@@ -15,6 +15,7 @@ from controlplane.targets.bri.entries import Entry, problems
 from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
+from controlplane.targets.bri.reading import rule_set
 from p4src.artifacts import find
 
 
@@ -59,5 +60,5 @@ def installed(
         ports = PortMap(panel, {port.name: device(port.connector, port.channel) for port in panel.ports})
         entries = program.entries(rules, ports)
         assert problems(program.schema, entries) == []
-        assert difference(program.rule_set(name, entries, ports), rules) == []
+        assert difference(rule_set(program, name, entries, ports), rules) == []
         yield tuple(entries)

@@ -19,6 +19,7 @@ from controlplane.targets.bri.entries import Entry, PortName, Prefix, entry_prob
 from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import FIXED, Program
+from controlplane.targets.bri.reading import rule_set
 from controlplane.targets.bri.schema import Schema, SchemaError, local
 from p4src.artifacts import find
 from tests.controlplane.instances import instances, random_plan
@@ -50,7 +51,7 @@ def test_plans_become_allowed_entries_that_say_the_same(program, instance, seed)
         ports = PortMap(panel, devices(panel))
         entries = program.entries(rules, ports)
         assert problems(program.schema, entries) == []
-        assert difference(program.rule_set(name, entries, ports), rules) == []
+        assert difference(rule_set(program, name, entries, ports), rules) == []
 
 
 @pytest.mark.parametrize("strategy", ["inart", "atp", "lbmm", "equal"])

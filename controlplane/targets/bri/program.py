@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from controlplane.planner.entries import (
-    Aggregate,
     Bridge,
     Forward,
-    LabelEntry,
     MulticastGroup,
     Replicate,
     Route,
@@ -126,7 +124,7 @@ class Program:
         made += [self._node(group, ports) for group in rules.groups]
         made += [self._group(group.group) for group in rules.groups]
         for point in points(rules, ports, chip=self.chip):
-            made += self._point(point)
+            made += self.entries_of(point)
         for entry in rules.labels:
             key = ports.device(entry.ingress_port), entry.label
             if entry.action == Forward(BROKEN_PORT):
@@ -158,7 +156,7 @@ class Program:
         )
         return Entry(GROUPS, (("$MGID", number),), None, data)
 
-    def _point(self, point: Point) -> Iterable[Entry]:
+    def entries_of(self, point: Point) -> Iterable[Entry]:
         """Yield the entries of an aggregation point: those of each flow, and of sums' second halves if sums
         recirculate.
         """
@@ -228,146 +226,7 @@ class Program:
             )
         return Entry(table.name, tuple(key), found.name, tuple((field, values[field]) for field in found.fields))
 
-    # -- and back ------------------------------------------------------------------------------------------------
-
-    def rule_set(self, switch: str, entries: Iterable[Entry], ports: PortMap) -> RuleSet:
-        """Return the rule set that the entries stand for.
-
-        Entries that no rule set would give are read as broken: with BROKEN_PORT, or as a group without members.
-        """
-        there = list(entries)
-        labels = self._labels(there, ports)
-        rules = RuleSet(
-            switch,
-            labels,
-            self._groups(there, ports),
-            self._routes(there, ports),
-            self._ports(there, ports),
-            self._bridges(there, ports),
-        )
-        return self._without_broken(rules, there, ports)
-
-    def _labels(self, entries: Iterable[Entry], ports: PortMap) -> tuple[LabelEntry, ...]:
-        keys, values = {}, {}
-        for entry in entries:
-            if entry.table == self.schema.table(LABEL_TABLE).name:
-                keys[entry] = self.label_key(entry)
-                values[entry] = self._values(entry)
-        loopbacks = {
-            (given.get("loopback", keys[entry][0]), keys[entry][1])
-            for entry, given in values.items()
-            if "next_label" in given and (self.chip.rounds or self._comes_back(keys[entry][0], ports))
-        }
-        # A flow from another pipe has two entries: it is forwarded to the loopback port, and aggregated when it comes
-        # in there.
-        entrances = {
-            (given["port"], keys[entry][1]): keys[entry][0]
-            for entry, given in values.items()
-            if entry.action is not None
-            and local(entry.action) == "forward"
-            and (given["port"], keys[entry][1]) in loopbacks
-        }
-        found: dict[tuple[int, int], LabelEntry] = {}
-        for entry, given in values.items():
-            device, label = keys[entry]
-            action = local(entry.action or "")
-            if action == READ_OUT or entrances.get((given.get("port", -1), label)) == device:
-                continue
-            port = ports.number(entrances.get((device, label), device) if "next_label" in given else device)
-            rule: Forward | Replicate | Aggregate
-            if action == "forward":
-                rule = Forward(ports.number(given["port"]))
-            elif action == "replicate":
-                rule = Replicate(given["group"])
-            else:
-                rule = Aggregate(
-                    given["slot_base"],
-                    given["slot_mask"],
-                    given["flow"],
-                    given["everyone"],
-                    given["next_label"],
-                    given["partial_label"],
-                    ports.number(given["port"]),
-                )
-            if (port, label) in found:
-                rule = Forward(BROKEN_PORT)
-            found[port, label] = LabelEntry(port, label, rule)
-        return tuple(found.values())
-
-    def _comes_back(self, device: int, ports: PortMap) -> bool:
-        """Return whether packets that arrive on a device port were sent out by it: a loopback or recirculation port."""
-        own = {ports.named(port.name) for port in ports.panel.loopback}
-        return device in own or self.chip.recirculates(device)
-
-    def _without_broken(self, rules: RuleSet, entries: list[Entry], ports: PortMap) -> RuleSet:
-        """Return the rule set with everything marked as broken whose entries are not exactly those of `entries`."""
-        there, possible = set(entries), points(rules, ports, chip=self.chip, strict=False)
-        whole = [point for point in possible if set(self._point(point)) <= there]
-        good = {flow.key for point in whole for flow in point.flows}
-        labels = {
-            (label.ingress_port, label.label): label
-            if not isinstance(label.action, Aggregate) or (label.ingress_port, label.label) in good
-            else LabelEntry(label.ingress_port, label.label, Forward(BROKEN_PORT))
-            for label in rules.labels
-        }
-        explained = {entry for point in whole for entry in self._point(point)}
-        for entry in entries:
-            if entry.action is not None and local(entry.action) == READ_OUT and entry not in explained:
-                device, label = self.label_key(entry)
-                key = ports.number(device), label
-                labels.setdefault(key, LabelEntry(*key, Forward(BROKEN_PORT)))
-        return replace(rules, labels=tuple(labels.values()))
-
-    def _groups(self, entries: Iterable[Entry], ports: PortMap) -> tuple[MulticastGroup, ...]:
-        members: dict[int, tuple[int, ...]] = {}
-        numbers = set()
-        for entry in entries:
-            if entry.table == NODES:
-                devices = dict(entry.data)["$DEV_PORT"]
-                assert isinstance(devices, tuple)
-                there = tuple(sorted(ports.number(device) for device in devices if isinstance(device, int)))
-                members[number_of(entry) - FIRST_NODE] = there
-            elif entry.table == GROUPS:
-                numbers.add(number_of(entry))
-        whole = numbers & set(members)
-        return tuple(
-            MulticastGroup(number, members[number] if number in whole else ())
-            for number in sorted(numbers | set(members))
-        )
-
-    def _routes(self, entries: Iterable[Entry], ports: PortMap) -> tuple[Route, ...]:
-        found = []
-        for entry in entries:
-            if entry.table == self.schema.table(ROUTE_TABLE).name:
-                ((_, prefix),) = entry.key
-                assert isinstance(prefix, Prefix)
-                values = self._values(entry)
-                mac = values["destination_mac"].to_bytes(6, "big").hex(":")
-                address = str(ipaddress.IPv4Address(prefix.value))
-                found.append(Route(address, prefix.length, mac, ports.number(values["port"])))
-        return tuple(found)
-
-    def _bridges(self, entries: Iterable[Entry], ports: PortMap) -> tuple[Bridge, ...]:
-        found = []
-        for entry in entries:
-            if entry.table == self.schema.table(BRIDGE_TABLE).name:
-                key = {local(name): value for name, value in entry.key}
-                port, address, priority = key["ingress_port"], key["destination"], key[PRIORITY]
-                assert isinstance(port, Masked) and isinstance(address, Masked)
-                assert isinstance(port.value, int) and isinstance(address.value, int) and isinstance(priority, int)
-                values = self._values(entry)
-                action: Forward | Replicate | None = None
-                if "port" in values:
-                    action = Forward(ports.number(values["port"]))
-                elif "group" in values:
-                    action = Replicate(values["group"])
-                mac, mask = (number.to_bytes(6, "big").hex(":") for number in (address.value, address.mask))
-                at = ports.number(port.value) if port.mask else None
-                found.append(Bridge(FIRST_PRIORITY - priority, at, mac, mask, action))
-        return tuple(found)
-
-    def _ports(self, entries: Iterable[Entry], ports: PortMap) -> tuple[FrontPanelPort, ...]:
-        return tuple(read_port(ports.name(number_of(entry)), entry) for entry in entries if entry.table == PORTS)
+    # -- what is ours --------------------------------------------------------------------------------------------
 
     def label_key(self, entry: Entry) -> tuple[int, int]:
         """Return (device port, label) of an entry of the label table."""
@@ -375,11 +234,6 @@ class Program:
         port, label = key["ingress_port"], key["label"]
         assert isinstance(port, int) and isinstance(label, int)
         return port, label
-
-    def _values(self, entry: Entry) -> dict[str, int]:
-        return {name: value for name, value in entry.data if isinstance(value, int)}
-
-    # -- what is ours --------------------------------------------------------------------------------------------
 
     def is_ours(self, entry: Entry) -> bool:
         """Return whether an entry on a switch is one that we write. (For ports, the target knows which it made.)"""

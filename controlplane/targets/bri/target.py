@@ -25,6 +25,7 @@ from controlplane.targets.bri.program import (
     Program,
     number_of,
 )
+from controlplane.targets.bri.reading import rule_set
 from controlplane.targets.bri.registers import cleared
 from controlplane.targets.bri.session import Session, new_client_id
 from controlplane.targets.bri.steps import batches, steps
@@ -165,7 +166,7 @@ class BriTarget(SessionTarget[Session]):
         return self._rules(self._held())
 
     def _rules(self, held: Held) -> RuleSet:
-        rules = self.program.rule_set(self.name, held.entries, held.ports)
+        rules = rule_set(self.program, self.name, held.entries, held.ports)
         return replace(rules, ports=tuple(sorted((*rules.ports, *held.used.values()))))
 
     def _held(self) -> Held:
