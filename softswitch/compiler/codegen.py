@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from softswitch.bmv2json.model import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.calculations import CalculationGen
+from softswitch.compiler.checksums import update_checksums
 from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
 from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout, storage_bits
 from softswitch.compiler.parser import ParserGen, value_set_words
 from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
 from softswitch.compiler.reroll import plain
-from softswitch.compiler.trace import Point, TraceGen, name_of
-from softswitch.compiler.values import Value
+from softswitch.compiler.trace import Point, TraceGen
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 MAX_PACKET_STATE = 1 << 20  # bytes
@@ -105,7 +105,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
         ParserGen(layout, expr, actions).function(),
         control.function(program.ingress),
         control.function(program.egress),
-        _checksums(program, layout, expr, calculations, tracing),
+        update_checksums(layout, expr, calculations, tracing),
         _deparser(program, layout),
         _field_lists(program, layout, expr),
         _descriptor(program, plans, profiles, group_bytes, _copies_alike(program, expr, calculations)),
@@ -120,10 +120,10 @@ def _generate(program: P4Program, trace: bool) -> Generated:
     return Generated(
         source="\n".join([*head, *body]) + "\n",
         tables=plans,
-        counters=actions.counter_index,
+        counters={name: i for i, name in enumerate(program.counters)},
         registers=registers,
         params={a.id: _frozen(param_layout(a)) for a in program.actions.values()},
-        messages=tuple(actions.messages),
+        messages=tuple(actions.switch.messages),
         points=() if tracing is None else tuple(tracing.points),
         profiles=profiles,
         meters={name: i for i, name in enumerate(program.meters)},
@@ -195,34 +195,6 @@ def _default_params(plan: TablePlan, program: P4Program) -> str:
     data = pack_params(places, max(plan.params_bytes, 1), plan.table.default_params)
     content = ", ".join(str(b) for b in data)
     return f"static const uint8_t params_{plan.index}[] __attribute__((aligned(16))) = {{{content}}};"
-
-
-def _checksums(
-    program: P4Program, layout: Layout, expr: ExprGen, calculations: CalculationGen, trace: TraceGen | None
-) -> str:
-    lines = [
-        "static void checksums(struct ss_state *restrict s, struct ss_packet *restrict base,",
-        "        const uint8_t *restrict payload, uint32_t len) {",
-        "struct packet *restrict const p = (struct packet *)base; const uint8_t *const a = NULL;",
-        "(void)s; (void)p; (void)a; (void)payload; (void)len;",
-    ]
-    for checksum in program.checksums:
-        if not checksum.update:
-            continue
-        condition = "true" if checksum.condition is None else expr.boolean(checksum.condition)
-        slot = layout.slot(checksum.target)
-        store = expr.store(slot, Value("v", "u64", 0, (1 << 64) - 1))
-        call = calculations.call(checksum.calculation, "payload, len")
-        report = ""
-        if trace is not None:
-            shown = [(name_of(checksum.target), expr.load(slot), slot.width)]
-            report = trace.point("checksum", "", checksum.source, shown)
-        text = f"if ({condition}) {{ const uint64_t v = {call}; {store} {report} }}"
-        lines.append(plain(text))
-    if trace is not None:
-        shown = [(name, Value(f"(uint32_t){layout.valid(name)}", "u32", 0, 1), 1) for name in program.deparser]
-        lines.append(plain(trace.point("deparse", "", None, shown)))
-    return "\n".join([*lines, "}"])
 
 
 def _deparser(program: P4Program, layout: Layout) -> str:

@@ -8,6 +8,7 @@ from softswitch.bmv2json.model import (
     HeaderType,
     Lookahead,
     Op,
+    P4Program,
     ParserOp,
     ParseState,
     Primitive,
@@ -17,6 +18,7 @@ from softswitch.bmv2json.model import (
     ValueSet,
 )
 from softswitch.compiler.actions import ActionGen
+from softswitch.compiler.checksums import verify_checksums
 from softswitch.compiler.expr import ExprGen, HeaderPlace
 from softswitch.compiler.layout import Layout, Slot
 from softswitch.compiler.reroll import plain
@@ -45,7 +47,7 @@ class ParserGen:
 
     def function(self) -> str:
         """Return ``static uint32_t parse(state, packet, data, len)``, which returns the bytes consumed."""
-        cyclic = self._has_cycle()
+        cyclic = _has_cycle(self.program)
         lines = [
             "static uint32_t parse(struct ss_state *restrict s, struct ss_packet *restrict base,",
             "        const uint8_t *restrict data, uint32_t len) {",
@@ -64,7 +66,7 @@ class ParserGen:
             error = Value("p->base.standard.parser_error", "u32", 0, (1 << 32) - 1)
             at = Value("at", "u32", 0, (1 << 32) - 1)
             lines.append(self.trace.point("parsed", "", None, [("bytes", at, 32), ("error", error, 32)]))
-        lines += self._verify_checksums()
+        lines += verify_checksums(self.layout, self.expr, self.actions.calculations, self.trace)
         return "\n".join([*lines, "return at;", "}"])
 
     def _error(self, name: str) -> int:
@@ -72,30 +74,6 @@ class ParserGen:
 
     def _fail(self, name: str) -> str:
         return f"{{ p->base.standard.parser_error = {self._error(name)}u; goto done; }}"
-
-    def _has_cycle(self) -> bool:
-        edges = {s.name: [t.next_state for t in s.transitions if t.next_state] for s in self.program.states.values()}
-        open_states: set[str] = set()
-        done: set[str] = set()
-        for root in edges:
-            stack: list[tuple[str, int]] = [(root, 0)]
-            while stack:
-                name, i = stack.pop()
-                if i == 0:
-                    if name in done:
-                        continue
-                    open_states.add(name)
-                if i < len(edges[name]):
-                    stack.append((name, i + 1))
-                    following = edges[name][i]
-                    if following in open_states:
-                        return True
-                    if following not in done:
-                        stack.append((following, 0))
-                else:
-                    open_states.discard(name)
-                    done.add(name)
-        return False
 
     def _state(self, state: ParseState, cyclic: bool) -> list[str]:
         lines = [f"S{self._labels[state.name]}:;"]
@@ -320,37 +298,34 @@ class ParserGen:
                 conditions.append(f"{left} == {self.expr.const(value, kind)}")
         return " && ".join(conditions) if conditions else "true"
 
-    # ------------------------------------------------------------------------------------------------------ checksums
-
-    def _verify_checksums(self) -> list[str]:
-        lines = ["p->base.standard.checksum_error = 0;"]
-        for checksum in self.program.checksums:
-            if not checksum.verify:
-                continue
-            call = self.actions.calculations.call(checksum.calculation, "data + at, len - at")
-            condition = "true" if checksum.condition is None else self.expr.boolean(checksum.condition)
-            value = self.expr.load(self.layout.slot(checksum.target))
-            checksum_width = self.layout.slot(checksum.target).width
-            if value.kind not in ("u32", "u64"):
-                raise UnsupportedConstruct(f"checksum {checksum.name!r} in a field wider than 64 bits")
-            valid = "true"
-            if not self.layout.is_metadata(checksum.target.header):
-                valid = self.layout.valid(checksum.target.header)
-            if self.trace is not None:
-                computed = Value(call, "u64", 0, (1 << 64) - 1)
-                shown = [("packet", value, checksum_width), ("computed", computed, checksum_width)]
-                report = self.trace.point("verify", name_of(checksum.target), checksum.source, shown)
-                lines.append(plain(f"if ({valid} && {condition}) {report}"))
-            lines.append(
-                plain(
-                    f"if ({valid} && {condition} && {call} != {self.expr.convert(value, 'u64')}) "
-                    "p->base.standard.checksum_error = 1;"
-                )
-            )
-        return lines
-
 
 def _contains_lookahead(expr: object) -> bool:
     if isinstance(expr, Lookahead):
         return True
     return isinstance(expr, Op) and any(_contains_lookahead(a) for a in expr.args)
+
+
+def _has_cycle(program: P4Program) -> bool:
+    """Return whether a parser state can be reached from itself."""
+    edges = {s.name: [t.next_state for t in s.transitions if t.next_state] for s in program.states.values()}
+    open_states: set[str] = set()
+    done: set[str] = set()
+    for root in edges:
+        stack: list[tuple[str, int]] = [(root, 0)]
+        while stack:
+            name, i = stack.pop()
+            if i == 0:
+                if name in done:
+                    continue
+                open_states.add(name)
+            if i < len(edges[name]):
+                stack.append((name, i + 1))
+                following = edges[name][i]
+                if following in open_states:
+                    return True
+                if following not in done:
+                    stack.append((following, 0))
+            else:
+                open_states.discard(name)
+                done.add(name)
+    return False

@@ -1,0 +1,36 @@
+"""What the generators of primitives have in common: C for the arguments of a primitive call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softswitch.bmv2json.model import Argument, Named, Primitive, Vector
+from softswitch.compiler.expr import ExprGen
+from softswitch.compiler.layout import Layout, Slot
+from softswitch.compiler.reroll import Statement
+from softswitch.compiler.values import Value
+from softswitch.errors import BadProgram
+
+Handler = Callable[[Primitive], list[Statement]]
+"""Compiles one call of a primitive."""
+
+
+class Operands:
+    """A generator of C for arguments; those that compile primitives are derived from it and share its `expr`."""
+
+    def __init__(self, layout: Layout, expr: ExprGen) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.expr = expr
+
+    def _number(self, argument: Argument | object, demand: int | None = None) -> Value:
+        if isinstance(argument, Named | Vector):
+            raise BadProgram(f"{self.expr.source}: a number is expected")
+        return self.expr.number(argument, demand)  # type: ignore[arg-type]
+
+    def _uint64(self, argument: Argument) -> str:
+        return self.expr.convert(self._number(argument, 64), "u64")
+
+    def assignment(self, slot: Slot, source: Argument) -> Statement:
+        """``slot = source``."""
+        return Statement(self.expr.store(slot, self._number(source, slot.width)), writes=frozenset({slot.key}))
