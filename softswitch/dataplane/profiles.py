@@ -92,6 +92,47 @@ class _Numbers:
         heapq.heappush(self._free, number)
 
 
+class _Slots:
+    """The slots of a profile's members in the data plane. handle: returns the native device."""
+
+    def __init__(
+        self, name: str, index: int, handle: Callable[[], int], pack: Callable[[str, Sequence[int]], tuple[int, bytes]]
+    ) -> None:
+        self._name = name
+        self._index = index
+        self._handle = handle
+        self._pack = pack
+        self._lib = native.library()
+        self._numbers = _Numbers()
+
+    def write(self, slot: int, number: int, data: bytes) -> None:
+        """Write an action's number and parameters to a slot."""
+        result = self._lib.ss_member_set(self._handle(), self._index, slot, number, data, len(data))
+        if result:
+            raise CapacityExceeded(f"action profile {self._name}: no memory for another member ({result})")
+
+    def grow(self, state: _Member, count: int) -> None:
+        """Give the member at least ``count`` slots."""
+        number, data = self._pack(state.action, state.params)
+        while len(state.slots) < count:
+            slot = self._numbers.take()
+            try:
+                if slot >= MAX_SLOTS:
+                    raise CapacityExceeded(f"action profile {self._name}: more than {MAX_SLOTS} members")
+                self.write(slot, number, data)
+            except CapacityExceeded:
+                self._numbers.give_back(slot)
+                raise
+            state.slots.append(slot)
+
+    def shrink(self, state: _Member, count: int) -> None:
+        """Free the member's slots above ``count``."""
+        while len(state.slots) > count:
+            slot = state.slots.pop()
+            self._lib.ss_member_free(self._handle(), self._index, slot)
+            self._numbers.give_back(slot)
+
+
 class ActionProfile:
     """One action profile of one device. Names and values of actions are those of the program.
 
@@ -116,7 +157,7 @@ class ActionProfile:
         self._lib = native.library()
         self._members: dict[int, _Member] = {}
         self._groups: dict[int, _Group] = {}
-        self._slots = _Numbers()
+        self._slots = _Slots(info.name, index, lambda: self.handle(), pack)
         self._choices = _Numbers()
         self._chosen: dict[int, Member | Group] = {}  # by number of the choice
         self._watchers: dict[int, set[int]] = {}  # groups with a member that depends on a port, by port
@@ -135,7 +176,7 @@ class ActionProfile:
             if member in self._members:
                 raise AlreadyExists(f"action profile {self.info.name} has a member {member} already")
             state = _Member(action, tuple(params), [])
-            self._grow(state, 1)
+            self._slots.grow(state, 1)
             self._members[member] = state
 
     def modify_member(self, member: int, action: str, params: Sequence[int]) -> None:
@@ -144,7 +185,7 @@ class ActionProfile:
             state = self._member(member)
             number, data = self._pack(action, params)
             for slot in state.slots:
-                self._write_slot(slot, number, data)
+                self._slots.write(slot, number, data)
             state.action, state.params = action, tuple(params)
 
     def delete_member(self, member: int) -> None:
@@ -157,7 +198,7 @@ class ActionProfile:
                 raise StillInUse(f"member {member} of {self.info.name} is in a group")
             if state.choice is not None:
                 self._free_choice(state.choice)
-            self._shrink(state, 0)
+            self._slots.shrink(state, 0)
             del self._members[member]
 
     def member(self, member: int) -> tuple[str, tuple[int, ...]]:
@@ -175,32 +216,6 @@ class ActionProfile:
         if state is None:
             raise NotFound(f"action profile {self.info.name} has no member {member}")
         return state
-
-    def _write_slot(self, slot: int, number: int, data: bytes) -> None:
-        result = self._lib.ss_member_set(self.handle(), self._index, slot, number, data, len(data))
-        if result:
-            raise CapacityExceeded(f"action profile {self.info.name}: no memory for another member ({result})")
-
-    def _grow(self, state: _Member, count: int) -> None:
-        """Give the member at least ``count`` slots."""
-        number, data = self._pack(state.action, state.params)
-        while len(state.slots) < count:
-            slot = self._slots.take()
-            try:
-                if slot >= MAX_SLOTS:
-                    raise CapacityExceeded(f"action profile {self.info.name}: more than {MAX_SLOTS} members")
-                self._write_slot(slot, number, data)
-            except CapacityExceeded:
-                self._slots.give_back(slot)
-                raise
-            state.slots.append(slot)
-
-    def _shrink(self, state: _Member, count: int) -> None:
-        """Free the member's slots above ``count``."""
-        while len(state.slots) > count:
-            slot = state.slots.pop()
-            self._lib.ss_member_free(self.handle(), self._index, slot)
-            self._slots.give_back(slot)
 
     # --------------------------------------------------------------------------------------------------------- groups
 
@@ -263,7 +278,7 @@ class ActionProfile:
         try:
             for member in affected:
                 if member in new:
-                    self._grow(self._members[member], new[member].weight)
+                    self._slots.grow(self._members[member], new[member].weight)
             self._write_choice(state.choice, members)
         except BaseException:
             for member in affected:
@@ -286,7 +301,7 @@ class ActionProfile:
         state.members = tuple(members)
 
     def _trim(self, state: _Member) -> None:
-        self._shrink(state, max(state.weights, default=1))
+        self._slots.shrink(state, max(state.weights, default=1))
 
     def _write_choice(self, choice: int, members: Sequence[GroupMember]) -> None:
         """Write the slots of the members whose ports are up, in order."""

@@ -1,11 +1,10 @@
-"""``TableEntry`` and ``DirectCounterEntry``: writes, and reads with wildcards.
+"""Writes of ``TableEntry`` and ``DirectCounterEntry`` (table_reads.py answers reads).
 
 P4Runtime specification, "TableEntry" and "DirectCounterEntry".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from softswitch import errors
@@ -13,13 +12,11 @@ from softswitch.dataplane.codec import Entry
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.meters import MeterState
 from softswitch.dataplane.profiles import Group, Member
-from softswitch.p4runtime.actions import decode_params, encode_action
-from softswitch.p4runtime.matches import Key, decode_key, decode_match, encode_match
+from softswitch.p4runtime.actions import decode_params
+from softswitch.p4runtime.matches import Key, decode_key
 from softswitch.p4runtime.meters import (
     decode_clear,
     decode_config,
-    encode_colours,
-    encode_config,
     refuse_default,
     require_direct_meter,
 )
@@ -28,13 +25,17 @@ from softswitch.p4runtime.schema import Schema, TableSchema
 from softswitch.p4runtime.status import denied, invalid
 from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
+from softswitch.p4runtime.table_reads import (
+    NO_OPAQUE,
+    EntryKey,
+    Opaque,
+    TableReads,
+    has_counter,
+    locate,
+    require_direct_counter,
+    require_idle_timeout,
+)
 from softswitch.p4runtime.undo import Journal
-
-# A default entry is (table, None, 0).
-_EntryKey = tuple[str, Key | None, int]
-# controller_metadata and metadata of an entry: opaque, kept for the client.
-_Opaque = tuple[int, bytes]
-_NO_OPAQUE: _Opaque = (0, b"")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Saved:
     action: p4rt.TableAction  # set in a table with an action profile
     counts: tuple[int, int] | None
     meter: MeterState | None
-    opaque: _Opaque | None
+    opaque: Opaque | None
 
 
 class TableAccess:
@@ -58,7 +59,8 @@ class TableAccess:
         self._device = device
         self._schema = schema
         self._profiles = profiles
-        self._opaque: dict[_EntryKey, _Opaque] = {}
+        self._opaque: dict[EntryKey, Opaque] = {}
+        self.reads = TableReads(device, schema, profiles, self._opaque)
 
     @property
     def has_opaque(self) -> bool:
@@ -90,8 +92,8 @@ class TableAccess:
         if kind != p4rt.Update.MODIFY:
             raise invalid("a direct counter can only be modified: it comes and goes with its table entry")
         table = self._schema.table(entry.table_entry.table_id)
-        _require_direct_counter(table)
-        key, priority = self._locate(table, entry.table_entry)
+        require_direct_counter(table)
+        key, priority = locate(table, entry.table_entry)
         if key is not None:
             self._get(table, key, priority)
         if entry.HasField("data"):
@@ -169,7 +171,7 @@ class TableAccess:
         return _Saved(
             entry,
             action,
-            self._device.direct_counter_read(*place) if _has_counter(table) else None,
+            self._device.direct_counter_read(*place) if has_counter(table) else None,
             self._device.direct_meter_read(*place) if table.meter_type is not None else None,
             self._opaque.get(place),
         )
@@ -213,7 +215,7 @@ class TableAccess:
         if entry.HasField("action"):
             action, params = _action(table, entry, default=True)
         counts = _counter_data(table, entry)
-        identity: _EntryKey = (table.name, None, 0)
+        identity: EntryKey = (table.name, None, 0)
         old_action, old_params = self._device.get_default(table.name)
         opaque = self._opaque.get(identity)
         self._device.set_default(table.name, action, params)
@@ -237,160 +239,15 @@ class TableAccess:
     def _get(self, table: TableSchema, key: Key, priority: int) -> Entry:
         return self._device.get(table.name, key, priority)
 
-    def _remember_cookie_of(self, identity: _EntryKey, entry: p4rt.TableEntry) -> None:
+    def _remember_cookie_of(self, identity: EntryKey, entry: p4rt.TableEntry) -> None:
         opaque = (entry.controller_metadata, entry.metadata)
-        self._remember_cookie(identity, opaque if opaque != _NO_OPAQUE else None)
+        self._remember_cookie(identity, opaque if opaque != NO_OPAQUE else None)
 
-    def _remember_cookie(self, identity: _EntryKey, opaque: _Opaque | None) -> None:
+    def _remember_cookie(self, identity: EntryKey, opaque: Opaque | None) -> None:
         if opaque is None:
             self._opaque.pop(identity, None)
         else:
             self._opaque[identity] = opaque
-
-    # --- idle timeouts ---
-
-    def idle_notification(self, table: str, entries: list[Entry]) -> p4rt.IdleTimeoutNotification:
-        """Return the message, without its time, that says that entries were not hit for their timeouts."""
-        message = p4rt.IdleTimeoutNotification()
-        schema = self._schema.tables_by_name[table]
-        for found in entries:
-            opaque = self._opaque.get((table, found.match, found.priority), _NO_OPAQUE)
-            _encode_entry(message.table_entry.add(), schema, found, opaque)
-        return message
-
-    # --- reads ---
-
-    def read(self, query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
-        """Return the entries that a ``TableEntry`` in a ReadRequest selects."""
-        if query.table_id == 0:
-            if (
-                query.match
-                or query.HasField("action")
-                or query.priority
-                or query.controller_metadata
-                or query.metadata
-                or query.is_default_action
-            ):
-                raise invalid("a read of all tables (table_id 0) takes no other filter")
-            return self._read_tables(list(self._schema.tables.values()), query)
-        table = self._schema.table(query.table_id)
-        if query.HasField("counter_data"):
-            _require_direct_counter(table)
-        if query.HasField("meter_config") or query.HasField("meter_counter_data"):
-            require_direct_meter(table)
-            refuse_default(table, query)
-        if query.idle_timeout_ns or query.HasField("time_since_last_hit"):
-            _require_idle_timeout(table)
-        if query.is_default_action:
-            if query.match or query.priority:
-                raise invalid(f"table {table.name}: a default entry has neither match nor priority")
-            if query.idle_timeout_ns or query.HasField("time_since_last_hit"):
-                raise invalid(f"table {table.name}: a default entry has no idle timeout")
-            return self._read_default(table, query)
-        return self._read_tables([table], query)
-
-    def read_direct_counters(self, query: p4rt.DirectCounterEntry) -> Iterator[p4rt.Entity]:
-        """Return the counters that a ``DirectCounterEntry`` in a ReadRequest selects."""
-        wanted = query.table_entry
-        if wanted.table_id == 0:
-            if wanted.match or wanted.priority or wanted.is_default_action:
-                raise invalid("a read of all direct counters (table_id 0) takes no other filter")
-            tables = [table for table in self._schema.tables.values() if _has_counter(table)]
-        else:
-            tables = [self._schema.table(wanted.table_id)]
-            _require_direct_counter(tables[0])
-        if wanted.match or wanted.is_default_action:
-            table = tables[0]
-            key, priority = self._locate(table, wanted)
-            counts = self._device.direct_counter_read(table.name, key, priority)
-            return iter([_direct_counter_entity(table, key, priority, counts)])
-        found = [
-            (
-                table,
-                entry.match,
-                entry.priority,
-                self._device.direct_counter_read(table.name, entry.match, entry.priority),
-            )
-            for table in tables
-            for entry in self._device.entries(table.name)
-            if not wanted.priority or entry.priority == wanted.priority
-        ]
-        return (_direct_counter_entity(*one) for one in found)
-
-    def _read_tables(self, tables: list[TableSchema], query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
-        answers: list[_Answer] = []
-        for table in tables:
-            with_counter = query.HasField("counter_data") and _has_counter(table)
-            with_meter = table.meter_type is not None and (
-                query.HasField("meter_config") or query.HasField("meter_counter_data")
-            )
-            for entry in self._select(table, query):
-                place = (table.name, entry.match, entry.priority)
-                opaque = self._opaque.get(place, _NO_OPAQUE)
-                if (query.controller_metadata and query.controller_metadata != opaque[0]) or (
-                    query.metadata and query.metadata != opaque[1]
-                ):
-                    continue
-                counts = self._device.direct_counter_read(*place) if with_counter else None
-                meter = self._device.direct_meter_read(*place) if with_meter else None
-                action = None
-                # The set of a one-shot may be gone when the answer is built, so it is encoded now.
-                if entry.chosen is not None:
-                    action = p4rt.TableAction()
-                    self._profiles.encode(table, entry.chosen, action)
-                answers.append((table, entry, opaque, counts, meter, action))
-        return (_entry_entity(query, *one) for one in answers)
-
-    def _select(self, table: TableSchema, query: p4rt.TableEntry) -> list[Entry]:
-        keep: list[Callable[[Entry], bool]] = []
-        if query.HasField("action"):
-            wanted = _action_filter(table, query)
-            keep.append(lambda entry: wanted(entry.action, entry.params))
-        if query.match:
-            if query.priority or not table.info.needs_priority:
-                key, priority = decode_key(table, query)
-                try:
-                    candidates = [self._device.get(table.name, key, priority)]
-                except errors.NotFound:
-                    return []
-            else:
-                key = decode_match(table, query)
-                candidates = [entry for entry in self._device.entries(table.name) if entry.match == key]
-        else:
-            candidates = self._device.entries(table.name)
-            if query.priority:
-                keep.append(lambda entry: entry.priority == query.priority)
-        return [entry for entry in candidates if all(test(entry) for test in keep)] if keep else candidates
-
-    def _read_default(self, table: TableSchema, query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
-        name, params = self._device.get_default(table.name)
-        opaque = self._opaque.get((table.name, None, 0), _NO_OPAQUE)
-        if (
-            (query.HasField("action") and not _action_filter(table, query)(name, params))
-            or (query.controller_metadata and query.controller_metadata != opaque[0])
-            or (query.metadata and query.metadata != opaque[1])
-        ):
-            return iter(())
-        entity = p4rt.Entity()
-        entry = entity.table_entry
-        entry.table_id = table.id
-        entry.is_default_action = True
-        entry.is_const = table.default_const
-        if name in table.actions_by_name:  # An action that the P4Info hides cannot be named to the client.
-            encode_action(entry.action.action, table.actions_by_name[name], params)
-        _encode_opaque(entry, opaque)
-        if query.HasField("counter_data"):
-            packets, bytes_ = self._device.direct_counter_read(table.name, None, 0)
-            entry.counter_data.packet_count, entry.counter_data.byte_count = packets, bytes_
-            entry.counter_data.SetInParent()
-        return iter([entity])
-
-    def _locate(self, table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key | None, int]:
-        if entry.is_default_action:
-            if entry.match or entry.priority:
-                raise invalid(f"table {table.name}: a default entry has neither match nor priority")
-            return None, 0
-        return decode_key(table, entry)
 
 
 # --- actions and attributes ---
@@ -416,18 +273,6 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
     return action.name, decode_params(action, wanted)
 
 
-def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str, tuple[int, ...]], bool]:
-    """Return a test whether an action is the one in a query; parameters count if the query gives them."""
-    if query.action.WhichOneof("type") != "action":
-        raise invalid(f"table {table.name}: entries can only be filtered by an action")
-    wanted = query.action.action
-    action = table.actions_by_id.get(wanted.action_id)
-    if action is None:
-        raise invalid(f"table {table.name} has no action with id {wanted.action_id}")
-    expected = decode_params(action, wanted) if wanted.params else None
-    return lambda name, params: name == action.name and expected in (None, params)
-
-
 class _Resources:
     """The counter, meter and idle timeout in a write of an entry, checked."""
 
@@ -443,11 +288,11 @@ class _Resources:
             self._clear = decode_clear(entry.meter_counter_data, f"table {table.name}")
         self._timeout = entry.idle_timeout_ns
         if self._timeout:
-            _require_idle_timeout(table)
+            require_idle_timeout(table)
         if self._timeout < 0:
             raise invalid(f"table {table.name}: the idle timeout is negative")
         if entry.HasField("time_since_last_hit"):
-            _require_idle_timeout(table)
+            require_idle_timeout(table)
             raise invalid(f"table {table.name}: time_since_last_hit is for reads; leave it unset in a write")
 
     def write(self, device: Device, key: Key, priority: int, *, fresh: bool, reset: bool = True) -> None:
@@ -463,24 +308,10 @@ class _Resources:
             device.set_idle_timeout(name, key, self._timeout, priority)
 
 
-def _require_idle_timeout(table: TableSchema) -> None:
-    if not table.info.has_idle_timeout:
-        raise invalid(f"table {table.name} is not declared with an idle timeout")
-
-
-def _has_counter(table: TableSchema) -> bool:
-    return table.info.has_direct_counter
-
-
-def _require_direct_counter(table: TableSchema) -> None:
-    if not _has_counter(table):
-        raise invalid(f"table {table.name} has no direct counter")
-
-
 def _counter_data(table: TableSchema, entry: p4rt.TableEntry) -> tuple[int, int] | None:
     if not entry.HasField("counter_data"):
         return None
-    _require_direct_counter(table)
+    require_direct_counter(table)
     return counter_values(entry.counter_data, f"table {table.name}")
 
 
@@ -489,68 +320,3 @@ def counter_values(data: p4rt.CounterData, what: str) -> tuple[int, int]:
     if data.packet_count < 0 or data.byte_count < 0:
         raise invalid(f"{what}: a counter cannot be negative")
     return data.packet_count, data.byte_count
-
-
-# --- building answers ---
-
-
-def _encode_opaque(entry: p4rt.TableEntry, opaque: _Opaque) -> None:
-    if opaque is not _NO_OPAQUE:
-        entry.controller_metadata, entry.metadata = opaque
-
-
-_Answer = tuple[TableSchema, Entry, _Opaque, tuple[int, int] | None, MeterState | None, p4rt.TableAction | None]
-
-
-def _entry_entity(
-    query: p4rt.TableEntry,
-    table: TableSchema,
-    found: Entry,
-    opaque: _Opaque,
-    *resources: tuple[int, int] | MeterState | p4rt.TableAction | None,
-) -> p4rt.Entity:
-    counts, meter, chosen = resources
-    entity = p4rt.Entity()
-    entry = entity.table_entry
-    _encode_entry(entry, table, found, opaque)
-    if isinstance(chosen, p4rt.TableAction):
-        entry.action.CopyFrom(chosen)
-    else:
-        action = table.actions_by_name.get(found.action)
-        if action is not None:
-            encode_action(entry.action.action, action, found.params)
-    if isinstance(counts, tuple):
-        entry.counter_data.packet_count, entry.counter_data.byte_count = counts
-        entry.counter_data.SetInParent()
-    if isinstance(meter, MeterState):
-        if query.HasField("meter_config"):
-            encode_config(meter.config, entry)
-        if query.HasField("meter_counter_data"):
-            encode_colours(meter.colours, entry.meter_counter_data)
-    if query.HasField("time_since_last_hit") and table.info.has_idle_timeout:
-        entry.time_since_last_hit.elapsed_ns = found.since_hit_ns
-        entry.time_since_last_hit.SetInParent()
-    return entity
-
-
-def _encode_entry(entry: p4rt.TableEntry, table: TableSchema, found: Entry, opaque: _Opaque) -> None:
-    entry.table_id = table.id
-    encode_match(entry, table, found.match, found.priority)
-    if found.is_const:
-        entry.is_const = True
-    if found.idle_timeout_ns:
-        entry.idle_timeout_ns = found.idle_timeout_ns
-    _encode_opaque(entry, opaque)
-
-
-def _direct_counter_entity(table: TableSchema, key: Key | None, priority: int, counts: tuple[int, int]) -> p4rt.Entity:
-    entity = p4rt.Entity()
-    counter = entity.direct_counter_entry
-    counter.table_entry.table_id = table.id
-    if key is None:
-        counter.table_entry.is_default_action = True
-    else:
-        encode_match(counter.table_entry, table, key, priority)
-    counter.data.packet_count, counter.data.byte_count = counts
-    counter.data.SetInParent()
-    return entity

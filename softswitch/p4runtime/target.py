@@ -51,7 +51,7 @@ class PacketStats:
 
 
 class _Running:
-    """The parts of a target that exist only for a running or saved pipeline.
+    """The parts of a target that exist only for a running or saved pipeline, and writes to its entities.
 
     ``device`` is a staged one until it runs.
     """
@@ -82,8 +82,8 @@ class _Running:
             "digest_entry": digests.write,
         }
         self.readers: dict[str, Callable[[Any], Iterator[p4rt.Entity]]] = {
-            "table_entry": tables.read,
-            "direct_counter_entry": tables.read_direct_counters,
+            "table_entry": tables.reads.read,
+            "direct_counter_entry": tables.reads.read_direct_counters,
             "counter_entry": externs.read_counters,
             "register_entry": externs.read_registers,
             "meter_entry": meters.read,
@@ -94,6 +94,54 @@ class _Running:
             "packet_replication_engine_entry": replication.read,
             "digest_entry": digests.read,
         }
+
+    def discard(self) -> None:
+        """Free a pipeline that never ran, with its staged device."""
+        self.digests.close()
+        self.device.discard()
+
+    def write_each(self, updates: Sequence[p4rt.Update], scope: roles.Scope, data: bytes) -> Outcomes:
+        """Do the updates one after another, whether others fail or not."""
+        journal = Journal(active=False)
+        outcomes: Outcomes = []
+        at = 0
+        while len(outcomes) < len(updates):
+            if at < len(data):
+                done, at = self.wire.write(data, at, only_inserts=self.tables.has_opaque)
+                outcomes += [None] * done
+                if len(outcomes) == len(updates):
+                    break
+            outcomes.append(self.apply(updates[len(outcomes)], journal, scope))
+        return outcomes
+
+    def apply(self, update: p4rt.Update, journal: Journal, scope: roles.Scope) -> P4RuntimeError | None:
+        """Do one update; returns why it failed."""
+        try:
+            which = update.entity.WhichOneof("entity")
+            writer = _find(self.writers, which)
+            if scope.ids is not None and not scope.may_use(roles.id_of(update.entity)):
+                raise denied(f"{which}: not in the scope of this role, says its role.config")
+            if update.type not in (p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE):
+                raise invalid(f"update type {update.type} is none of INSERT, MODIFY, DELETE")
+            writer(update.type, getattr(update.entity, which), journal)
+        except P4RuntimeError as error:
+            return error
+        except errors.SoftswitchError as error:
+            return from_data_plane(error)
+        return None
+
+    def write_all_or_none(self, updates: Sequence[p4rt.Update], scope: roles.Scope) -> Outcomes:
+        """Do the updates, or none of them if one fails."""
+        journal = Journal(active=True)
+        for index, update in enumerate(updates):
+            refusal = self.apply(update, journal, scope)
+            if refusal is not None:
+                journal.roll_back()
+                aborted = P4RuntimeError(code_pb2.ABORTED, f"not done, because update {index} of the batch failed")
+                outcomes: Outcomes = [aborted] * len(updates)
+                outcomes[index] = refusal
+                return outcomes
+        return [None] * len(updates)
 
 
 class Target:
@@ -227,7 +275,7 @@ class Target:
             if running is not None:
                 reconcile.carry_over(running.readers, staged.writers, running.pipeline.schema)
         except BaseException:
-            self._discard(staged)
+            staged.discard()
             raise
         self._commit(staged)
 
@@ -239,12 +287,7 @@ class Target:
     def _drop_saved(self) -> None:
         saved, self._saved = self._saved, None
         if saved is not None:
-            self._discard(saved)
-
-    @staticmethod
-    def _discard(staged: _Running) -> None:
-        staged.digests.close()
-        staged.device.discard()
+            saved.discard()
 
     # --- entities ---
 
@@ -260,13 +303,13 @@ class Target:
             scope = self.arbiter.scope_of(request.role)
             mode = request.atomicity
             if mode == p4rt.WriteRequest.ROLLBACK_ON_ERROR:
-                return self._write_all_or_none(running, request.updates, scope)
+                return running.write_all_or_none(request.updates, scope)
             if mode == p4rt.WriteRequest.DATAPLANE_ATOMIC:
                 with running.device.frozen():
-                    return self._write_all_or_none(running, request.updates, scope)
+                    return running.write_all_or_none(request.updates, scope)
             if mode != p4rt.WriteRequest.CONTINUE_ON_ERROR:
                 raise invalid(f"atomicity {mode} does not exist")
-            return self._write_each(running, request.updates, scope, data if scope.ids is None else b"")
+            return running.write_each(request.updates, scope, data if scope.ids is None else b"")
 
     def read(self, request: p4rt.ReadRequest) -> tuple[list[Iterator[p4rt.Entity]], Outcomes]:
         """Handle the RPC Read: returns what was found, and for each query why it failed, or ``None``.
@@ -290,50 +333,6 @@ class Target:
                 except errors.SoftswitchError as error:
                     outcomes.append(from_data_plane(error))
         return answers, outcomes
-
-    def _write_each(
-        self, running: _Running, updates: Sequence[p4rt.Update], scope: roles.Scope, data: bytes
-    ) -> Outcomes:
-        journal = Journal(active=False)
-        outcomes: Outcomes = []
-        at = 0
-        while len(outcomes) < len(updates):
-            if at < len(data):
-                done, at = running.wire.write(data, at, only_inserts=running.tables.has_opaque)
-                outcomes += [None] * done
-                if len(outcomes) == len(updates):
-                    break
-            outcomes.append(self._apply(running, updates[len(outcomes)], journal, scope))
-        return outcomes
-
-    def _apply(
-        self, running: _Running, update: p4rt.Update, journal: Journal, scope: roles.Scope
-    ) -> P4RuntimeError | None:
-        try:
-            which = update.entity.WhichOneof("entity")
-            writer = _find(running.writers, which)
-            if scope.ids is not None and not scope.may_use(roles.id_of(update.entity)):
-                raise denied(f"{which}: not in the scope of this role, says its role.config")
-            if update.type not in (p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE):
-                raise invalid(f"update type {update.type} is none of INSERT, MODIFY, DELETE")
-            writer(update.type, getattr(update.entity, which), journal)
-        except P4RuntimeError as error:
-            return error
-        except errors.SoftswitchError as error:
-            return from_data_plane(error)
-        return None
-
-    def _write_all_or_none(self, running: _Running, updates: Sequence[p4rt.Update], scope: roles.Scope) -> Outcomes:
-        journal = Journal(active=True)
-        for index, update in enumerate(updates):
-            refusal = self._apply(running, update, journal, scope)
-            if refusal is not None:
-                journal.roll_back()
-                aborted = P4RuntimeError(code_pb2.ABORTED, f"not done, because update {index} of the batch failed")
-                outcomes: Outcomes = [aborted] * len(updates)
-                outcomes[index] = refusal
-                return outcomes
-        return [None] * len(updates)
 
     def _require_primary(self, request: p4rt.WriteRequest | p4rt.SetForwardingPipelineConfigRequest) -> None:
         if request.role_id:
@@ -435,7 +434,7 @@ class Target:
         if running is None or not self.arbiter.primaries():
             return
         message = p4rt.StreamMessageResponse()
-        message.idle_timeout_notification.CopyFrom(running.tables.idle_notification(table, entries))
+        message.idle_timeout_notification.CopyFrom(running.tables.reads.idle_notification(table, entries))
         message.idle_timeout_notification.timestamp = time.time_ns()
         self._send_to_primaries(message, message.idle_timeout_notification.table_entry[0].table_id)
 
