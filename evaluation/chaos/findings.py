@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,10 @@ class Happening:
 
     def felt(self, start: float, end: float) -> bool:
         return self.began < end and start < self.ended + AFTER_SECONDS
+
+
+Steps = Iterator[None]
+"""One event: it has begun when the first step is done; what comes after the yield ends it."""
 
 
 class Findings:

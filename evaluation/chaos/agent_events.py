@@ -1,0 +1,152 @@
+"""Events of hosts: agents are killed, stopped and late, trainers fork, and other users forge packets."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from controlplane.common.agentconfig import AgentConfig
+from evaluation.chaos import forger
+from evaluation.chaos.controller import ControllerProcess, eventually, stopped
+from evaluation.chaos.findings import Happening, Steps
+from evaluation.chaos.jobs import JobRun, Place
+from p4src.protocol import PROTOCOL, VERSION, Flag
+
+FORGED_AT_ONCE = 40
+FORGE_EVERY = 0.25
+VALUES = PROTOCOL.targets["v1model"].values_per_packet
+LATE_SLACK_SECONDS = 60.0
+FORKED_SECONDS = 60.0
+
+
+class AgentEvents:
+    """What can be done to the agents of jobs, and what another user of their hosts can do."""
+
+    def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
+        self._emulation, self._findings = place.emulation, place.findings
+        self._controller, self._jobs = controller, jobs
+
+    def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
+        """Return what makes each kind of event happen."""
+        return {
+            "ps": self._kill, "worker": self._kill, "stop-ps": self._stop, "stop-worker": self._stop,
+            "late": self._late, "fork": self._fork, "forge": self._forge,
+        }  # fmt: skip
+
+    def _job(self, node: str) -> JobRun:
+        return next(run for run in self._jobs if node in (*run.job.workers, *run.job.parameter_servers))
+
+    def _kill(self, one: Happening) -> Steps:
+        node, run = one.event.target, self._job(one.event.target)
+        process = run.process(node)
+        run.kill(node)
+        one.evidence["process"] = process.pid
+        one.happened = process.pid is not None and eventually(lambda: _dead(process.pid))
+        try:
+            yield
+        finally:
+            run.restart(node)
+
+    def _stop(self, one: Happening) -> Steps:
+        node, run = one.event.target, self._job(one.event.target)
+        process = run.process(node)
+        run.signal(node, signal.SIGSTOP)
+        one.happened = eventually(lambda: stopped(process.pid or 0))
+        one.evidence["process"] = process.pid
+        try:
+            yield
+        finally:
+            process.signal(signal.SIGCONT)
+
+    def _late(self, one: Happening) -> Steps:
+        sent = self._job(one.event.target).make_late(one.event.target, one.event.seconds)
+        yield
+        one.happened = sent.wait(LATE_SLACK_SECONDS)
+        one.evidence["seconds late"] = round(one.event.seconds, 1)
+
+    def _fork(self, one: Happening) -> Steps:
+        run = self._job(one.event.target)
+        run.fork(one.event.target, one.event.seconds)
+        yield
+        codes = run.forked(one.event.target, FORKED_SECONDS)
+        one.evidence["children ended with"] = codes
+        one.happened = bool(codes)
+        if any(code != 0 for code in codes):
+            self._findings.add_failed(f"children that {one.event.target} forked ended with {codes}")
+
+    def _forge(self, one: Happening) -> Steps:
+        node, run = one.event.target, self._job(one.event.target)
+        process = self._emulation.popen(
+            node, [sys.executable, "-I", "-S", forger.__file__, str(VERSION), str(VALUES), str(one.event.seed)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        stop = threading.Event()
+
+        def feed() -> None:
+            assert process.stdin is not None
+            while not stop.wait(FORGE_EVERY):
+                with suppress(OSError, ValueError):
+                    process.stdin.write(json.dumps(self._forged(node, run)) + "\n")
+                    process.stdin.flush()
+
+        refused = run.refused(node)
+        thread = threading.Thread(target=feed, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            process.stdin.close()
+        try:
+            process.wait(30.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        said = process.stdout.read() if process.stdout is not None else ""
+        if not said:
+            one.problem = (process.stderr.read() if process.stderr is not None else "")[-300:]
+        report = json.loads(said or "{}")
+        one.evidence |= report | {"refused": f"{refused} -> {run.refused(node)}"}
+        one.happened = report.get("sent", 0) > 0 and int(report.get("capabilities", "1"), 16) == 0
+
+    def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:
+        """What somebody who knows everything but the keys would send next."""
+        kept = self._controller.agents().get(run.job.name, {}).get(node)
+        address = self._emulation.topology.address(node)
+        if kept is None:
+            return {"address": address, "packets": []}
+        config = AgentConfig.from_json(kept)
+        common = {"job": config.job_id, "epoch": run.epoch, "count": FORGED_AT_ONCE}
+        packets: list[dict[str, Any]] = []
+        for tree in config.worker_trees:
+            sequence = run.sequences.get(str(tree.tree), 0)
+            own = common | {"port": tree.port, "sequence": sequence, "bitmap": 0}
+            packets.append(own | {"label": tree.up_label, "flags": 0})
+            packets.append(own | {"label": tree.up_label, "flags": int(Flag.RESEND)})
+            answer = own | {"bitmap": len(config.workers), "flags": int(Flag.RESULT)}
+            packets.append(answer | {"label": tree.return_label})
+            packets.append(answer | {"label": tree.answer_label})
+        for root in config.root_trees:
+            sequence = run.sequences.get(str(root.tree), 0)
+            for flow in root.flows[:4]:
+                bitmap = (1 << len(flow.parts)) - 1
+                packets.append(common | {"port": root.port, "sequence": sequence, "bitmap": bitmap, "label": flow.label,
+                                         "flags": 0})  # fmt: skip
+        random.shuffle(packets)
+        return {"address": address, "packets": packets[:6]}
+
+
+def _dead(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

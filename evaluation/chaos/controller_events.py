@@ -1,0 +1,127 @@
+"""Events of the controller: it is killed and stopped, its clock jumps, its disk is full."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask
+from controlplane.service.core.disabled import Why
+from evaluation.chaos.controller import ControllerProcess, eventually, stopped
+from evaluation.chaos.findings import Happening, Steps
+from evaluation.chaos.jobs import JobRun, Place
+
+YEAR = 365.25 * 86400
+JUMPS = (3600.0, 86400.0, YEAR, 10 * YEAR)
+REPLAN_SECONDS = 20.0
+STATE_SECONDS = 10.0
+
+
+class ControllerEvents:
+    """What can be done to the controller, and what its operator asks of it."""
+
+    def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
+        self._emulation, self._findings = place.emulation, place.findings
+        self._controller, self._jobs = controller, jobs
+
+    def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
+        """Return what makes each kind of event happen."""
+        return {
+            "controller": self._kill_controller, "stop-controller": self._stop_controller,
+            "clock": self._clock, "disk": self._disk,
+        }  # fmt: skip
+
+    def _kill_controller(self, one: Happening) -> Steps:
+        one.evidence["process"] = self._controller.kill()
+        one.happened = bool(one.evidence["process"])
+        yield from self._controller_back(one)
+
+    def _controller_back(self, one: Happening) -> Steps:
+        starts = self._controller.starts
+        try:
+            yield
+        finally:
+            self._controller.back()
+        self._serves_again(one, starts)
+
+    def _serves_again(self, one: Happening, starts: int) -> None:
+        began = time.monotonic()
+        if eventually(lambda: self._controller.starts > starts, 60.0):
+            one.evidence["served again after"] = f"{time.monotonic() - began:.1f} s"
+        else:
+            self._findings.add_failed(f"the controller does not serve again after {one.event}: {self._said()}")
+
+    def _said(self) -> str:
+        return self._controller.ended[-1] if self._controller.ended else self._controller.last_words()
+
+    def _stop_controller(self, one: Happening) -> Steps:
+        pid = self._controller.send(signal.SIGSTOP)
+        one.happened = eventually(lambda: stopped(pid))
+        one.evidence["process"] = pid
+        try:
+            yield
+        finally:
+            self._controller.send(signal.SIGCONT)
+
+    def _clock(self, one: Happening) -> Steps:
+        drawn = random.Random(one.event.seed)
+        ahead = drawn.choice(JUMPS) * drawn.choice((1, -1))
+        reads = self._controller.clock.wrong_reads
+        self._controller.clock.jump(ahead)
+        one.evidence["clock"] = f"{ahead / 86400:+.4g} days"
+        one.happened = eventually(lambda: self._controller.clock.wrong_reads > reads, STATE_SECONDS)
+        starts = self._controller.starts
+        self._controller.kill()
+        self._controller.back()
+        self._serves_again(one, starts)
+        try:
+            yield
+        finally:
+            self._controller.clock.jump(0.0)
+        one.evidence["wrong times read"] = self._controller.clock.wrong_reads - reads
+        starts = self._controller.starts
+        self._controller.kill()
+        self._controller.back()
+        self._serves_again(one, starts)
+
+    def _disk(self, one: Happening) -> Steps:
+        one.evidence["bytes filled"] = self._controller.fill_disk()
+        one.happened = one.evidence["bytes filled"] > 0
+        topology = self._emulation.topology
+        with_hosts = {topology.access_switch(node) for node in topology.servers}
+        spine = random.Random(one.event.seed).choice([name for name in topology.switches if name not in with_hosts])
+        thread = threading.Thread(target=self._disable, args=(one, {"without": [spine]}), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._controller.free_disk()
+        thread.join()
+        self._disable(one, {"restored": [spine]})
+
+    def take_back(self, one: Happening) -> None:
+        """As an operator who has mended it: what the controller keeps off because it corrupts is used again."""
+        try:
+            request = pb.StatusRequest(job=self._jobs[0].job.name)
+            reply = ask(self._controller.address, "status", request, timeout=REPLAN_SECONDS)
+        except (ControllerError, OSError):
+            return
+        kept_off = [name.partition(" (")[0] for name in reply.without if name.endswith(f"({Why.CORRUPTS})")]
+        if kept_off:
+            one.evidence["kept off"] = ", ".join(kept_off)
+            self._disable(one, {"restored": kept_off})
+
+    def _disable(self, one: Happening, change: Mapping[str, list[str]]) -> None:
+        """A change that the controller must keep: it wants a new plan, and an epoch."""
+        request = pb.ReplanRequest(
+            job=self._jobs[0].job.name, without=change.get("without", ()), restored=change.get("restored", ())
+        )
+        try:
+            said = ask(self._controller.address, "replan", request, timeout=REPLAN_SECONDS).outcome
+        except (ControllerError, OSError) as error:
+            said = f"refused: {str(error)[:200]}"
+        one.evidence[f"asked {next(iter(change))}"] = said

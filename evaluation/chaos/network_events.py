@@ -1,0 +1,130 @@
+"""Events of the network: links, switches and interfaces fail, lose and corrupt."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from evaluation.chaos.controller import eventually
+from evaluation.chaos.controller_events import ControllerEvents
+from evaluation.chaos.findings import Happening, Steps
+from p4src.protocol import HEADER_OFFSET, PROTOCOL
+from topologies.emulation import Emulation
+from topologies.faults import link_of
+
+BURST_LOSS = 0.3
+FLIPPED = 0.01
+FLIP_SLOTS = 255
+FLIPS_AT_ONCE = 400
+VALUE_REGISTERS = "InartIngress.values."
+BACK_SECONDS = 10.0
+
+
+class NetworkEvents:
+    """What can be done to a network. operator: takes switches back into service once they have been mended."""
+
+    def __init__(self, emulation: Emulation, operator: ControllerEvents) -> None:
+        self._emulation, self._operator = emulation, operator
+
+    def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
+        """Return what makes each kind of event happen."""
+        return {
+            "link": self._link, "switch": self._switch, "edge": self._switch, "reboot": self._reboot,
+            "burst": lambda one: self._lossy(one, BURST_LOSS), "blackout": lambda one: self._lossy(one, 1.0),
+            "flip": self._flip, "memory": self._memory, "interface": self._interface,
+        }  # fmt: skip
+
+    def _lost(self, *switches: str) -> int:
+        drops = self._emulation.drops()
+        return sum(drops[name].get("injected_loss", 0) for name in switches or drops)
+
+    def _link(self, one: Happening) -> Steps:
+        ends = link_of(one.event.target, self._emulation.topology)
+        assert ends is not None, "it was drawn from the links between switches"
+        u, v = ends
+        before = self._lost(u, v)
+        self._emulation.cut(u, v)
+        one.happened = True
+        try:
+            yield
+        finally:
+            self._emulation.mend(u, v)
+        one.evidence["frames lost"] = self._lost(u, v) - before
+
+    def _switch(self, one: Happening) -> Steps:
+        switch = one.event.target
+        self._emulation.fail(switch, max(0.1, one.event.seconds))
+        one.happened = eventually(lambda: not self._emulation.is_up(switch))
+        yield
+        one.evidence["is back"] = eventually(lambda: self._emulation.is_up(switch), BACK_SECONDS)
+
+    def _reboot(self, one: Happening) -> Steps:
+        self._emulation.reboot(one.event.target)
+        one.happened = True
+        one.evidence["forgot everything"] = True
+        yield
+
+    def _lossy(self, one: Happening, loss: float) -> Steps:
+        before = self._lost()
+        self._shape_all(loss=loss)
+        try:
+            yield
+        finally:
+            self._shape_all(loss=0.0)
+        one.evidence["frames lost"] = self._lost() - before
+        one.happened = one.evidence["frames lost"] > 0
+
+    def _shape_all(self, **faults: float) -> None:
+        topology = self._emulation.topology
+        for u, v in topology.links:
+            if u in topology.switches:
+                self._emulation.shape(u, v, **faults)
+
+    def _flip(self, one: Happening) -> Steps:
+        switch = one.event.target
+        before = self._emulation.corrupted()[switch]
+        where = random.Random(one.event.seed).choice((HEADER_OFFSET, PROTOCOL.values_offset))
+        faults = {"corrupt": FLIPPED, "corrupt_udp": 1.0, "corrupt_hidden": 1.0, "corrupt_from": float(where)}
+        neighbours = self._emulation.topology.neighbours(switch)
+        try:
+            for neighbour in neighbours:
+                self._emulation.shape(switch, neighbour, **faults)
+            yield
+        finally:
+            for neighbour in neighbours:
+                self._emulation.shape(switch, neighbour, corrupt=0.0)
+        one.evidence["frames corrupted"] = self._emulation.corrupted()[switch] - before
+        self._operator.take_back(one)
+        one.evidence["in"] = "values" if where == PROTOCOL.values_offset else "header and values"
+        one.happened = one.evidence["frames corrupted"] > 0
+
+    def _memory(self, one: Happening) -> Steps:
+        one.evidence["bits flipped"] = 0
+        stop = threading.Event()
+
+        def flip() -> None:
+            while not stop.wait(0.1):
+                with suppress(Exception):  # it has just rebooted
+                    flipped = self._emulation.flip(one.event.target, VALUE_REGISTERS, FLIPS_AT_ONCE, FLIP_SLOTS)
+                    one.evidence["bits flipped"] += flipped
+
+        thread = threading.Thread(target=flip, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        one.happened = one.evidence["bits flipped"] > 0
+        self._operator.take_back(one)
+
+    def _interface(self, one: Happening) -> Steps:
+        node = one.event.target
+        before = self._emulation.interface_index(node)
+        self._emulation.remake_interface(node)
+        after = self._emulation.interface_index(node)
+        one.evidence["interface index"] = f"{before} -> {after}"
+        one.happened = before != after
+        yield
