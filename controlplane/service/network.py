@@ -27,7 +27,7 @@ from controlplane.service.record import Recorder
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
 from controlplane.service.room import JOB_IDS, base_rules, deployment_of
-from controlplane.service.roster import GRACE_SECONDS, PATIENCE_SECONDS, Roster
+from controlplane.service.roster import GRACE_SECONDS, PATIENCE_SECONDS, Roster, Rules
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import Stored
@@ -132,13 +132,15 @@ class Network:
         roster = Roster(
             deployment.agents,
             self._epochs,
-            ENCODING,
+            Rules(
+                ENCODING,
+                grace=self.settings.grace,
+                patience=self.settings.patience,
+                known=self._known(whole),
+                least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
+            ),
             self.log,
-            known=self._known(whole),
             labels=self._labels,
-            least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
-            grace=self.settings.grace,
-            patience=self.settings.patience,
             journal=self.recorder.hears(self.settings.journal(job_id), whole.name),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )

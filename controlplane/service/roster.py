@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
@@ -34,20 +35,33 @@ RETURN_SECONDS = 5.0
 Agents try every two seconds."""
 
 
+@dataclass(frozen=True)
+class Rules:
+    """Who may join a job's roster, and when the job goes on without somebody.
+
+    version: of the wire format; agents with another one are refused.
+    grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but answers
+        to them may have been lost, and they get them from the parameter server.
+    patience: seconds for which an agent whose node another process has waits for that one to go.
+    known: nodes that may join beside those that have a configuration.
+    least_workers: the job goes on without lost agents while it has so many workers and one parameter server; None: it
+        never does.
+    """
+
+    version: int
+    grace: float = GRACE_SECONDS
+    patience: float = PATIENCE_SECONDS
+    known: Mapping[str, Known] = field(default_factory=dict)
+    least_workers: int | None = None
+
+
 class Roster:
     """The agents of one job. Thread-safe.
 
     Args:
         configs: per node; their epoch does not count.
-        version: of the wire format; agents with another one are refused.
-        grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
-            answers to them may have been lost, and they get them from the parameter server.
-        patience: seconds for which an agent whose node another process has waits for that one to go.
         log: gets one line per event.
-        known: nodes that may join beside those that have a configuration.
         labels: what agents are told in the place of the configurations' label numbers (None: the numbers).
-        least_workers: the job goes on without lost agents while it has so many workers and one parameter server; None:
-            it never does.
         on_lost: called (node, reason) when the job goes on without a node, with the roster's lock held: may not wait.
         journal: gets every event.
 
@@ -58,27 +72,27 @@ class Roster:
         self,
         configs: Mapping[str, AgentConfig],
         epochs: EpochStore,
-        version: int,
+        rules: Rules,
         log: Callable[[str], None] = lambda line: None,
         *,
-        grace: float = GRACE_SECONDS,
-        patience: float = PATIENCE_SECONDS,
-        known: Mapping[str, Known] | None = None,
         labels: SecretLabels | None = None,
-        least_workers: int | None = None,
         on_lost: Callable[[str, str], None] = lambda node, reason: None,
         journal: Journal | None = None,
     ) -> None:
         if not configs:
             raise ValueError("a job without agents")
         self._labels = labels
-        self._patience = patience
+        self._patience = rules.patience
         self._log = log
         self._connections = itertools.count(1)
         self._waits = hanging.Waits()
         told = self._effects = Effects(configs, epochs, labels, log=log, plan_without=on_lost, journal=journal)
         told.state = membership.begin(
-            told.places(configs), version, known=dict(known or {}), grace=grace, least_workers=least_workers
+            told.places(configs),
+            rules.version,
+            known=dict(rules.known),
+            grace=rules.grace,
+            least_workers=rules.least_workers,
         )
         self._lock, self._news = self._effects.lock, self._effects.news
         self.plan = PlanChanges(self._effects, labels)
@@ -154,10 +168,6 @@ class Roster:
             if not self.running or any(node not in members for node in workers):
                 return {}
             return tree_rates([members[node] for node in workers], time.monotonic())
-
-    def planned_tree_rates(self) -> dict[int, float]:
-        """Mbit/s at which each worker is told to send on each tree."""
-        return {tree.tree: tree.rate_mbps for config in self.configs.values() for tree in config.worker_trees}
 
     def stalled(self, seconds: float) -> float | None:
         """Since when an agent of the running job has had the same oldest open chunk (of several the longest), or what

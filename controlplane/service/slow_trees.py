@@ -8,9 +8,10 @@ because of a late rank. What other traffic takes of a link is declared with `rep
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from controlplane.common.agentconfig import AgentConfig
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 
@@ -48,7 +49,7 @@ class SlowTrees:
         self._said = {name: version for name, version in self._said.items() if name in names}
 
     def _look_at(self, job: RunningJob) -> None:
-        rates, planned = job.roster.tree_rates(), job.roster.planned_tree_rates()
+        rates, planned = job.roster.tree_rates(), planned_tree_rates(job.roster.configs)
         before = self._slow.get(job.name, {})
         slow = {tree for tree, rate in rates.items() if rate < SLOW_PART * planned.get(tree, 0.0)}
         self._slow[job.name] = {tree: before.get(tree, 0) + 1 for tree in slow}
@@ -63,3 +64,8 @@ class SlowTrees:
             f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
             "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
         )
+
+
+def planned_tree_rates(configs: Mapping[str, AgentConfig]) -> dict[int, float]:
+    """Return the Mbit/s at which each worker is told to send on each tree."""
+    return {tree.tree: tree.rate_mbps for config in configs.values() for tree in config.worker_trees}

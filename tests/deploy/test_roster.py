@@ -15,14 +15,14 @@ from controlplane.service.core.state import Refused, Stage
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
 from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_ROUNDS, SILENT_SECONDS, Member
 from controlplane.service.plan_changes import HandoverError
-from controlplane.service.roster import Roster
+from controlplane.service.roster import Roster, Rules
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
 
 @pytest.fixture
 def roster(tmp_path):
-    made = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, grace=0.05, patience=0.05)
+    made = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING, grace=0.05, patience=0.05))
     yield made
     made.close()
 
@@ -130,7 +130,7 @@ def test_agent_that_gives_up_tells_the_others_why(roster):
 
 
 def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, grace=60)
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING, grace=60))
     members = join_all(roster)
     before = roster.epoch
     for node in ("w1", "w2"):
@@ -203,7 +203,7 @@ def test_wrong_agents_are_refused_with_the_reason(roster, changes, message):
 def test_a_restarted_controller_adopts_the_running_job(tmp_path, roster):
     join_all(roster)
     running = {node: (roster.epoch, config.digest) for node, config in roster.configs.items()}
-    later = Roster(configs(), EpochStore(tmp_path / "other"), ENCODING)
+    later = Roster(configs(), EpochStore(tmp_path / "other"), Rules(ENCODING))
     for node, (epoch, digest) in running.items():
         member = later.join(request(node, running_epoch=epoch, running_digest=digest))
     assert configuration(member).epoch == roster.epoch
@@ -216,7 +216,7 @@ def test_a_restarted_controller_adopts_the_running_job(tmp_path, roster):
 
 def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, roster):
     join_all(roster)
-    later = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING)
+    later = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING))
     for node, config in roster.configs.items():
         running = {} if node == "w2" else {"running_epoch": roster.epoch, "running_digest": config.digest}
         later.join(request(node, **running))
@@ -226,7 +226,7 @@ def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, 
 
 def test_restarted_controller_begins_anew_when_the_plan_changed(tmp_path, roster):
     join_all(roster)
-    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), ENCODING)
+    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), Rules(ENCODING))
     for node, config in roster.configs.items():
         later.join(request(node, running_epoch=roster.epoch, running_digest=config.digest))
     assert later.epoch > roster.epoch
@@ -324,8 +324,7 @@ def pair(tmp_path):
     made = Roster(
         two_roots(),
         EpochStore(tmp_path / "epoch"),
-        ENCODING,
-        least_workers=2,
+        Rules(ENCODING, least_workers=2),
         on_lost=lambda node, reason: lost.append(node),
     )
     members = join_all(made)
@@ -494,7 +493,7 @@ def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_repla
 
 def test_refusals_of_the_check_word_name_their_sender(tmp_path):
     said = []
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, said.append)
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING), said.append)
     members = [roster.join(request(node)) for node in ("w1", "w2", "ps1")]
     epoch = configuration(members[0]).epoch
 

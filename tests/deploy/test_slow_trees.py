@@ -9,8 +9,8 @@ import pytest
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service import slow_trees
 from controlplane.service.epochs import EpochStore
-from controlplane.service.roster import Roster
-from controlplane.service.slow_trees import SlowTrees
+from controlplane.service.roster import Roster, Rules
+from controlplane.service.slow_trees import SlowTrees, planned_tree_rates
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
@@ -23,7 +23,7 @@ class Job:
     def __init__(self, folder, monkeypatch) -> None:  # type: ignore[no-untyped-def]
         self.now = 1000.0
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        self.roster = Roster(configs(), EpochStore(folder / "epoch"), ENCODING)
+        self.roster = Roster(configs(), EpochStore(folder / "epoch"), Rules(ENCODING))
         for node, config in self.roster.configs.items():
             self.roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING, agent=node))
         self.plan = SimpleNamespace(version=1)
@@ -31,7 +31,7 @@ class Job:
         self.counted = {node: [0.0, 0.0] for node in WORKERS}  # seconds busy, bytes
         self.said: list[str] = []
         self.watch = SlowTrees(SimpleNamespace(jobs=[self]), self.said.append)  # type: ignore[arg-type]
-        ((self.tree, self.planned),) = self.roster.planned_tree_rates().items()
+        ((self.tree, self.planned),) = planned_tree_rates(self.roster.configs).items()
 
     def second(self, **parts: float) -> None:
         """Let a second pass in which each worker was busy for this fraction, at a tenth of the planned rate."""

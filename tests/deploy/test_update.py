@@ -29,7 +29,7 @@ from controlplane.service.epochs import EpochStore
 from controlplane.service.next_plan import Frame, UpdateError
 from controlplane.service.present import apply_changes
 from controlplane.service.room import build_beside, first_label, last_label
-from controlplane.service.roster import Roster
+from controlplane.service.roster import Roster, Rules
 from controlplane.service.switches import Switches
 from controlplane.service.update import Updater
 from controlplane.service.versions import Version
@@ -60,7 +60,7 @@ class Rig:
         fabric.connect(self.targets, 5.0)
         fabric.install(self.targets, self.deployment.rulesets)
         self.log: list[str] = []
-        self.roster = Roster(self.deployment.agents, epochs, ENCODING, self.log.append, labels=self.labels)
+        self.roster = Roster(self.deployment.agents, epochs, Rules(ENCODING), self.log.append, labels=self.labels)
         installed = {1: self.deployment.rulesets}
         self.kept = Switches(self.targets, self.deployment.rulesets, installed, self.log.append)
         self.kept.watch()
