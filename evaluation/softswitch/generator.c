@@ -45,15 +45,12 @@ static void increase(uint8_t *p) {
     }
 }
 
-int main(int argc, char **argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: %s INTERFACE FRAMES SECONDS PACKETS_PER_SECOND OFFSET\n", argv[0]);
-        return 2;
-    }
-    FILE *file = fopen(argv[2], "rb");
+/* The frames of a file, and how many there are; 0: the file cannot be read, or has none, which has been said. */
+static size_t load(const char *name, struct frame **all) {
+    FILE *file = fopen(name, "rb");
     if (!file) {
-        perror(argv[2]);
-        return 1;
+        perror(name);
+        return 0;
     }
     struct frame *frames = NULL;
     size_t n = 0;
@@ -74,42 +71,68 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < n; i++) frames[i].iov[0] = (struct iovec){&frames[i].vnet, sizeof frames[i].vnet};
     fclose(file);
-    if (n == 0) {
-        fprintf(stderr, "%s: no frames\n", argv[2]);
-        return 1;
-    }
-    uint64_t duration = (uint64_t)(atof(argv[3]) * 1e9);
-    double rate = atof(argv[4]);
-    long offset = atol(argv[5]);
+    if (n == 0) fprintf(stderr, "%s: no frames\n", name);
+    *all = frames;
+    return n;
+}
+
+/* A packet socket on the interface; -1: it cannot be opened, which has been said. */
+static int open_socket(const char *interface) {
     int fd = socket(AF_PACKET, SOCK_RAW, 0), one = 1;
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[1])};
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(interface)};
     if (fd < 0 || !address.sll_ifindex || bind(fd, (struct sockaddr *)&address, sizeof address)) {
-        perror(argv[1]);
-        return 1;
+        perror(interface);
+        return -1;
     }
     setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
     setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one);
+    return fd;
+}
+
+/* How many of `left` frames may go now: at most a batch, and what the rate allows; 0 after a short pause. */
+static unsigned allowed(const struct frame *frames, size_t left, double due) {
+    if (due < 1) {
+        struct timespec pause = {0, 20000};
+        nanosleep(&pause, NULL);
+        return 0;
+    }
+    unsigned fit = 0;
+    for (; fit < BATCH && fit < left && due >= 1; fit++) due -= frames[fit].packets;
+    return fit;
+}
+
+/* Increases the number at `offset` of every packet. */
+static void renumber(struct frame *frames, size_t n, long offset) {
+    for (size_t i = 0; offset >= 0 && i < n; i++)
+        for (unsigned p = 0; p < frames[i].packets; p++) {
+            size_t place = (size_t)offset + (size_t)p * frames[i].vnet.gso_size;
+            if (place + 4 <= frames[i].iov[1].iov_len) increase((uint8_t *)frames[i].iov[1].iov_base + place);
+        }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 6) {
+        fprintf(stderr, "usage: %s INTERFACE FRAMES SECONDS PACKETS_PER_SECOND OFFSET\n", argv[0]);
+        return 2;
+    }
+    struct frame *frames = NULL;
+    size_t n = load(argv[2], &frames), at = 0;
+    if (n == 0) return 1;
+    uint64_t duration = (uint64_t)(atof(argv[3]) * 1e9);
+    double rate = atof(argv[4]);
+    long offset = atol(argv[5]);
+    int fd = open_socket(argv[1]);
+    if (fd < 0) return 1;
     struct mmsghdr messages[BATCH];
     memset(messages, 0, sizeof messages);
     for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_iovlen = 2;
     uint64_t start = now_ns(), sent = 0;
-    size_t at = 0;
     for (;;) {
         uint64_t now = now_ns();
         if (now - start >= duration) break;
-        unsigned batch = BATCH;
-        if (rate > 0) {
-            double due = (double)(now - start) * 1e-9 * rate - (double)sent;
-            if (due < 1) {
-                struct timespec pause = {0, 20000};
-                nanosleep(&pause, NULL);
-                continue;
-            }
-            unsigned fit = 0;
-            for (double left = due; fit < batch && at + fit < n && left >= 1; fit++) left -= frames[at + fit].packets;
-            batch = fit;
-        }
-        if (batch > n - at) batch = (unsigned)(n - at);
+        double due = rate > 0 ? (double)(now - start) * 1e-9 * rate - (double)sent : 1e18;
+        unsigned batch = allowed(frames + at, n - at, due);
+        if (batch == 0) continue;
         for (unsigned i = 0; i < batch; i++) messages[i].msg_hdr.msg_iov = frames[at + i].iov;
         int result = sendmmsg(fd, messages, batch, 0);
         if (result <= 0) {
@@ -120,11 +143,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < result; i++) sent += frames[at++].packets;
         if (at == n) {
             at = 0;
-            for (size_t i = 0; offset >= 0 && i < n; i++)
-                for (unsigned p = 0; p < frames[i].packets; p++) {
-                    size_t place = (size_t)offset + (size_t)p * frames[i].vnet.gso_size;
-                    if (place + 4 <= frames[i].iov[1].iov_len) increase((uint8_t *)frames[i].iov[1].iov_base + place);
-                }
+            renumber(frames, n, offset);
         }
     }
     printf("%llu\n", (unsigned long long)sent);
