@@ -1,6 +1,7 @@
 """Time to a given loss across emulated sites, by DiLoCo over `inart.sites` and synchronously over gloo (root).
 
     python -m evaluation.sites --network aws netstorm --systems diloco gloo
+    python -m evaluation.sites chaos --sites 20 --minutes 10               # everything fails: evaluation/sites/chaos.py
 
 Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
 (--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
@@ -23,6 +24,7 @@ from statistics import mean
 from typing import Any
 
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from evaluation.sites import chaos
 from evaluation.sites.training import OPTIMISERS, Lesson
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import make_coordinator
@@ -217,6 +219,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["chaos"]:
+        return chaos.main(words[1:])
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -236,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="instead of the table")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="loss over time")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(words)
     rows = [row for network in arguments.network for row in Emulated(network, arguments).run(arguments.systems)]
     if arguments.plot is not None:
         draw(rows, arguments.plot)

@@ -11,54 +11,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from overlay.core.site_network import SiteNetwork
-from overlay.core.site_quorum import DeputyQuorum, History, alone_among
-from overlay.net.coordinator import ANYWHERE, Coordinator
+from overlay.core.site_quorum import alone_among
+from overlay.net.coordinator import ANYWHERE
 from overlay.net.leadership import STANDBY
 from overlay.net.membership import Address, Membership, Substitute
 from overlay.net.neighbours import Neighbours
-from overlay.net.site_desk import SiteDesk
 from overlay.net.site_services import SiteServices
 from overlay.net.takeover import Standby
 from overlay.net.tls import Security
 
+if TYPE_CHECKING:
+    from overlay.net.deputy_coordinator import Deputy
+
 GONE_SECONDS = 3.0
 """Sites go on without a coordinator when none has said anything for so long: one that is restarted needs less."""
-
-
-class _Deputy(Coordinator):
-    """A coordinator in an agent's loop, which gets its connections from the agent."""
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def _start(self) -> None:
-        self._watching = asyncio.ensure_future(self._watch())
-
-    def resign(self) -> None:
-        """Acts no more; the members look for another coordinator."""
-        self._watching.cancel()
-        self._leadership.resign()
-
-
-def _deputy(
-    at: Address, history: History, known: dict[str, Any], security: Security | None, log: Callable[[str], None]
-) -> _Deputy:
-    """known: what the coordinator has told of the network (`SiteDesk`)."""
-    network = SiteNetwork(int(known["chunk_values"]), int(known["mtu"]))
-    network.adopt(known["network"])
-    quorum = DeputyQuorum(history)
-    policy = SiteRounds(
-        network, sites=len(quorum.sites), broken=network.broken, allows=quorum.allows, did=quorum.did,
-        paced=known["paced"], chunk_values=network.chunk_values,
-    )  # fmt: skip
-    for site in quorum.sites:
-        policy.admit(site)
-    desk = SiteDesk(policy, network, probe_seconds=0.0, quorum=quorum, log=log)
-    return _Deputy(policy, *at, desk=desk, quorum=quorum, security=security, log=log, finished=desk.task_done)
 
 
 class Deputies:
@@ -80,7 +49,8 @@ class Deputies:
     ) -> None:
         self._node, self._coordinators, self._site, self._neighbours = node, coordinators, site, neighbours
         self._listens, self._security, self._log = listens, security, log
-        self._own: _Deputy | None = None
+        self._own: Deputy | None = None
+        self._making: asyncio.Future[Any] | None = None  # of the module of deputies, whose imports take seconds
         self._watching: list[asyncio.Task[None]] = []
 
     def found(self, membership: Membership) -> Substitute | None:
@@ -93,9 +63,15 @@ class Deputies:
         if first != self._node:
             return Substitute(first, members[first], own)
         host, port = self._listens()
+        if self._making is None:
+            loop = asyncio.get_running_loop()
+            self._making = loop.run_in_executor(None, import_module, "overlay.net.deputy_coordinator")
+        if not self._making.done():
+            return None
         if self._own is None:
             self._log(f"no coordinator answers: {', '.join(sites)} go on without one, and {first} coordinates them")
-            self._own = _deputy((host, port), self._site.history, self._site.network, self._security, self._log)
+            make = self._making.result().make
+            self._own = make((host, port), self._site.history, self._site.network, self._security, self._log)
             self._watching = [asyncio.ensure_future(self._watch(each)) for each in self._coordinators]
         return Substitute(first, ("::1" if ":" in host else "127.0.0.1" if host in ANYWHERE else host, port), own)
 

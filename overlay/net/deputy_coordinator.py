@@ -1,0 +1,48 @@
+"""The coordinator in an agent, while no other one is there (deputy.py). It makes plans, for which it needs much more
+than an agent does: an agent imports this file when it becomes a deputy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.site_network import SiteNetwork
+from overlay.core.site_quorum import DeputyQuorum, History
+from overlay.net.coordinator import Coordinator
+from overlay.net.membership import Address
+from overlay.net.site_desk import SiteDesk
+from overlay.net.tls import Security
+
+
+class Deputy(Coordinator):
+    """A coordinator in an agent's loop, which gets its connections from the agent."""
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def _start(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    def resign(self) -> None:
+        """Acts no more; the members look for another coordinator."""
+        self._watching.cancel()
+        self._leadership.resign()
+
+
+def make(
+    at: Address, history: History, known: dict[str, Any], security: Security | None, log: Callable[[str], None]
+) -> Deputy:
+    """known: what the coordinator has told of the network (`SiteDesk`)."""
+    network = SiteNetwork(int(known["chunk_values"]), int(known["mtu"]))
+    network.adopt(known["network"])
+    quorum = DeputyQuorum(history)
+    policy = SiteRounds(
+        network, sites=len(quorum.sites), broken=network.broken, allows=quorum.allows, did=quorum.did,
+        paced=known["paced"], chunk_values=network.chunk_values,
+    )  # fmt: skip
+    for site in quorum.sites:
+        policy.admit(site)
+    desk = SiteDesk(policy, network, probe_seconds=0.0, quorum=quorum, log=log)
+    return Deputy(policy, *at, desk=desk, quorum=quorum, security=security, log=log, finished=desk.task_done)
