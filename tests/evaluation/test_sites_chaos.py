@@ -10,20 +10,22 @@ import pytest
 from evaluation.sites.__main__ import main
 from evaluation.sites.chaos import Seen
 from evaluation.sites.chaos_site import given, wrong_in
+from overlay.sites.packing import Floats
 
 NAMES = [f"h{k}" for k in range(20)]
 VALUES = 3000
 
 
-def mean_of(sites: tuple[str, ...], round_: int = 3) -> np.ndarray:
+def mean_of(sites: tuple[str, ...], round_: int = 3) -> Floats:
     return np.mean([given(name, round_, VALUES) for name in sites], axis=0).astype(np.float32)
 
 
 def test_a_mean_tells_whose_values_are_in_it():
     sites = tuple(NAMES[:15])
-    rounded = mean_of(sites) + np.random.default_rng(1).uniform(-0.02, 0.02, VALUES).astype(np.float32)
+    noise = np.random.default_rng(1).uniform(-0.02, 0.02, VALUES)
+    rounded = np.asarray(mean_of(sites) + noise, np.float32)
     assert wrong_in(mean_of(sites), sites, NAMES, 3) == "" == wrong_in(rounded, sites, NAMES, 3)
-    twice = mean_of(sites) + given("h4", 3, VALUES) / 15
+    twice = np.asarray(mean_of(sites) + given("h4", 3, VALUES) / 15, np.float32)
     assert wrong_in(twice, sites, NAMES, 3) == "h4 is in it 2.000 times"
     assert "h14 is in it" in wrong_in(mean_of(sites[:-1]), sites, NAMES, 3)
     assert wrong_in(mean_of(tuple(NAMES[:16])), sites, NAMES, 3)
