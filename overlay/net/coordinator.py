@@ -13,7 +13,7 @@ from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy, Tick
 from overlay.core.errors import OverlayError
 from overlay.core.quorum import Quorum
-from overlay.net import liveness
+from overlay.net import liveness, site_web
 from overlay.net.leadership import STANDBY, Leadership, Office
 from overlay.net.liveness import ALIVE_SECONDS
 from overlay.net.loop import new_event_loop
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 REMIND_SECONDS = 10.0
 """Agents whose submissions have waited this long are told which agents are missing, for their logs."""
-
-HTTP_ANSWER = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n"
 
 ANYWHERE = ("", "0.0.0.0", "::")
 """Hosts of agents that listen at all addresses: others reach such an agent at the address that it connects from."""
@@ -71,9 +69,6 @@ class Desk(Protocol):
         """What there is to know, for people."""
         ...
 
-    def metrics(self) -> str:
-        """The same in Prometheus' text format."""
-        ...
 
 
 class Coordinator:
@@ -223,14 +218,14 @@ class Coordinator:
         ended = "has left"
         try:
             while line := await reader.readline():
-                if member is None and line.startswith(b"GET /metrics") and self._desk is not None:
-                    writer.write(HTTP_ANSWER + self._desk.metrics().encode())
+                if member is None and line.startswith(b"GET ") and self._desk is not None:
+                    await site_web.answer(line, reader, writer, self._status)
                     break
                 message = json.loads(line)
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
                 if member is None and message.get("type") == "status" and self._desk is not None:
-                    writer.write(json.dumps({"acts": self.active, **self._desk.status()}).encode() + b"\n")
+                    writer.write(json.dumps(self._status()).encode() + b"\n")
                 elif member is None and message.get("type") == "watch":
                     shared = self._desk.shared(message.get("version")) if self._desk and self.active else None
                     writer.write(alive(message, active=self.active, shared=shared))
@@ -292,6 +287,9 @@ class Coordinator:
         if self._desk is not None:
             self._desk.joined(node)
         return member
+
+    def _status(self) -> dict[str, Any]:
+        return {"acts": self.active, **(self._desk.status() if self._desk is not None else {})}
 
     def _began(self) -> None:
         if self._desk is not None:

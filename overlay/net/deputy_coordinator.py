@@ -45,4 +45,4 @@ def make(
     for site in quorum.sites:
         policy.admit(site)
     desk = SiteDesk(policy, network, probe_seconds=0.0, quorum=quorum, log=log)
-    return Deputy(policy, *at, desk=desk, quorum=quorum, security=security, log=log, finished=desk.task_done)
+    return Deputy(policy, *at, desk=desk, quorum=quorum, security=security, log=desk.log, finished=desk.task_done)

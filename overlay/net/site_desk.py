@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +15,6 @@ from overlay.core.site_network import Pair, SiteNetwork, direct_pairs, slots
 from overlay.core.site_quorum import SiteQuorum, history_of
 from overlay.net.members import Members
 from overlay.net.policy_driver import PolicyDriver
-from overlay.net.site_metrics import metrics_of
 from overlay.net.survey import ANSWER_SECONDS, Survey
 
 SETTLE_SECONDS = 0.5
@@ -32,6 +31,9 @@ AGAIN_SECONDS = 60.0
 """At least so long after the last survey; twice as long each time when nothing has changed by more than CHANGE_PART."""
 
 CHANGE_PART = 0.2
+
+EVENTS = 200
+"""So many of the coordinator's lines are shown on its page."""
 
 RETURN_SECONDS = 5.0
 """After a coordinator was restarted, sites that were in the group have this long to join it before it goes on."""
@@ -54,7 +56,8 @@ class SiteDesk:
         quorum: SiteQuorum | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._policy, self.network, self._log = policy, network, log
+        self._policy, self.network, self._write = policy, network, log
+        self._events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
         self._quorum = quorum or SiteQuorum(contested=False)
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
         self._states: dict[str, tuple[int, str]] = {}  # of each site: the round before which its state is, its digest
@@ -65,6 +68,7 @@ class SiteDesk:
         self._slow = 0  # rounds one after the other
         self._measured_at, self._patience = 0.0, AGAIN_SECONDS
         self.finished: dict[str, Any] = {}
+        self.counts: Counter[str] = Counter()
         policy.held = probe_seconds > 0
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
@@ -84,7 +88,13 @@ class SiteDesk:
             chunk_values=self.network.chunk_values, paced=bool(self._policy.options.get("paced", True)),
         )  # fmt: skip
 
+    def log(self, line: str) -> None:
+        """The coordinator says this, and shows it on its page."""
+        self._events.append((time.time(), line))
+        self._write(line)
+
     def left(self, node: str) -> None:
+        self.counts["lost"] += 1
         self._states.pop(node, None)
         self._asking.pop(node, None)
         self._sites.left(node)
@@ -115,6 +125,7 @@ class SiteDesk:
         """A task is done, which took the slowest site so long."""
         if task.op == "maximum":
             return
+        self.counts["rounds"] += 1
         self.finished = {"round": task.round, "seconds": seconds, "sites": task.participants}
         expected = self.network.expected_seconds(tuple(sorted(task.participants)), task.values)
         if expected < SLOW_LEAST_SECONDS:
@@ -122,7 +133,7 @@ class SiteDesk:
         self._slow = self._slow + 1 if seconds > SLOW_PART * expected else 0
         late_enough = self._loop.time() > self._measured_at + self._patience
         if self._slow >= SLOW_ROUNDS and late_enough and self._survey is None and self._probe_seconds > 0:
-            self._log(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
+            self.log(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
                       f"{seconds:.2f} s instead of {expected:.2f}: the network is measured again")  # fmt: skip
             self._survey = asyncio.ensure_future(self._measure(again=True))
 
@@ -158,7 +169,7 @@ class SiteDesk:
         lead = min(self._asking, key=lambda node: (-self._states[node][0], -self._quorum.term_of(node), node))
         self._policy.begin_at(self._states[lead][0], self._asking)
         self._reply(lead, None)
-        self._log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
+        self.log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
         self._answer()
 
     def _answer(self) -> None:
@@ -188,13 +199,13 @@ class SiteDesk:
         if source is None:
             refused = self._policy.activate(node)
             if refused is not None:
-                self._log(f"{node} cannot take part: {refused}")
+                self.log(f"{node} cannot take part: {refused}")
                 return
-            self._log(f"{node} takes part from round {self._policy.round} on")
+            self.log(f"{node} takes part from round {self._policy.round} on")
             self._tell_to_take(node, None, round=self._policy.round)
             return
         round_, digest = self._states[source]
-        self._log(f"{node} takes the state of {source} before round {round_}")
+        self.log(f"{node} takes the state of {source} before round {round_}")
         self._tell_to_take(node, source, round=round_, digest=digest)
 
     def _tell_to_take(self, node: str, source: str | None, **about: object) -> None:
@@ -213,7 +224,7 @@ class SiteDesk:
         most = max(counts, key=lambda state: (counts[state], state))
         for each, state in same_round.items():
             if state != most:
-                self._log(f"{each} has another state than most before round {own[0]}: it is to take theirs")
+                self.log(f"{each} has another state than most before round {own[0]}: it is to take theirs")
                 self._policy.active.discard(each)
 
     # --- surveys ---
@@ -251,7 +262,7 @@ class SiteDesk:
             self._measured_at, self._slow = self._loop.time(), 0
             self._surveyed.update(nodes)
             self._tell_network(self._members)
-            self._log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
+            self.log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
                       f"{time.monotonic() - began:.1f} s: {self._words(alone)}")  # fmt: skip
         finally:
             self._survey = None
@@ -270,9 +281,6 @@ class SiteDesk:
         return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
 
     # --- for people ---
-
-    def metrics(self) -> str:
-        return metrics_of(self.status())
 
     def status(self) -> dict[str, Any]:
         policy, network = self._policy, self.network
@@ -300,4 +308,11 @@ class SiteDesk:
             "sends_at_most_mbps": dict(network.out),
             "receives_at_most_mbps": dict(network.into),
             "last": self.finished,
+            "under_way": [
+                {"round": task.round, "op": task.op, "sites": len(task.participants), "without_result": sorted(waiting)}
+                for task, waiting in policy.running.values()
+            ],
+            "rounds_done": self.counts["rounds"],
+            "sites_lost": self.counts["lost"],
+            "events": [{"at": at, "line": line} for at, line in self._events],
         }

@@ -105,7 +105,7 @@ def make_coordinator(
     )  # fmt: skip
     desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, quorum=quorum, log=log)
     return Coordinator(
-        policy, host, port, backs_up=backs_up, desk=desk, quorum=quorum, security=security, log=log,
+        policy, host, port, backs_up=backs_up, desk=desk, quorum=quorum, security=security, log=desk.log,
         finished=desk.task_done,
     )  # fmt: skip
 

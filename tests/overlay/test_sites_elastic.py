@@ -4,8 +4,11 @@ wrong.
 
 from __future__ import annotations
 
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -173,15 +176,31 @@ def test_sites_whose_states_differ_before_the_same_round_are_found():
         assert groups["c"].agree(state(77), 0).data[0] == 1
 
 
-def test_prometheus_is_told_how_far_the_sites_are():
+def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
     with coordinating(2, probe_seconds=0.05) as (coordinator, _):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        host, port = coordinator.address
-        with urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
-            said = answer.read().decode()
+        where = "http://{}:{}".format(*coordinator.address)
+        until(lambda: coordinator._desk.counts["rounds"] == 1)
+        found = {}
+        for path in ("metrics", "", "static/sites.js", "static/page.css", "api/status"):
+            with urlopen(f"{where}/{path}", timeout=30) as answer:
+                found[path] = answer.read().decode()
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{where}/static/../site_web.py", timeout=30)
+        with pytest.raises(HTTPError, match="421"):
+            urlopen(Request(f"{where}/api/status", headers={"Host": "elsewhere.example"}), timeout=30)
+        groups.pop("b")._agent.close()
+        until(lambda: coordinator._desk.counts["lost"] == 1)
+    said = found["metrics"]
     assert "\ninart_sites_joined 2\n" in said and "\ninart_sites_active 2\n" in said
     assert "\ninart_sites_round 1\n" in said and 'inart_sites_link_mbps{from="a",to="b"} ' in said
+    assert "\ninart_sites_rounds_done_total 1\n" in said and "\ninart_sites_lost_total 0\n" in said
+    status = json.loads(found["api/status"])
+    assert status["acts"] and set(status["sites"]) == {"a", "b"} and status["under_way"] == []
+    assert any(event["line"] == "b takes part from round 0 on" for event in status["events"])
+    shown = set(re.findall(r"status\.(\w+)", found["static/sites.js"]))
+    assert shown <= status.keys() and 'src="static/sites.js"' in found[""] and "#jobs" in found["static/page.css"]
 
 
 def test_few_bits_are_few_bytes():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import json
 import socket
 import ssl
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ from controlplane.common.rpc.tls import Fresh, Tls
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web import page
 from controlplane.service.web.metrics import Metrics
+from controlplane.service.web.names import is_own_name
 
 STATIC = Path(__file__).resolve().parent / "static"
 BOKEH = Path(bokeh.__file__).resolve().parent / "server/static/js/bokeh.min.js"
@@ -101,24 +101,6 @@ def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
         "jobs": jobs,
         "events": snapshot["events"],
     }
-
-
-def is_own_name(host: str, names: Collection[str]) -> bool:
-    """Whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
-
-    Where everybody who reaches the page may look, this keeps out the page of another site that has its own name resolve
-    to this machine's address (DNS rebinding): a browser would let it read our answers. "": no browser asks so.
-    """
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        name = name.rstrip(".")
-        return not host or name == "localhost" or name.endswith(".localhost") or name in names
-    return True
 
 
 class Handler(BaseHTTPRequestHandler):

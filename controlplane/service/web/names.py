@@ -1,0 +1,25 @@
+"""Under which names a page may be asked for."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+
+def is_own_name(host: str, names: Collection[str]) -> bool:
+    """Whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
+
+    Where everybody who reaches the page may look, this keeps out the page of another site that has its own name resolve
+    to this machine's address (DNS rebinding): a browser would let it read our answers. "": no browser asks so.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        name = name.rstrip(".")
+        return not host or name == "localhost" or name.endswith(".localhost") or name in names
+    return True
