@@ -47,6 +47,9 @@ VERBS = {
     "log": Verb("controlplane.cli.controller", "who did what on the network, and when", ("log",), order=True),
     "drain": Verb("controlplane.cli.controller", "take a switch or link out of service", ("drain",), order=True),
     "undrain": Verb("controlplane.cli.controller", "put it back", ("undrain",), order=True),
+    "topology": Verb(
+        "controlplane.cli.controller", "read the topology again, with jobs running", ("topology",), order=True
+    ),
     "backup": Verb(
         "controlplane.cli.backup", "write what a controller keeps to a file", ("backup",), "control", order=True
     ),

@@ -51,7 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     allreduce.add_argument("--op", choices=("sum", "mean"), default="sum", help="default: %(default)s")
     allreduce.add_argument("--seed", type=int, default=0, help="seed of the data, the same on all workers")
-    allreduce.add_argument("--json", action="store_true", help="print one JSON object")
+    command_line.add_output(allreduce, "print one JSON object")
     # The command `inart agent` has another name than the subcommand.
     own = "inart agent" if parser.prog == "inart" else None
     serve = commands.add_parser("serve", prog=own, help="run the agent for unprivileged trainers on this machine")

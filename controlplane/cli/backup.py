@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import re
 import sys
@@ -154,6 +155,7 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--epoch-file", type=Path, default=default_file(), metavar="FILE", help="last epoch (default: %(default)s)"
         )
+        command_line.add_output(command)
     return parser
 
 
@@ -163,10 +165,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         state = folder_of(arguments)
         if arguments.order == "backup":
             jobs = backup(state, arguments.epoch_file, arguments.file)
-            print(f"{jobs} jobs of {state} are in {arguments.file}; it has the secret of the network: keep it private")
+            words = f"{jobs} jobs of {state} are in {arguments.file}; it has the secret of the network: keep it private"
         else:
             jobs = restore(arguments.file, state, arguments.epoch_file, force=arguments.force)
-            print(f"{jobs} jobs are in {state}; inart serve starts with them and fills the switches")
+            words = f"{jobs} jobs are in {state}; inart serve starts with them and fills the switches"
+        done = {"jobs": jobs, "state": str(state), "file": str(arguments.file)}
+        print(json.dumps(done) if arguments.json else words)
     except (BackupError, StateError, SwitchesFileError, OSError) as error:
         print(f"{arguments.order}: {error}", file=sys.stderr)
         return 1

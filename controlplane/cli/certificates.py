@@ -276,8 +276,7 @@ def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), da
     names: "S1", "nodes/S1", "controller", or "all". controller: addresses that the controller's certificate also names
     from now on. Raises CertificatesError, OSError.
     """
-    places = ["controller", "controller-of-switches", *(f"{place}/*" for place in PLACES)]
-    there = [file.parent for place in places for file in sorted(folder.glob(f"{place}/{FOLDER_FILES['certificate']}"))]
+    there = _there(folder)
     chosen: dict[Path, Authority] = {}
     for name in names:
         found = [one for one in there if name in ("all", one.name, one.relative_to(folder).as_posix())]
@@ -375,12 +374,22 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--days", type=int, default=DAYS, metavar="N", help="days that certificates are valid (%(default)s)"
     )
+    command_line.add_output(parser, "print the certificates in the folder, and until when they hold, as JSON")
     return parser
 
 
+def _end(folder: Path) -> datetime.datetime:
+    return x509.load_pem_x509_certificate((folder / FOLDER_FILES["certificate"]).read_bytes()).not_valid_after_utc
+
+
 def _until(folder: Path) -> str:
-    certificate = x509.load_pem_x509_certificate((folder / FOLDER_FILES["certificate"]).read_bytes())
-    return f"until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    return f"until {_end(folder):%Y-%m-%d}"
+
+
+def _there(folder: Path) -> list[Path]:
+    """Return the folders of the certificates that can be renewed."""
+    places = ["controller", "controller-of-switches", *(f"{place}/*" for place in PLACES)]
+    return [file.parent for place in places for file in sorted(folder.glob(f"{place}/{FOLDER_FILES['certificate']}"))]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -433,7 +442,13 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        print("\n".join(run(arguments)))
+        lines = list(run(arguments))
+        if arguments.json:
+            folder = arguments.folder
+            until = {one.relative_to(folder).as_posix(): _end(one).isoformat() for one in _there(folder)}
+            print(json.dumps({"folder": str(folder), "until": until}))
+        else:
+            print("\n".join(lines))
     except (CertificatesError, ValueError, OSError) as error:
         print(f"certificates: {error}", file=sys.stderr)
         return 1

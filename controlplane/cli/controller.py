@@ -4,6 +4,7 @@ python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--
 python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
 python -m controlplane.controller drain NODE --wait --controller HOST:PORT
 python -m controlplane.controller log --since 2h --controller HOST:PORT
+python -m controlplane.controller topology reload --controller HOST:PORT
 python -m controlplane.controller job add|list|show|remove --controller HOST:PORT ...
 """
 
@@ -23,6 +24,7 @@ from google.protobuf.message import Message
 
 from controlplane.cli import drain as drains
 from controlplane.cli import log as logs
+from controlplane.cli.changes import change_lines, format_reload
 from controlplane.common import command_line
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
@@ -52,7 +54,7 @@ def format_replan(reply: pb.ReplanReply) -> str:
     if reply.outcome == "drained":
         return lines[0] + "; what is taken out is empty: no job uses it any more"
     if reply.outcome == "planned":
-        return "\n".join([*lines, "nothing was changed (--dry-run)"])
+        return "\n".join([*lines, *change_lines(reply.changes), "nothing was changed (--dry-run)"])
     where = (
         f"the job changed over at operation {reply.first_operation} (epoch {reply.epoch}); operations were held back "
         f"for at most {1e3 * reply.held_seconds:.0f} ms"
@@ -141,7 +143,7 @@ def format_added(reply: pb.AddJobReply) -> str:
     if reply.job_id:
         lines.append(f"installed as job {reply.job_id}: {reply.entries} changes on the switches; its agents can join")
     else:
-        lines.append("nothing was installed (--dry-run)")
+        lines += [*change_lines(reply.changes), "nothing was installed (--dry-run)"]
     return "\n".join(lines)
 
 
@@ -217,10 +219,17 @@ def make_parser() -> argparse.ArgumentParser:
     for order in (show, remove):
         order.add_argument("job", metavar="NAME", help="the job's name")
     listed = orders.add_parser("list", help="the jobs in a table")
+    topology = commands.add_parser("topology", help="the network itself")
+    reload = topology.add_subparsers(dest="order", required=True).add_parser(
+        "reload", help="read the controller's topology and switches file again, with jobs running"
+    )
+    reload.add_argument("--dry-run", action="store_true", help="say what would change, entry by entry")
     for command in (status, show, listed, log):
         _add_controller(command, STATUS_SECONDS)
-    for command in (plan, drain, undrain, add, remove):
+    for command in (plan, drain, undrain, add, remove, reload):
         _add_controller(command, REPLAN_SECONDS)
+    for command in (status, show, listed, log, drain, undrain, add, remove, reload):
+        command_line.add_output(command)
     return parser
 
 
@@ -229,7 +238,6 @@ def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
     command.add_argument(
         "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
     )
-    command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument(
         "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
     )
@@ -264,7 +272,7 @@ def _add_replan(commands: Orders) -> argparse.ArgumentParser:
     )
     plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
     plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
-    plan.add_argument("--output", type=Path, metavar="FILE", help="write the new plan; deploy takes it with --plan")
+    command_line.add_output(plan, file=Path, of_file="FILE: write the new plan there; deploy takes it with --plan")
     return plan
 
 
@@ -376,6 +384,12 @@ def show_status(arguments: argparse.Namespace) -> None:
         time.sleep(WATCH_SECONDS)
 
 
+def run_topology(arguments: argparse.Namespace) -> None:
+    """Run the command `topology reload`. Raises ControllerError."""
+    reply = _ask(arguments, "reload", pb.ReloadRequest(dry_run=arguments.dry_run))
+    _print(arguments, reply, format_reload(reply, dry_run=arguments.dry_run))
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "replan": run_replan,
     "job": run_job,
@@ -383,6 +397,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drain": drains.run_drain,
     "undrain": drains.run_undrain,
     "log": logs.run_log,
+    "topology": run_topology,
 }
 
 

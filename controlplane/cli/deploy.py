@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from controlplane.cli.options import (
 )
 from controlplane.cli.serve import serve
 from controlplane.common import command_line
+from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import tls_from
 from controlplane.planner.entries import RuleSet
@@ -46,7 +46,7 @@ from controlplane.planner.plan.limits import DoesNotFit, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.epochs import EpochStore, default_file
-from controlplane.service.events import EventLog, with_clock
+from controlplane.service.events import EventLog
 from controlplane.service.listening import add_listen_arguments
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, found
@@ -66,8 +66,7 @@ from p4src.artifacts import ArtifactError
 
 def run(arguments: argparse.Namespace) -> None:
     """Do what the arguments say. Raises the exceptions that `main` turns into messages."""
-    started = time.monotonic()
-    log = EventLog(lambda line: print(with_clock(line, started), file=sys.stderr, flush=True))
+    log = EventLog(to_stderr(as_json=arguments.json))
     topology = parse_topology(arguments.topology) if arguments.topology is not None else None
     if arguments.remove is not None:
         remove(arguments, topology, log)
@@ -95,6 +94,9 @@ def run(arguments: argparse.Namespace) -> None:
         network = Network(topology, kind, targets, labels=labels, found=there, log=log)
         _, changes = network.install(plan, arguments.job_id)
         log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
+        if arguments.json:
+            done = {"job": plan.job.name, "job_id": arguments.job_id, "rate_mbps": plan.rate_mbps, "changes": changes}
+            print(json.dumps(done))
     finally:
         for target in targets:
             target.close()
@@ -182,7 +184,7 @@ COMMANDS = {
 _NOT_ASKED: dict[str, Any] = {
     "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
     "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
-    "most_changes": MOST,
+    "most_changes": MOST, "store": None,
 }  # fmt: skip
 """What the code reads of the arguments, as it is where a command does not have the option."""
 
@@ -203,8 +205,7 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     if not command:
         how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
         how.add_argument("--remove", nargs="?", const="", metavar="JOB", help=_REMOVE_HELP)
-    if command in ("", "show"):
-        how.add_argument("--json", action="store_true", help="print it as JSON")
+    command_line.add_output(how, "print what it does, and the log, as JSON")
     if command in ("", "remove"):
         how.add_argument("--clear-registers", action="store_true", help=_CLEAR_HELP)
     if command != "show":
@@ -231,8 +232,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--remove and --serve exclude each other")
     if arguments.clear_registers and (arguments.remove is None or of is None or not of.keeps_registers):
         raise DeployError("--clear-registers goes with --remove and --tofino")
-    if arguments.json and not arguments.dry_run:
-        raise DeployError("--json needs --dry-run")
     if arguments.serve is not None:
         check_address("--serve", arguments.serve)
     if arguments.cpu_port is not None and not (arguments.bridge and 0 <= arguments.cpu_port < 1 << 9):

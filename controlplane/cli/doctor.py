@@ -367,7 +367,7 @@ def show(checks: Iterable[Check]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line.make("controlplane.doctor", (__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    command_line.add_output(parser)
     parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument(

@@ -18,6 +18,7 @@ LOOK_SECONDS = 1.0
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 MOST_DATA = 160
+LEVELS = ("info", "warning", "error")
 
 
 def parse_since(text: str) -> float:
@@ -37,6 +38,7 @@ def add_arguments(log: argparse.ArgumentParser) -> None:
         help="30m, 2h, 3d (ago), or 2026-11-23T12:00 (default: all that is kept)",
     )  # fmt: skip
     log.add_argument("--job", default="", metavar="NAME", help="only what is about this job")
+    log.add_argument("--level", choices=LEVELS, default="info", help="what matters so much at least (%(default)s)")
     log.add_argument("--follow", action="store_true", help="go on with what happens, until Ctrl-C")
 
 
@@ -53,7 +55,8 @@ def records(arguments: argparse.Namespace) -> Iterator[pb.LogRecord]:
             time.sleep(LOOK_SECONDS)  # It starts again, maybe; it will have kept where we are.
             continue
         heard = True
-        yield from reply.records
+        least = LEVELS.index(arguments.level)
+        yield from (one for one in reply.records if LEVELS.index(one.level or "info") >= least)
         after = reply.next
         if not reply.more:
             if not arguments.follow:
@@ -68,12 +71,13 @@ def as_line(record: pb.LogRecord) -> str:
     data = record.data if record.data not in ("", "{}") else ""
     short = data if len(data) <= MOST_DATA else f"{data[:MOST_DATA]}..."
     what = "" if record.kind == "line" else f"{record.kind}  "
-    return f"{when}  {record.by}{job}  {what}{record.text}{' ' if record.text and short else ''}{short}".rstrip()
+    level = f"  {record.level.upper()}" if record.level not in ("", "info") else ""
+    return f"{when}{level}  {record.by}{job}  {what}{record.text}{' ' if record.text and short else ''}{short}".rstrip()
 
 
 def as_json(record: pb.LogRecord) -> str:
     """Return a record as one JSON object."""
-    fields = ("number", "time", "by", "job", "kind", "text")
+    fields = ("number", "time", "level", "by", "job", "kind", "text")
     return json.dumps({name: getattr(record, name) for name in fields} | {"data": json.loads(record.data or "{}")})
 
 

@@ -10,14 +10,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from controlplane.cli.options import (
     DeployError,
@@ -30,7 +31,10 @@ from controlplane.cli.options import (
     target_of,
     wanted_switches,
 )
+from controlplane.cli.pair import add_store_arguments, lead
+from controlplane.cli.reload import Files
 from controlplane.common import command_line
+from controlplane.common.log_lines import to_stderr, warning
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
@@ -38,16 +42,18 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.end_signal import EndSignal
 from controlplane.service.epochs import EpochStore, default_file
-from controlplane.service.events import EventLog, with_clock
+from controlplane.service.events import EventLog
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
 from controlplane.service.network import Network, Settings
+from controlplane.service.pair.leadership import Leadership
+from controlplane.service.pair.shared_state import SharedEpochs, SharedState
 from controlplane.service.record import Recorder
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, Serving
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import StateError, StateFolder, Stored, default_folder
-from controlplane.targets.base import TargetError
+from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.registry import TARGETS
 from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
@@ -60,22 +66,29 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
     """
     kind = kind_of(arguments)
     switches = wanted_switches(arguments, topology)
-    epochs = EpochStore(arguments.epoch_file)
-    epochs.check()
     with ExitStack() as stack:
-        state = stack.enter_context(_state(arguments, switches)) if arguments.keeps else None
+        leadership = None
+        if arguments.store is not None:
+            leadership = lead(arguments, log)
+            stack.callback(leadership.end)
+            topology = parse_topology(arguments.topology)  # It may be another than when the waiting began.
+            switches = wanted_switches(arguments, topology)
+        epochs = SharedEpochs(arguments.epoch_file, leadership) if leadership else EpochStore(arguments.epoch_file)
+        epochs.check()
+        state = stack.enter_context(_state(arguments, switches, leadership)) if arguments.keeps else None
         jobs = state.load() if state is not None else []
         for stored in jobs:
             stored.plan.check(topology)
         wanted = _first_job(arguments, topology, jobs)
         listening = open_listening(arguments, arguments.serve)
         # Switches are not touched before this line.
-        polite, labels = not arguments.take_over, epochs.labels()
-        targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
+        labels = epochs.labels()
+        connect = partial(_connect, arguments, leadership, kind=kind, progress=log, labels=labels)
+        targets = connect(switches, topology=topology)
         for target in targets:
             stack.callback(target.close)
         there = found(targets)
-        recorder = Recorder(state.path / "log" if state is not None else None, _warn)
+        recorder = Recorder(state.path / "log" if state is not None else None, to_stderr(as_json=arguments.json))
         log.record_in(recorder.line)
         settings = Settings(steady=arguments.steady / 100, most=arguments.most_changes, recorder=recorder)
         if state is not None:
@@ -87,26 +100,38 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         strangers = sorted(set(there) - {stored.job_id for stored in jobs} - {arguments.job_id})
         if strangers:
             numbers = ", ".join(map(str, strangers))
-            log(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)")
+            log(warning(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)"))
         if state is not None:
             network.start(jobs, state.kept_off())
             kept = state.keeper(lambda: (network.stored(), network.taken_out()), log)
             network.changed, network.unkept = kept.save, kept.problem
             before = f"{len(jobs)} jobs as before" if jobs else "no job yet"
             log(f"{before}; jobs are kept in {state.path}")
+        files = Files(
+            arguments, network, connect=connect, log=log, close=lambda target: stack.callback(target.close),
+            switches=lambda: wanted_switches(arguments, parse_topology(arguments.topology)),
+        )  # fmt: skip
+        network.read_again = files.read_again
         if isinstance(wanted, Plan):
             network.add(network.admissions.admission(wanted, arguments.job_id).plan, job_id=arguments.job_id)
         elif wanted is not None:
             network.launch(wanted, arguments.strategy, arguments.seed, job_id=arguments.job_id)
-        _answer(arguments.serve, listening, network, log)
+        _answer(arguments, listening, network, log, files.hangup)
 
 
-def _warn(line: str) -> None:
-    print(f"serve: {line}", file=sys.stderr, flush=True)
+def _connect(
+    arguments: argparse.Namespace, leadership: Leadership | None, switches: Sequence[SwitchAddress], **more: Any
+) -> list[SwitchTarget]:
+    """Return connected targets of switches: who leads takes them from the one before, another only with --take-over."""
+    polite, confirmed = not arguments.take_over and leadership is None, leadership.confirmed if leadership else None
+    return connect_targets(switches, timeout=arguments.timeout, polite=polite, may_connect=confirmed, **more)
 
 
-def _state(arguments: argparse.Namespace, switches: Sequence[SwitchAddress]) -> StateFolder:
-    return StateFolder(arguments.state or default_folder(f"{one.address} {one.device_id}" for one in switches))
+def _state(
+    arguments: argparse.Namespace, switches: Sequence[SwitchAddress], leadership: Leadership | None
+) -> StateFolder:
+    path = arguments.state or default_folder(f"{one.address} {one.device_id}" for one in switches)
+    return StateFolder(path) if leadership is None else SharedState(path, leadership)
 
 
 def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence[Stored]) -> Plan | Job | None:
@@ -131,9 +156,11 @@ def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence
     return None
 
 
-def _answer(address: str, listening: Listening, network: Network, log: EventLog) -> None:
+def _answer(
+    arguments: argparse.Namespace, listening: Listening, network: Network, log: EventLog, hangup: Callable[[], None]
+) -> None:
     """Answer on the port that is bound already, until SIGINT or SIGTERM; a second signal ends the process at once."""
-    end = EndSignal()
+    end, address = EndSignal(hangup), arguments.serve
     service = Serving(network, log, listening.access)
     hide = listening.show(network, log)
     try:
@@ -146,7 +173,7 @@ def _answer(address: str, listening: Listening, network: Network, log: EventLog)
             apart, both = len(configs) - workers, sum(config.both_roles for config in configs)
             shared = f" ({both} of the workers are parameter servers, too)" if both else ""
             log(f"job {job.name}: waiting for {workers} workers and {apart} parameter servers{shared}")
-        print(f"controller serves on {address}", flush=True)
+        print(json.dumps({"serves": address}) if arguments.json else f"controller serves on {address}", flush=True)
         end.wait()
         log("stopping; the rules stay on the switches (deploy --remove takes them off)")
     finally:
@@ -160,8 +187,7 @@ def _answer(address: str, listening: Listening, network: Network, log: EventLog)
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages."""
-    started = time.monotonic()
-    log = EventLog(lambda line: print(with_clock(line, started), file=sys.stderr, flush=True))
+    log = EventLog(to_stderr(as_json=arguments.json))
     check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
@@ -191,7 +217,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
     add_job_arguments(parser.add_argument_group("a job that is there from the start"))
     add_switch_arguments(parser)
+    add_store_arguments(parser)
     add_listen_arguments(parser)
+    command_line.add_output(parser, "print the address, and the log, as JSON")
     parser.set_defaults(dry_run=False, keeps=True, job_id=None)
     return parser
 

@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NODE,NODE:TIME=MBPS",
         help="the link from the first to the second node has MBPS from TIME s on",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    command_line.add_output(parser)
     return parser
 
 

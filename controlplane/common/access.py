@@ -28,6 +28,7 @@ MAY: Mapping[str, tuple[str, ...]] = {
     "AddJob": ("operator",),
     "RemoveJob": ("operator",),
     "Log": ("operator",),
+    "Reload": ("operator",),
 }
 """The roles that may call each method of the service. A node may speak only for itself."""
 # The shortest token that a file may have, in characters.
@@ -131,6 +132,7 @@ WORDS = {
     "AddJob": "add a job",
     "RemoveJob": "remove a job",
     "Log": "read the log",
+    "Reload": "reload the topology",
 }
 
 

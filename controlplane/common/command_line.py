@@ -7,9 +7,10 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+FORMS = ("json", "text")
 OURS = re.compile(r"python -m controlplane\.(\w+)")
 """Matches the command of a module, which is also a command of `inart` (job, status and replan are the controller's)."""
 
@@ -35,6 +36,41 @@ def make(module: str, description: str | None = "", order: str = "") -> argparse
     name, words = typed(module), (description or "").replace(f"python -m {module}", typed(module))
     prog = f"{name} {order}".rstrip()
     return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+class _Output(argparse.Action):
+    """Sets `json` for "json" and "text"; any other value is a file, for a command that writes one."""
+
+    file: Callable[[str], Any] | None = None
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if values in FORMS:
+            namespace.json = values == "json"
+        elif self.file is not None:
+            namespace.output = self.file(values)
+        else:
+            parser.error(f"argument --output: got {values!r}; wanted: {' or '.join(FORMS)}")
+
+
+def add_output(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    what: str = "print JSON",
+    file: Callable[[str], Any] | None = None,
+    of_file: str = "",
+) -> None:
+    """Add `--output json`, and `--json`, which is short for it: sets `json`.
+
+    file: makes what `output` is set to of a file's name, for a command that takes one there, too (a file that is called
+    json is ./json). of_file: what is written to that.
+    """
+    metavar = "json|text" if file is None else "json|FILE"
+    more = f"; {of_file}" if of_file else " (default: text)"
+    option = parser.add_argument("--output", action=_Output, metavar=metavar, help=f"{what}{more}")
+    assert isinstance(option, _Output), "it was made with this class"
+    option.file = file
+    parser.add_argument("--json", action="store_true", help="short for --output json")
 
 
 def end_output() -> None:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import NoReturn
 
@@ -18,6 +18,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from controlplane.common.access import Access, Denied
 from controlplane.common.inputs import parse_json
+from controlplane.common.log_lines import failure, warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import NotFree, bind
 from controlplane.common.rpc.client import ControllerError
@@ -28,12 +29,15 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.changeover import Late
-from controlplane.service.core.journal import orders_of
 from controlplane.service.core.state import Refused
+from controlplane.service.entry_changes import messages
 from controlplane.service.events import EventLog
+from controlplane.service.foreseen import foreseen
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError
+from controlplane.service.ordered import Order, ordered
+from controlplane.service.reload import Reloaded, ReloadError, in_words
 from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
 from controlplane.service.update import Update
@@ -45,8 +49,6 @@ WAIT_SECONDS = 1.0
 """How often it is looked whether an agent that waits for its job is still there."""
 EVENTS_IN_STATUS = 50
 MOST_PARTS = 100
-MOST_OF_A_FIELD = 200
-"""Characters of a field of an order in the record: the plan or topology of one is long."""
 MOST_WORDS = 1500
 DENIED_SECONDS = 60.0
 MOST_DENIED = 1000
@@ -111,7 +113,7 @@ class Controller:
             if len(self._denied) >= MOST_DENIED:
                 self._denied.clear()
             self._denied[line] = now
-            self._log(line)
+            self._log(warning(line))
 
     def _guard(self, method: str, context: grpc.ServicerContext) -> None:
         try:
@@ -148,11 +150,11 @@ class Controller:
                 yield pb.Event(waiting=pb.Waiting(reason=words))
             member = roster.join(request, context.peer())
         except (Refused, OSError) as error:
-            self._log(f"refused an agent from {context.peer()}: {error}")
+            self._log(warning(f"refused an agent from {context.peer()}: {error}"))
             yield pb.Event(refused=pb.Refused(reason=str(error)))
             return
         except Exception as error:  # the agent only sees its stream end, and comes again
-            self._log(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}")
+            self._log(failure(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}"))
             raise
 
         def ended() -> None:
@@ -248,7 +250,7 @@ class Controller:
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
         """As `Network.replan`. Aborts with its error."""
         try:
-            with self._order("replan", request, context):
+            with self._ordered("replan", request, context):
                 update = self.network.replan(
                     request.job,
                     given=Topology.load(parse_json(request.topology)) if request.topology else None,
@@ -259,7 +261,7 @@ class Controller:
                     dry_run=request.dry_run,
                 )
         except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
-            self._log(f"replan refused: {error}")
+            self._log(warning(f"replan refused: {error}"))
             _refuse(context, error)
         reply = update_reply(update, request.dry_run)
         if request.without and not request.dry_run and self.network.empty(request.without):
@@ -273,20 +275,23 @@ class Controller:
         try:
             return self._add_job(request, context)
         except (JobsError, TargetError, UpdateError, ValueError) as error:
-            self._log(f"a job was not added: {error}")
+            self._log(warning(f"a job was not added: {error}"))
             _refuse(context, error)
 
     def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
-        with self._order("job add", request, context):
+        with self._ordered("job add", request, context) as order:
             network = self.network
             terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
             running, entries = None, 0
             if request.plan:
-                admission = network.admissions.admission(Plan.from_json(parse_json(request.plan)))
+                given = Plan.from_json(parse_json(request.plan))
+                order.job = given.job.name
+                admission = network.admissions.admission(given)
                 if not request.dry_run:
                     running, entries = network.add(admission.plan, terms=terms)
             else:
                 job = parse_given_job(request.job, network, request.hosts)
+                order.job = job.name
                 strategy = request.strategy or "inart"
                 if not request.dry_run:
                     admission, running, entries = network.launch(
@@ -311,7 +316,21 @@ class Controller:
             )
             if running is not None:
                 reply.entries, reply.job_id = entries, running.job_id
+            else:
+                reply.changes.extend(messages(foreseen(network, admission)))
             return reply
+
+    def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply:
+        """Take what the topology and the switches file say now. Aborts with the reason where that cannot be."""
+        try:
+            with self._ordered("topology reload", request, context):
+                if self.network.read_again is None:
+                    raise ReloadError("this controller was started without files that it could read again")
+                done = self.network.read_again(request.dry_run)
+        except (ReloadError, TargetError, ValueError, OSError) as error:
+            self._log(warning(f"topology not reloaded: {error}"))
+            _refuse(context, error)
+        return reload_reply(done)
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
         """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
@@ -319,47 +338,27 @@ class Controller:
             network = self.network
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
-            with self._order("job remove", request, context):
+            with self._ordered("job remove", request, context):
                 entries, later = network.remove(request.name)
                 rates = {}
                 if request.share:
                     try:
                         rates = network.replanning.rebalance()
                     except Late as error:
-                        self._log(f"not all were planned again: {error}")
+                        self._log(warning(f"not all were planned again: {error}"))
         except (JobsError, TargetError, UpdateError, ValueError) as error:
             _refuse(context, error)
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
         return pb.RemoveJobReply(entries=entries, later=later, others=others)
+
+    def _ordered(self, what: str, request: Message, context: grpc.ServicerContext) -> AbstractContextManager[Order]:
+        return ordered(self.network.recorder, self.access, what, request, context)
 
     def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply:
         """A page of the record."""
         page = self.network.recorder.read(request.after, request.since, request.job, request.most)
         records = [pb.LogRecord(**vars(one) | {"data": json.dumps(one.data)}) for one in page.entries]
         return pb.LogReply(records=records, next=page.next, more=page.more)
-
-    @contextmanager
-    def _order(self, what: str, request: Message, context: grpc.ServicerContext) -> Iterator[None]:
-        """What is ordered meanwhile is this caller's, in the record and in the journals of the jobs."""
-        caller = self.access.caller(context)
-        given = {name.name: value for name, value in request.ListFields()}
-        words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"
-        name = given.get("job" if what == "replan" else "name", "")
-        with orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}"):
-            try:
-                yield
-            except Exception as error:
-                self.network.recorder.add("order", f"{words}: refused: {error}", job=name)
-                raise
-            self.network.recorder.add("order", words, job=name)
-
-
-def _plain(value: object) -> str:
-    """A field of a request in words."""
-    text = str(value)
-    if not isinstance(value, str) and isinstance(value, Sequence):  # the machines of a job are messages, with names
-        text = ",".join(one if isinstance(one, str) else one.name for one in value)
-    return text if len(text) <= MOST_OF_A_FIELD else f"{text[:MOST_OF_A_FIELD]}..."
 
 
 def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
@@ -411,6 +410,19 @@ def job_status(job: RunningJob) -> pb.JobStatus:
     )
 
 
+def reload_reply(done: Reloaded) -> pb.ReloadReply:
+    """What `topology reload` answers."""
+    found = done.difference
+    return pb.ReloadReply(
+        added=found.added,
+        removed=found.removed,
+        changed=found.changed,
+        changes=messages(done.changes),
+        entries=done.entries,
+        summary=in_words(found),
+    )
+
+
 def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
     """What `replan` answers."""
     return pb.ReplanReply(
@@ -428,4 +440,5 @@ def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
         held_seconds=update.held_seconds,
         seconds=update.seconds,
         plan=json.dumps(update.plan.to_json()),
+        changes=messages(update.changes),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import read_suspect_key
+from controlplane.common.log_lines import warning
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.ways import connected
 from controlplane.service.network import Network
@@ -144,4 +145,4 @@ class Culprits:
     def _say(self, line: str, now: float, what: str) -> None:
         if now - self._said.get(what, -AGAIN_SECONDS) >= AGAIN_SECONDS:
             self._said[what] = now
-            self.log(line)
+            self.log(warning(line))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions
 from controlplane.service.core.events import EpochNotStored, EpochStored, Event
@@ -108,8 +109,8 @@ class Effects:
         match action:
             case actions.Tell(node, connection, word):
                 self._tell(node, connection, word)
-            case actions.Say(line):
-                self._log(line)
+            case actions.Say(line, warn):
+                self._log(warning(line) if warn else line)
             case actions.After(seconds, event):
                 timer = threading.Timer(seconds, self._later, [event])
                 timer.daemon = True

@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from controlplane.targets.secret_labels import SecretLabels
@@ -81,7 +82,13 @@ class EpochStore:
             raise OSError(f"{path} does not hold a secret of {SECRET_BYTES} bytes: remove it, and a new one is drawn")
         return secret
 
-    def _advance(self, rule) -> int:  # type: ignore[no-untyped-def]
+    def _within(self, epoch: int) -> int:
+        """The epoch, if there may be such a one. Raises OSError."""
+        if epoch > LAST_EPOCH:
+            raise OSError(f"{self.path}: epoch {epoch} does not fit in 32 bits: is the clock right?")
+        return epoch
+
+    def _advance(self, rule: Callable[[int], int]) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -89,9 +96,7 @@ class EpochStore:
             text = file.read().strip()
             if text and not text.isdigit():
                 raise OSError(f"{self.path} does not hold an epoch but {text[:40]!r}: remove it")
-            epoch = rule(int(text or 0))
-            if epoch > LAST_EPOCH:
-                raise OSError(f"{self.path}: epoch {epoch} does not fit in 32 bits: is the clock right?")
+            epoch = self._within(rule(int(text or 0)))
             file.truncate(0)
             file.write(f"{epoch}\n")
             file.flush()

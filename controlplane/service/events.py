@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controlplane.common.log_lines import with_job
+
 KEPT = 1000
 
 
@@ -17,11 +19,6 @@ class LogEvent:
 
     time: float
     text: str
-
-
-def with_clock(line: str, started: float) -> str:
-    """A line of a log on a terminal: the date and time here, and the seconds since the start (`time.monotonic`)."""
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{time.monotonic() - started:7.2f}] {line}"
 
 
 class EventLog:
@@ -38,7 +35,7 @@ class EventLog:
     def __call__(self, line: str) -> None:
         with self._lock:
             self.count += 1
-            self._kept.append(LogEvent(time.time(), line))
+            self._kept.append(LogEvent(time.time(), with_job(line)))
         self._log(line)
         self._record(line)
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
 from controlplane.service.core import mending, parts
 from controlplane.service.core.actions import Say
@@ -53,8 +54,8 @@ class Failover:
                 self.record(type(event).__name__, off, used)
         for action in done:
             match action:
-                case Say(line):
-                    self._log(line)
+                case Say(line, warn):
+                    self._log(warning(line) if warn else line)
                 case parts.CountLost(number):
                     self._answers["switches and links lost"] += number
                 case parts.LeadAround(silent, again):
@@ -90,7 +91,7 @@ class Failover:
             try:
                 trees, moved = job.updater.repair(self.state.of(job))
             except (UpdateError, ValueError) as error:
-                self._log(f"job {job.name} {error}")
+                self._log(warning(f"job {job.name} {error}"))
                 every = False
                 continue
             if trees:
@@ -117,8 +118,8 @@ class Failover:
         what was under way is done again; or the job stops."""
         for action in job.decide_on_loss(event, self._facts(job), time.monotonic()):
             match action:
-                case Say(line):
-                    self._log(line)
+                case Say(line, warn):
+                    self._log(warning(line) if warn else line)
                 case mending.DoWithout(nodes):
                     job.do_without(nodes, Why.LOST)
                 case mending.UseAgain(nodes):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from controlplane.common.log_lines import failure
 from controlplane.service.core.journal import Journal, Record
 
 
@@ -39,5 +40,5 @@ class JournalFile:
             self._failed = False
         except OSError as error:
             if not self._failed:
-                self._log(f"events are not written to {self._path} any more: {error.strerror or error}")
+                self._log(failure(f"events are not written to {self._path} any more: {error.strerror or error}"))
             self._failed = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import NotPrimary, TargetError
@@ -118,7 +119,7 @@ class Keeper:
             self.state = state
             if state != "connected":
                 problem = self.problem or "it does not run our program any more"
-                self._log(f"switch {self.target.name}: {state}: {problem}")
+                self._log(warning(f"switch {self.target.name}: {state}: {problem}"))
 
     def status(self) -> pb.SwitchStatus:
         """State, what is installed, and the verdict counters where the switch answers within its deadline."""

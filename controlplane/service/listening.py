@@ -70,9 +70,18 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
-    """Bind what the arguments ask for. Raises ControllerError, ValueError: it would let everybody in, a port is taken,
-    files cannot be used."""
+@dataclass(frozen=True)
+class Door:
+    """Whom a controller knows, and with what TLS; more: further addresses with theirs."""
+
+    access: Access
+    tls: Tls | None
+    more: tuple[tuple[str, Tls | None], ...] = ()
+
+
+def check_listening(arguments: argparse.Namespace, address: str) -> Door:
+    """What the arguments ask for, without binding a port. Raises ControllerError, ValueError: it would let everybody
+    in, files cannot be used."""
     check_listen(address, "the controller's address")
     if arguments.tokens_listen is not None:
         check_listen(arguments.tokens_listen, "--tokens-listen")
@@ -97,10 +106,16 @@ def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
         for one in filter(None, (address, second)):
             _check_closed(one, server, bool(tokens) or certificates)
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
-    access = Access(tokens, certificates=certificates)
+    return Door(Access(tokens, certificates=certificates), server, tuple(more))
+
+
+def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
+    """Bind what the arguments ask for. Raises as `check_listening`; ControllerError: a port is taken."""
+    door = check_listening(arguments, address)
+    access, server = door.access, door.tls
     web = _open_web(arguments.web, access, server, insecure=arguments.insecure) if arguments.web is not None else None
     try:
-        return Listening(listen(address, server, *more), access, server, web)
+        return Listening(listen(address, server, *door.more), access, server, web)
     except BaseException:
         if web is not None:
             web.close()

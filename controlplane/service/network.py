@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from controlplane.common.log_lines import of_job, warning
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
@@ -24,6 +25,7 @@ from controlplane.service.network_state import NetworkState
 from controlplane.service.next_plan import Frame, UpdateError
 from controlplane.service.orders import Replan, replan
 from controlplane.service.record import Recorder
+from controlplane.service.reload import Reloaded
 from controlplane.service.replanning import Replanning
 from controlplane.service.residual import without
 from controlplane.service.room import JOB_IDS, base_rules, deployment_of
@@ -74,7 +76,8 @@ class Network:
         found: what other jobs have on them (`found`); None: nothing.
         log: gets one line per event.
 
-    changed: called after every change of the jobs.
+    changed: called after every change of the jobs. read_again: reads the topology's and the switches' files again and
+    reloads them (dry run: only says what would change); None: there are none.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Network:
         self.log = log
         self.changed: Callable[[], None] = lambda: None
         self.unkept: Callable[[], str] = lambda: ""
+        self.read_again: Callable[[bool], Reloaded] | None = None
         self.settings = settings
         self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
         self._epochs = epochs or EpochStore()
@@ -129,6 +133,7 @@ class Network:
         """What agents of an installed plan join; it can be changed from now on. whole: the job, where the plan is for a
         part of it. Raises JobsError."""
         whole = whole or plan.job
+        log = of_job(self.log, whole.name)
         roster = Roster(
             deployment.agents,
             self._epochs,
@@ -139,7 +144,7 @@ class Network:
                 known=self._known(whole),
                 least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
             ),
-            self.log,
+            log,
             labels=self._labels,
             journal=self.recorder.hears(self.settings.journal(job_id), whole.name),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
@@ -158,7 +163,7 @@ class Network:
             frame,
             switches=self.switches,
             roster=roster,
-            log=self.log,
+            log=log,
             changed=lambda: self.changed(),
         )
         job = RunningJob(roster, updater, job_id)
@@ -191,9 +196,10 @@ class Network:
         if self.state.off:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
-            self.log(f"was kept off and is not in the topology any more: {', '.join(gone)}")
+            self.log(warning(f"was kept off and is not in the topology any more: {', '.join(gone)}"))
         for stored in jobs:
             self.switches.keep(stored.job_id, stored.deployment.rulesets)
+        self.switches.rebase(self.base_rules(self.topology, self.state.off))
         changes = self.switches.fill()
         if changes:
             self.log(f"{changes} changes brought the switches to what they shall hold")
@@ -240,6 +246,17 @@ class Network:
             if late or self.admissions.steps:
                 self.replanning.soon()
             return admission, running, changes
+
+    def base_rules(self, topology: Topology, off: Iterable[str]) -> dict[str, RuleSet]:
+        """What belongs to the network and to no job, in this topology: its IPv4 routes go around what is kept off,
+        where they can."""
+        kept = tuple(off)
+        return base_rules(topology, self.kind, without(topology, kept) if kept else None)
+
+    def route_around(self) -> None:
+        """Ordinary IPv4 traffic goes around what an operator keeps off, where it can. Raises FabricError."""
+        off = [name for name, why in self.state.off.items() if why is Why.OPERATOR]
+        self.switches.reload(self.base_rules(self.topology, off))
 
     def add(
         self,

@@ -13,6 +13,7 @@ from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import without
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.service.update import Update
+from controlplane.targets.base import TargetError
 
 if TYPE_CHECKING:
     from controlplane.service.network import Network
@@ -79,14 +80,26 @@ def replan(network: Network, order: Replan) -> Update:
         network.changed()  # remembered before anything else, whatever becomes of the plans
         if order.off:
             network.failover.lead_around()
+        routes = _route_around(network)
     made = _plan(network, order, concerned, bases, later)
     network.changed()
     if len(jobs) > 1 and order.takes_effect:
         # Each has taken what the others left of what is there now; some were only led around.
         network.replanning.soon()
+    if order.takes_effect and routes:
+        raise UpdateError(f"{routes}{order.all_the_same}")
     if not made:
         raise JobsError(f"there is no job{order.all_the_same}")
     return next((update for update in made if update.changed), made[0])
+
+
+def _route_around(network: Network) -> str:
+    """Lead ordinary IPv4 traffic around what is kept off, or back; why that failed, "": it did not."""
+    try:
+        network.route_around()
+    except TargetError as error:
+        return f"IPv4 routes stay as they were: {error}"
+    return ""
 
 
 def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Mapping[str, Why]:

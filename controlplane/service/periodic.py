@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from controlplane.common.log_lines import failure
+
 AFTER_ERROR_SECONDS = 1.0
 
 
@@ -40,5 +42,5 @@ class Periodic:
             try:
                 self._look()
             except Exception as error:
-                self._log(f"{self._what}: {type(error).__name__}: {error}")
+                self._log(failure(f"{self._what}: {type(error).__name__}: {error}"))
                 self._closed.wait(AFTER_ERROR_SECONDS)

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.log_lines import Level, failure, job_of, level_of
 from controlplane.service.core.journal import Journal, Record, ordered_by
 
 PART_BYTES = 8_000_000
@@ -33,12 +34,12 @@ MOST_DATA = 4000
 UNRECORDED = ("Prepared", "Drained")
 """Events of the agents of a job, one of each agent for every change of plan, that are in its journal only."""
 NUMBER = re.compile(r'\{"number": (\d+),')
-OF_A_JOB = re.compile(r"job (\S+?):? ")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that has happened. number: they are counted. time: seconds since 1970."""
+    """One thing that has happened. number: they are counted. time: seconds since 1970. level: how much it matters
+    (`Level`'s names)."""
 
     number: int
     time: float
@@ -47,6 +48,7 @@ class Entry:
     kind: str
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    level: str = "info"
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,14 @@ class Recorder:
         self._number = max((entry.number for entry in self._stored(-1)), default=0)
 
     def add(
-        self, kind: str, text: str, *, by: str | None = None, job: str = "", data: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        text: str,
+        *,
+        by: str | None = None,
+        job: str = "",
+        data: Mapping[str, Any] | None = None,
+        level: Level = Level.INFO,
     ) -> None:
         """Record what has happened. by: who did it (None: whose order is being carried out)."""
         kept = dict(data or {})
@@ -83,22 +92,22 @@ class Recorder:
         with self._lock:
             self._number += 1
             who = ordered_by.get() if by is None else by
-            entry = Entry(self._number, round(time.time(), 3), who, job, kind, text[:MOST_TEXT], kept)
+            entry = Entry(self._number, round(time.time(), 3), who, job, kind, text[:MOST_TEXT], kept, str(level))
             self._latest.append(entry)
             if self._folder is not None:
                 self._write(self._folder, entry)
 
     def line(self, text: str) -> None:
         """Record a line of the log."""
-        found = OF_A_JOB.match(text)
-        self.add("line", text, job=found[1] if found else "")
+        self.add("line", text, job=job_of(text), level=level_of(text))
 
     def parts(self, event: str, off: Mapping[str, str], used: Sequence[str]) -> None:
         """Record what is kept off from now on, and why, and what is used again."""
         words = [f"{name} is kept off ({why})" for name, why in off.items()]
         words += [f"{name} is used again" for name in used]
         whys = {name: str(why) for name, why in off.items()}
-        self.add("parts", "; ".join(words), data={"event": event, "off": whys, "used": list(used)})
+        level = Level.WARNING if off and event != "Ordered" else Level.INFO
+        self.add("parts", "; ".join(words), data={"event": event, "off": whys, "used": list(used)}, level=level)
 
     def entries(self, changes: Mapping[str, int]) -> None:
         """Record how many entries were changed on each switch."""
@@ -170,8 +179,8 @@ class Recorder:
             self._failed = self._torn = False
         except OSError as error:
             if not self._failed:
-                self._log(f"the record cannot be written to {folder}: {error.strerror or error}; what happens now is "
-                          "kept in memory only")  # fmt: skip
+                self._log(failure(f"the record cannot be written to {folder}: {error.strerror or error}; what happens "
+                                 "now is kept in memory only"))  # fmt: skip
             self._failed = True
 
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from controlplane.common.log_lines import warning
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError
@@ -133,7 +134,7 @@ class Replanning:
                 failures = {"all": f"{type(error).__name__}: {error}"}
             turns, lines = turns.over(failures)
             for line in lines:
-                self._log(line)
+                self._log(warning(line))
 
     def _plan_all(self, late: Collection[str] = ()) -> dict[str, str]:
         """Why a job was not planned again, by its name. late: those that were not, before; they come last."""

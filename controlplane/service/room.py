@@ -139,10 +139,15 @@ def deployment_of(
     return deployment
 
 
-def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
-    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches."""
+def base_rules(topology: Topology, kind: Kind, around: Topology | None = None) -> dict[str, RuleSet]:
+    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches.
+
+    around: the topology without what is kept off; routes go by what is left where they can.
+    """
     found = {}
-    for switch, entries in routes(topology).items():
+    better = {} if around is None else {v: {route.key: route for route in r} for v, r in routes(around).items()}
+    for switch, usual in routes(topology).items():
+        entries = tuple(better.get(switch, {}).get(route.key, route) for route in usual)
         panel = (
             (*topology.front_panel(switch).values(), *topology.loopback_ports(switch))
             if kind.limits.front_panel

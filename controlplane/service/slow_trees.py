@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import warning
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 
@@ -61,8 +62,10 @@ class SlowTrees:
         words = ", ".join(f"tree {tree} carries {rates[tree]:.4g} of {planned[tree]:.4g} Mbit/s" for tree in found[:4])
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         self.log(
-            f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
-            "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
+            warning(
+                f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
+                "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
+            )
         )
 
 

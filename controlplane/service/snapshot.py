@@ -54,12 +54,15 @@ class Snapshots:
         self.network = network
         self.measurements = measurements
         self.log = log
-        self._places = positions(network.topology)
+        self._drawn, self._places = network.topology, positions(network.topology)
         self._loads: dict[str, tuple[Plan, Loads]] = {}
 
     def take(self) -> dict[str, Any]:
         """The network now; JSON-able. Rates are in Mbit/s, times in seconds since 1970."""
         network, topology = self.network, self.network.topology
+        if topology is not self._drawn:  # it has been reloaded
+            self._drawn, self._places = topology, positions(topology)
+            self._loads.clear()
         reading = self.measurements.read()
         jobs = list(network.jobs)
         loads = {job.name: self._planned(job) for job in jobs}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
+from controlplane.common.log_lines import failure
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -89,24 +90,34 @@ class StateFolder:
         return self._read(lambda data: [_name(name) for name in data.get("kept_off", [])])
 
     def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
-        file = self.path / "jobs.json"
         try:
-            return what(parse_json(file.read_text()))
-        except FileNotFoundError:
-            return []
+            text = self._stored()
+            return what(parse_json(text)) if text else []
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise StateError(f"{file} cannot be used ({error}): move it away to begin without jobs") from None
+            where = self.path / "jobs.json"
+            raise StateError(f"{where} cannot be used ({error}): move it away to begin without jobs") from None
+
+    def _stored(self) -> str:
+        """What is there; "": nothing. Raises OSError."""
+        try:
+            return (self.path / "jobs.json").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _store(self, text: str) -> None:
+        """Put this in its place, all or nothing. Raises OSError."""
+        new = self.path / "jobs.json.new"
+        with open(new, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path / "jobs.json")
 
     def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = ()) -> None:
         """Replace what is there, all or nothing, also when the machine stops meanwhile."""
         with self._saving:
             data = {"jobs": [_json(stored) for stored in jobs], "kept_off": sorted(kept_off)}
-            new = self.path / "jobs.json.new"
-            with open(new, "w") as file:
-                json.dump(data, file)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path / "jobs.json")
+            self._store(json.dumps(data))
 
     def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:
         """Of the events of a job, kept in a file here."""
@@ -156,8 +167,10 @@ class Kept:
             self._again_soon()
         if self._problem != before:
             self._log(
-                f"{self._problem}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that begins "
-                "with what was kept last"
+                failure(
+                    f"{self._problem}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that "
+                    "begins with what was kept last"
+                )
                 if self._problem
                 else f"jobs are kept in {self._folder.path} again"
             )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.common.log_lines import warning
 from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.rules import Taken
+from controlplane.service.entry_changes import EntryChange, between
 from controlplane.service.keeper import Keeper
 from controlplane.service.room import part, union
 from controlplane.targets import fabric
@@ -79,6 +81,48 @@ class Switches:
                 found[switch] = Taken.by(union(empty(switch), parts))
             return found
 
+    def base_changes(self, base: Mapping[str, RuleSet]) -> tuple[EntryChange, ...]:
+        """What `reload` with these rules of the network would write to switches that are there."""
+        with self._lock:
+            return between(self._base, {name: _own(base[name]) for name in self._base if name in base})
+
+    def rebase(self, base: Mapping[str, RuleSet]) -> None:
+        """These rules belong to the network from the next `fill` on."""
+        with self._lock:
+            self._base = {name: _own(base.get(name, empty(name))) for name in self._base}
+
+    def reload(
+        self, base: Mapping[str, RuleSet], arriving: Sequence[SwitchTarget] = (), names: Collection[str] | None = None
+    ) -> int:
+        """From now on these rules belong to the network; how many changes that took. arriving: more switches,
+        connected. names: of all that stay or come (None: all stay); the others are let go, with what they hold.
+        Raises FabricError: all is as before."""
+        with self.placing, self._lock:
+            before = self._base
+            fresh = {Held(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving}
+            written = {one.switch: one.changes for one in fabric.bring(fresh, self._log)}
+            self._base = {name: _own(base.get(name, empty(name))) for name in before}
+            self._base |= {one.name: rules for one, rules in fresh.items()}
+            try:
+                changes = self._write() + self._count(written)
+            except fabric.FabricError:
+                self._base = before
+                for keeper in self.keepers:
+                    self._want(keeper)
+                raise
+            gone = () if names is None else tuple(one for one in self.targets if one.name not in names)
+            self._base = {name: rules for name, rules in self._base.items() if name not in {one.name for one in gone}}
+            self._held = tuple(one for one in (*self._held, *fresh) if one.target not in gone)
+            self.targets = tuple(one.target for one in self._held)
+            if watched := self.keepers:
+                coming = (Keeper(one, self._rules_of(one), self._log) for one in fresh)
+                self.keepers = tuple(one for one in (*watched, *coming) if one.target not in gone)
+            leaving = [keeper for keeper in watched if keeper.target in gone]
+        for keeper in leaving:
+            keeper.stop()
+            keeper.cut()
+        return changes
+
     def off(self) -> list[str]:
         """Switches that do not answer now."""
         return [keeper.target.name for keeper in self.keepers if not keeper.ready]
@@ -130,7 +174,7 @@ class Switches:
             except fabric.FabricError as error:
                 if not self.keepers:
                     raise
-                self._log(f"entries of job {job} are taken off by and by: {error}")
+                self._log(warning(f"entries of job {job} are taken off by and by: {error}"))
                 changes = 0
             self.keep(job, None)
             return changes

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.repair import CannotRepair, unbroken
 from controlplane.planner.plan.replan import Difference
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
+from controlplane.service.entry_changes import EntryChange, between, counts
 from controlplane.service.next_plan import Frame, UpdateError, Wanted, next_plan, same
 from controlplane.service.plan_changes import HandoverError
 from controlplane.service.present import present_state
-from controlplane.service.room import build_beside
+from controlplane.service.room import build_beside, part
 from controlplane.service.roster import Roster
 from controlplane.service.switches import Switches
 from controlplane.service.versions import (
@@ -47,7 +50,7 @@ class Update:
     changed: False: the plan that runs is right for the new state. entries_added, entries_removed: of all switches.
     epoch, first_operation: where the job changed over; 0 when it was not running. held_seconds: the longest that a
     worker may have held operations back. seconds: until the old version was gone. repeated: operations and bytes that a
-    worker started again, because an agent was lost.
+    worker started again, because an agent was lost. changes: of a dry run: what would be written.
     """
 
     plan: Plan
@@ -61,6 +64,7 @@ class Update:
     held_seconds: float = 0.0
     seconds: float = 0.0
     repeated: tuple[int, int] = (0, 0)
+    changes: tuple[EntryChange, ...] = ()
 
 
 class Updater:
@@ -150,8 +154,11 @@ class Updater:
             wanted = Wanted(strategy, plan, most, crowded)
             new, before, trees = next_plan(self._frame, self.plan, self.home, topology, wanted)
             result = Update(new, before, trees)
-            if dry_run or same(self.plan, new, trees):
-                self.topology = self.topology if dry_run else topology
+            alike = same(self.plan, new, trees)
+            if dry_run:
+                return result if alike else self._foreseen(result, topology)
+            if alike:
+                self.topology = topology
                 return result
             done = replace(self._change(result, topology, moved), changed=True, seconds=time.monotonic() - began)
             if most is None:
@@ -211,6 +218,22 @@ class Updater:
             raise UpdateError(f"cannot be led around what is gone: {error}") from None
         return found
 
+    @contextmanager
+    def still(self, seconds: float) -> Iterator[bool]:
+        """Meanwhile no change of plan begins; False: one is under way, and was not over within so many seconds."""
+        got = self._lock.acquire(timeout=seconds)
+        try:
+            yield got
+        finally:
+            if got:
+                self._lock.release()
+
+    def relaid(self, topology: Topology) -> None:
+        """This is the network from now on; to be called while it is `still`. The plan that runs goes on in it."""
+        with self._placing:
+            self.topology = self._whole = topology
+            self._present = None
+
     def end(self) -> None:
         """No change from now on; one under way ends first. Call it when the roster is closed."""
         self._ended = True
@@ -244,7 +267,8 @@ class Updater:
                 repeated = self._roster.plan.retire(epoch, PREPARE_SECONDS)
                 time.sleep(RETIRE_SECONDS)
             except HandoverError as error:
-                self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
+                words = f"the job stopped during the change of plan; it begins anew with the new one: {error}"
+                self._log(warning(words))
         removed = self._take_old_off()
         return replace(
             result,
@@ -255,6 +279,22 @@ class Updater:
             held_seconds=held,
             repeated=repeated,
         )
+
+    def _foreseen(self, result: Update, topology: Topology) -> Update:
+        """What a change of plan would write: the new plan's entries beside the old one's, which go then."""
+        frame, plan = self._frame, result.plan
+        paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
+        with self._placing:
+            old = {name: part(rules) for name, rules in self.deployment.rulesets.items()}
+            try:
+                new = build_beside(
+                    paced, topology, frame.limits, self.deployment, job_id=frame.job_id, taken=self._switches.taken()
+                )
+            except DoesNotFit as error:
+                raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
+        changes = between(old, {name: part(rules) for name, rules in new.rulesets.items()})
+        added, removed = counts(changes)
+        return replace(result, changes=changes, entries_added=added, entries_removed=removed)
 
     def _put_beside(self, plan: Plan, topology: Topology) -> tuple[Deployment, Deployment, int]:
         """The new version's entries beside the running one's, which stay; what was and is installed, and how many
@@ -301,7 +341,7 @@ class Updater:
             try:
                 return self._install()
             except UpdateError as error:
-                self._log(f"the new plan runs; entries of the old one are left until the next change: {error}")
+                self._log(warning(f"the new plan runs; entries of the old one are left until the next change: {error}"))
                 self._switches.keep(self._frame.job_id, rulesets(self.versions))
                 return 0
 

@@ -55,6 +55,8 @@ class SessionTarget(ABC, Generic[SessionT]):
         self.device_id = device_id
         self.tls = tls
         self.on_lost = on_lost
+        self.may_connect: Callable[[], bool] = lambda: True
+        """Asked before every session: False: another controller of this network leads now."""
         self._session: SessionT | None = None
 
     @abstractmethod
@@ -77,6 +79,8 @@ class SessionTarget(ABC, Generic[SessionT]):
 
         def attempt(left: float) -> SessionT:
             self.close()
+            if not self.may_connect():
+                raise NotPrimary(f"switch {self.name}: this controller does not lead any more")
             return self._open(left)
 
         self._session = connect_within(timeout, attempt)

@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from controlplane.common.log_lines import warning
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
 from controlplane.targets.held import Held, Progress
@@ -92,7 +93,7 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
         raise KeyboardInterrupt(_restored(before)) from None
     failures = {one: result for one, result in applied.items() if isinstance(result, TargetError)}
     if failures:
-        progress(f"{', '.join(sorted(one.name for one in failures))} failed: restoring {len(wanted)} switches")
+        progress(warning(f"{', '.join(sorted(one.name for one in failures))} failed: restoring {len(wanted)} switches"))
         raise FabricError(_summary(failures) + "\n" + _restored(before))
     return [Installed(one.name, bool(loaded[one]), _count(applied[one])) for one in wanted]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from controlplane.common.log_lines import warning
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import SwitchTarget, TargetError, difference
 
@@ -52,7 +53,8 @@ class Held:
             except TargetError:
                 if not self.target.alive:
                     raise
-                self._log(f"switch {self.name} is read again: it refused a change of {len(known.labels)} labels")
+                words = f"switch {self.name} is read again: it refused a change of {len(known.labels)} labels"
+                self._log(warning(words))
             else:
                 self.holds = rules
                 return len(changes)

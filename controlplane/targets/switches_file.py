@@ -12,6 +12,7 @@ from controlplane.common.rpc.tls import Tls
 from controlplane.planner.topology import Topology
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
+from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.secret import SecretTarget
 from controlplane.targets.secret_labels import SecretLabels
@@ -90,13 +91,17 @@ def connect_targets(
     *,
     polite: bool = False,
     labels: SecretLabels | None = None,
+    may_connect: Callable[[], bool] | None = None,
 ) -> list[SwitchTarget]:
     """Return connected targets of all switches.
 
     polite: take no switch from a controller that holds it. labels: translates label numbers to the labels on switches
-    (None: they are the same). Raises FabricError; no connection is left open then.
+    (None: they are the same). may_connect: as of SessionTarget. Raises FabricError; no connection is left open then.
     """
     targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
+    for one in targets:
+        if may_connect is not None and isinstance(one, SessionTarget):
+            one.may_connect = may_connect
     if labels is not None:
         targets = [SecretTarget(target, labels) for target in targets]
     for target in targets:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from controlplane.common import command_line
 from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
@@ -336,7 +337,7 @@ def make_parser() -> argparse.ArgumentParser:
                              ("probe", probe, "what the sites have measured of each other")):  # fmt: skip
         last = verbs.add_parser(name, help=words)
         _who(last, site=False)
-        last.add_argument("--json", action="store_true", help="for programs")
+        command_line.add_output(last)
         last.set_defaults(act=act)
     return parser
 

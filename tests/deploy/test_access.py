@@ -55,6 +55,7 @@ REQUESTS = {
     "add_job": pb.AddJobRequest(job="workers=20,ps=1"),
     "remove_job": pb.RemoveJobRequest(name="another"),
     "log": pb.LogRequest(),
+    "reload": pb.ReloadRequest(),
 }
 FROM_PS1 = ("leave", "report", "report_update")
 OWNER = {"join": "w1", **dict.fromkeys(FROM_PS1, "ps1")}  # the place that a request is about

@@ -169,7 +169,6 @@ def test_without_an_sde_tofino_reports_at_once_what_is_missing(capsys, monkeypat
         (["--topology", "fattree:k=4", "--dry-run"], "--job is missing"),
         ([*PLAN, "--dry-run", "--remove"], "goes with neither"),
         ([*PLAN, "--bmv2", "--serve", "9600"], "needs HOST:PORT"),
-        ([*PLAN, "--bmv2", "--json"], "--json needs --dry-run"),
         ([*PLAN, "--dry-run", "--job-id", "65536"], "must be in 0..65535"),
         ([*PLAN[:-1], "magic", "--dry-run"], "unknown strategy 'magic'; known: "),
         (["--topology", "nowhere.json", "--job", "ps=1", "--dry-run"], "nowhere.json"),

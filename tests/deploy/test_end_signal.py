@@ -59,3 +59,24 @@ def test_an_interrupted_command_prints_no_traceback(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("inart.command.importlib.import_module", interrupt)
     assert inart(["plan", "--topology", "testbed"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+HANGUP = """
+import os, signal, threading
+from controlplane.service.end_signal import EndSignal
+
+def reload():
+    print("reloaded", flush=True)
+    os.kill(os.getpid(), again.pop(0))
+
+again = [signal.SIGHUP, signal.SIGTERM]
+end = EndSignal(reload)
+os.kill(os.getpid(), signal.SIGHUP)
+end.wait()
+print("ended")
+"""
+
+
+def test_a_hangup_is_answered_and_does_not_end_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGUP], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("reloaded\nreloaded\nended\n", 0), done.stderr

@@ -107,9 +107,19 @@ def test_the_log_names_who_ordered_what_and_what_it_changed(rig, log, tmp_path, 
     assert [one["number"] for one in found] == sorted(one["number"] for one in found)
     of_a = log("--job", "A")
     assert of_a and all(one["job"] == "A" for one in of_a)
+    ordered = [one["text"].split()[:2] for one in of_a if one["kind"] == "order"]
+    assert ordered == [["job", "add"], ["job", "remove"]], "the orders about it, from the first"
     assert any(one["kind"] == "Closed" and one["by"] == "operator alice" for one in of_a), "events of its agents, too"
     rig.order("log")
     assert "operator alice  order  replan without=s1" in capsys.readouterr().out
+
+
+def test_an_order_for_a_job_that_is_refused_is_in_the_jobs_log(rig, log, tmp_path, capsys):
+    assert rig.order("job", "add", "--job", str(tmp_path / "A.json"), "--guarantee", "100000") == 1
+    (refused,) = log("--job", "A", "--level", "warning")
+    assert refused["kind"] == "order" and ": refused: " in refused["text"] and refused["level"] == "warning"
+    rig.order("log", "--level", "warning")
+    assert "WARNING  operator alice  job A  order  job add" in capsys.readouterr().out
 
 
 def test_only_operators_read_it(rig, capsys):

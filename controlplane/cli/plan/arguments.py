@@ -141,8 +141,9 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
         "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
     )
     group.add_argument("--plot", metavar="PNG", help="draw it")
-    group.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
-    group.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
+    command_line.add_output(
+        group, "print JSON (docs/planner.md)", str, "FILE: also write the JSON there; it can be read as a plan again"
+    )
     group.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
 
 

@@ -31,9 +31,17 @@ KEEPALIVE: Options = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
+# Of several controllers, one that hangs is left within about 3 s: without the last line gRPC 1.85 takes 60 s.
+KEEPALIVE_OF_SEVERAL: Options = (
+    ("grpc.keepalive_time_ms", 1000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.ping_timeout_ms", 2000),
+)
 SERVER: Options = (
     *KEEPALIVE,
-    ("grpc.http2.min_ping_interval_without_data_ms", 2000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
     # Without SO_REUSEPORT: two controllers on one port would each see some of the agents.
     ("grpc.so_reuseport", 0),
@@ -99,13 +107,28 @@ def controller_address(given: str | None) -> str:
 
 
 def check_address(address: str) -> str:
-    """Return the address if it is HOST:PORT or unix:PATH. Raises ValueError.
+    """Return the address if it is HOST:PORT or unix:PATH, or several of them with commas between. Raises ValueError.
 
     gRPC would silently take any other text for something else.
     """
-    if not _is_address(address, least=1):
-        raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
+    for one in each_address(address):
+        if not _is_address(one, least=1):
+            raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {one!r}{_hint(one)}")
     return address
+
+
+def each_address(addresses: str) -> list[str]:
+    """Return the addresses of a controller that is one of several, "10.1.0.1:9600,10.1.0.2:9600", one by one."""
+    return addresses.split(",")
+
+
+def answers(channel: grpc.Channel, seconds: float) -> bool:
+    """Return whether the other end of a channel can be talked to within so many seconds."""
+    try:
+        grpc.channel_ready_future(channel).result(timeout=seconds)
+    except grpc.FutureTimeoutError:
+        return False
+    return True
 
 
 def check_listen(address: str, option: str) -> None:

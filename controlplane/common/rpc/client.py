@@ -8,8 +8,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -17,7 +18,14 @@ from google.protobuf.message import Message
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.common.rpc.channels import check_address, open_channel
+from controlplane.common.rpc.channels import (
+    KEEPALIVE,
+    KEEPALIVE_OF_SEVERAL,
+    answers,
+    check_address,
+    each_address,
+    open_channel,
+)
 from controlplane.common.rpc.stubs import ControllerStub
 from controlplane.common.rpc.tls import Tls, credentials
 
@@ -27,6 +35,8 @@ STATUS_SECONDS = 10.0
 REPLAN_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
+ONE_OF_SEVERAL_SECONDS = 2.0
+"""How long one of several controllers may take to be connected to, before the next one is tried."""
 SAID_AGAIN_SECONDS = 60.0
 """Seconds after which the same reason for an unreachable controller is reported again."""
 MOST_DETAILS = 100
@@ -104,10 +114,15 @@ class Identity:
 
 
 class Membership:
-    """A membership of an agent, which it keeps joined from `start` to `close`."""
+    """A membership of an agent, which it keeps joined from `start` to `close`.
+
+    controller: its address, or those of several with commas between: the one that leads answers, and is looked for
+    again when it does not any more.
+    """
 
     def __init__(self, controller: str, identity: Identity, listener: Listener, tls: Tls | None = None) -> None:
         self.controller = controller
+        self._addresses = each_address(controller)
         self.identity = identity
         self.listener = listener
         self._tls = tls
@@ -129,25 +144,40 @@ class Membership:
         while not self._closed.is_set():
             # Each attempt has a new channel: an old one would sit out its own, longer back-off.
             try:
-                channel = open_channel(self.controller, self._tls)
-            except ValueError as error:
-                self.listener.on_refused(str(error))
-                return
-            try:
-                if self._follow(channel):
-                    pause = FIRST_PAUSE_SECONDS
-            except grpc.RpcError as error:
-                if error.code() in DENIALS:
-                    self.listener.on_refused(error.details() or "refused without a reason")
-                    return
-                if not self._closed.is_set():
-                    self._say_unreachable(explain(self.controller, error, self._tls))
+                heard = self._attempt(self._addresses[0])
             except _Refused:
                 return
-            finally:
-                channel.close()
+            if heard:
+                pause = FIRST_PAUSE_SECONDS
+            self._addresses = [*self._addresses[1:], self._addresses[0]]
             self._closed.wait(pause)
-            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS / len(self._addresses))
+
+    def _attempt(self, address: str) -> bool:
+        """Join one controller and follow it for as long as it lasts; returns whether it said anything.
+
+        Raises _Refused.
+        """
+        several = len(self._addresses) > 1
+        try:
+            channel = open_channel(address, self._tls, KEEPALIVE_OF_SEVERAL if several else KEEPALIVE)
+        except ValueError as error:
+            self.listener.on_refused(str(error))
+            raise _Refused from None
+        try:
+            if several and not answers(channel, ONE_OF_SEVERAL_SECONDS):
+                self._say_unreachable(f"none of the controllers at {self.controller} answers now")
+                return False
+            return self._follow(channel)
+        except grpc.RpcError as error:
+            if error.code() in DENIALS:
+                self.listener.on_refused(error.details() or "refused without a reason")
+                raise _Refused from None
+            if not self._closed.is_set():
+                self._say_unreachable(explain(address, error, self._tls))
+            return False
+        finally:
+            channel.close()
 
     def _say_unreachable(self, reason: str) -> None:
         """Report a reason once, and then only from time to time, since attempts come every two seconds."""
@@ -313,16 +343,25 @@ def ask(controller: str, method: str, request: Message, tls: Tls | None = None, 
     """Send an operator's request to the controller and return its answer. Raises ControllerError."""
     try:
         tls = tls if tls is not None else credentials()
-        channel = open_channel(check_address(controller), tls)
+        addresses = each_address(check_address(controller))
+        for address in addresses:
+            with open_channel(address, tls) as channel:
+                if len(addresses) > 1 and not answers(channel, ONE_OF_SEVERAL_SECONDS):
+                    continue
+                call = partial(getattr(ControllerStub(channel), method), request, timeout=timeout)
+                return _answer(call, address, tls)
     except ValueError as error:
         raise ControllerError(str(error)) from None
-    with channel:
-        try:
-            return getattr(ControllerStub(channel), method)(request, timeout=timeout)
-        except grpc.RpcError as error:
-            if error.code() in REFUSALS:
-                raise ControllerError(error.details() or "refused without a reason") from None
-            raise ControllerError(explain(controller, error, tls)) from None
+    raise ControllerError(f"none of the controllers at {controller} answers (does `inart serve` run there?)")
+
+
+def _answer(call: Callable[[], Any], address: str, tls: Tls | None) -> Any:
+    try:
+        return call()
+    except grpc.RpcError as error:
+        if error.code() in REFUSALS:
+            raise ControllerError(error.details() or "refused without a reason") from None
+        raise ControllerError(explain(address, error, tls)) from None
 
 
 def fetch_status(

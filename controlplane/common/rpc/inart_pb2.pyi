@@ -15,8 +15,9 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddJobReply(_message.Message):
-    __slots__ = ["bottleneck", "entries", "job_id", "name", "others", "parameter_servers", "plan", "rate_mbps", "workers"]
+    __slots__ = ["bottleneck", "changes", "entries", "job_id", "name", "others", "parameter_servers", "plan", "rate_mbps", "workers"]
     BOTTLENECK_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +27,7 @@ class AddJobReply(_message.Message):
     RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     bottleneck: str
+    changes: _containers.RepeatedCompositeFieldContainer[EntryChange]
     entries: int
     job_id: int
     name: str
@@ -34,7 +36,7 @@ class AddJobReply(_message.Message):
     plan: str
     rate_mbps: float
     workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
     __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "plan", "priority", "seed", "share", "strategy", "weight"]
@@ -94,6 +96,16 @@ class Configuration(_message.Message):
     agent_config: str
     digest: str
     def __init__(self, agent_config: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class EntryChange(_message.Message):
+    __slots__ = ["entry", "operation", "switch"]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    operation: str
+    switch: str
+    def __init__(self, switch: _Optional[str] = ..., operation: _Optional[str] = ..., entry: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ["abort", "configuration", "prepare", "refused", "repaired", "retire", "switch_over", "waiting", "withdraw"]
@@ -208,11 +220,12 @@ class LogEvent(_message.Message):
     def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class LogRecord(_message.Message):
-    __slots__ = ["by", "data", "job", "kind", "number", "text", "time"]
+    __slots__ = ["by", "data", "job", "kind", "level", "number", "text", "time"]
     BY_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -220,10 +233,11 @@ class LogRecord(_message.Message):
     data: str
     job: str
     kind: str
+    level: str
     number: int
     text: str
     time: float
-    def __init__(self, number: _Optional[int] = ..., time: _Optional[float] = ..., by: _Optional[str] = ..., job: _Optional[str] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[float] = ..., by: _Optional[str] = ..., job: _Optional[str] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ..., data: _Optional[str] = ..., level: _Optional[str] = ...) -> None: ...
 
 class LogReply(_message.Message):
     __slots__ = ["more", "next", "records"]
@@ -263,6 +277,28 @@ class Refused(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class ReloadReply(_message.Message):
+    __slots__ = ["added", "changed", "changes", "entries", "removed", "summary"]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    added: _containers.RepeatedScalarFieldContainer[str]
+    changed: _containers.RepeatedScalarFieldContainer[str]
+    changes: _containers.RepeatedCompositeFieldContainer[EntryChange]
+    entries: int
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    summary: str
+    def __init__(self, added: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[str]] = ..., changed: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ..., entries: _Optional[int] = ..., summary: _Optional[str] = ...) -> None: ...
+
+class ReloadRequest(_message.Message):
+    __slots__ = ["dry_run"]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    def __init__(self, dry_run: bool = ...) -> None: ...
+
 class RemoveJobReply(_message.Message):
     __slots__ = ["entries", "later", "others"]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -299,7 +335,8 @@ class Repaired(_message.Message):
     def __init__(self, trees: _Optional[_Iterable[_Union[Repaired.Tree, _Mapping]]] = ...) -> None: ...
 
 class ReplanReply(_message.Message):
-    __slots__ = ["entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]
+    __slots__ = ["changes", "entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_ADDED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_REMOVED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +351,7 @@ class ReplanReply(_message.Message):
     TREES_KEPT_FIELD_NUMBER: _ClassVar[int]
     TREES_REMOVED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[EntryChange]
     entries_added: int
     entries_removed: int
     epoch: int
@@ -328,7 +366,7 @@ class ReplanReply(_message.Message):
     trees_kept: int
     trees_removed: int
     version: int
-    def __init__(self, rate_before_mbps: _Optional[float] = ..., rate_mbps: _Optional[float] = ..., version: _Optional[int] = ..., trees_kept: _Optional[int] = ..., trees_removed: _Optional[int] = ..., trees_added: _Optional[int] = ..., entries_added: _Optional[int] = ..., entries_removed: _Optional[int] = ..., epoch: _Optional[int] = ..., first_operation: _Optional[int] = ..., held_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., plan: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
+    def __init__(self, rate_before_mbps: _Optional[float] = ..., rate_mbps: _Optional[float] = ..., version: _Optional[int] = ..., trees_kept: _Optional[int] = ..., trees_removed: _Optional[int] = ..., trees_added: _Optional[int] = ..., entries_added: _Optional[int] = ..., entries_removed: _Optional[int] = ..., epoch: _Optional[int] = ..., first_operation: _Optional[int] = ..., held_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., plan: _Optional[str] = ..., outcome: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ...) -> None: ...
 
 class ReplanRequest(_message.Message):
     __slots__ = ["changes", "dry_run", "job", "restored", "strategy", "topology", "without"]

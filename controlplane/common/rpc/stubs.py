@@ -24,6 +24,7 @@ METHODS: dict[str, tuple[str, Any, Any]] = {
     "add_job": ("AddJob", pb.AddJobRequest, pb.AddJobReply),
     "remove_job": ("RemoveJob", pb.RemoveJobRequest, pb.RemoveJobReply),
     "log": ("Log", pb.LogRequest, pb.LogReply),
+    "reload": ("Reload", pb.ReloadRequest, pb.ReloadReply),
 }
 
 
@@ -48,6 +49,8 @@ class ControllerService(Protocol):
 
     def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply: ...
 
+    def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply: ...
+
 
 class ControllerStub:
     """A client of the service on a channel."""
@@ -61,6 +64,7 @@ class ControllerStub:
     add_job: Callable[..., pb.AddJobReply]
     remove_job: Callable[..., pb.RemoveJobReply]
     log: Callable[..., pb.LogReply]
+    reload: Callable[..., pb.ReloadReply]
 
     def __init__(self, channel: grpc.Channel) -> None:
         for name, (method, request, reply) in METHODS.items():

@@ -136,9 +136,10 @@ class PlanWithout:
 
 @dataclass(frozen=True)
 class Say:
-    """A line for the log."""
+    """A line for the log. warning: an operator may have to do something about it."""
 
     line: str
+    warning: bool = False
 
 
 Action = Tell | Refuse | RefuseChange | ChangeFailed | StoreEpoch | After | PlanWithout | Say

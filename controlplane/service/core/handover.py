@@ -87,7 +87,7 @@ def start_again(step: Step, reason: str) -> None:
     if step.state.having({NodeState.LEFT}):
         return
     step.change(handover=replace(handover, broken=reason))
-    step.say(f"{reason}: what still runs of the plan before is started again with the one that runs")
+    step.say(f"{reason}: what still runs of the plan before is started again with the one that runs", warning=True)
     step.do(StoreEpoch())
 
 
@@ -110,7 +110,7 @@ def epoch_not_stored(step: Step, reason: str) -> None:
         return
     if handover.stage == Stage.DRAINING and handover.broken:
         step.change(handover=replace(handover, broken=""))
-        step.say(f"no epoch can begin ({reason}); tried again after {RETRY_SECONDS:g} s")
+        step.say(f"no epoch can begin ({reason}); tried again after {RETRY_SECONDS:g} s", warning=True)
         step.do(After(RETRY_SECONDS, DrainBroken(handover.epoch, handover.broken)))
     elif handover.stage == Stage.STARTING:
         step.change(handover=None)

@@ -247,13 +247,13 @@ def _remove(step: Step, node: str, reason: str) -> None:
     step.tell(node, End())
     step.place(node, None)
     if step.state.goes_on_without(node):
-        step.say(f"{reason}: the job goes on without it")
+        step.say(f"{reason}: the job goes on without it", warning=True)
         step.change(phase=Phase.SHORT)
         step.place(node, Node(NodeState.LOST, reason=reason))
         step.fail_change(reason)
         step.do(PlanWithout(node, reason))
     elif _others_carry_on(step.state, node):
-        step.say(f"{reason}; the others, which ran before the controller started again, go on")
+        step.say(f"{reason}; the others, which ran before the controller started again, go on", warning=True)
     else:
         _abort(step, reason, node)
 
@@ -275,7 +275,7 @@ def _stop_all(step: Step, reason: str, node: str = "") -> None:
 def _abort(step: Step, reason: str, node: str) -> None:
     """Stop the epoch, if one runs; what agents have carried over a restart of the controller ends with it, too."""
     running, members = step.state.running, step.state.having(MEMBER)
-    step.say(reason + (": the others stop until it is back" if running and members else ""))
+    step.say(reason + (": the others stop until it is back" if running and members else ""), warning=True)
     step.fail_change(reason)
     for other in members:
         step.stop(other, reason, *([node] if node else []))
@@ -381,5 +381,5 @@ def _epoch_not_stored(step: Step, reason: str) -> None:
         step.place(starting.joined, Node(NodeState.LEFT) if step.state.running else None)
     elif not step.state.missing():
         if not starting.retried:
-            step.say(f"no epoch can begin ({reason}); tried again every {RETRY_SECONDS:g} s")
+            step.say(f"no epoch can begin ({reason}); tried again every {RETRY_SECONDS:g} s", warning=True)
         step.do(After(RETRY_SECONDS, ev.EpochRetried()))

@@ -211,7 +211,7 @@ def _not_found(state: Mending, error: str, facts: Facts, now: float) -> tuple[Me
     else:
         done += [
             UseAgain(state.gone),
-            Say(f"job {state.job} cannot go on without {node}: {error}"),
+            Say(f"job {state.job} cannot go on without {node}: {error}", warning=True),
             GiveUp(f"{state.reason}; the job cannot go on without it: {error}"),
         ]
     return _over(state, done)

@@ -66,6 +66,13 @@ class Ordered:
 
 
 @dataclass(frozen=True)
+class Relaid:
+    """The network is another: what it has no more is not kept off either, and nothing is known of it."""
+
+    layout: Layout
+
+
+@dataclass(frozen=True)
 class Looked:
     """Some time has passed; needs: of each job."""
 
@@ -83,7 +90,7 @@ class LedAround:
     again: bool = False
 
 
-Event = SwitchesSeen | PortsSeen | FoundSilent | Failed | Mended | Ordered | Looked | LedAround
+Event = SwitchesSeen | PortsSeen | FoundSilent | Failed | Mended | Ordered | Relaid | Looked | LedAround
 
 # -- actions ----------------------------------------------------------------------------------------------------------
 
@@ -128,10 +135,11 @@ def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]
     """The state after an event, and what is to be done, in this order. now: seconds of a clock that never goes back."""
     match event:
         case SwitchesSeen(ready):
-            return _switches_seen(state, ready, now)
+            return _switches_seen(state, {name: up for name, up in ready.items() if name in state.layout.switches}, now)
         case PortsSeen(states):
-            return _ports_seen(state, states, now)
-        case FoundSilent(names):
+            return _ports_seen(state, {name: up for name, up in states.items() if name in state.layout.switches}, now)
+        case FoundSilent(found):
+            names = tuple(name for name in found if state.layout.has(name))
             state = replace(state, trust=trust.found_silent(state.trust, names, now))
             causes = {name: _silence(name, state.layout) for name in names}
             return _lose(state, causes, Why.SILENT, silent=names)
@@ -142,6 +150,8 @@ def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]
         case Ordered(off, restored):
             kept = {name: why for name, why in state.off.items() if name not in restored}
             return replace(state, off={**kept, **dict.fromkeys(off, Why.OPERATOR)}), []
+        case Relaid(layout):
+            return _relaid(state, layout), []
         case Looked(needs):
             return _looked(state, needs, now)
         case LedAround(silent, every, needs, again):
@@ -151,6 +161,27 @@ def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]
             if not done:
                 state = replace(state, trust=trust.keep_off(state.trust, silent, every))
             return state, done
+
+
+def _relaid(state: Parts, layout: Layout) -> Parts:
+    """What is known of what is still there, at the port where it was."""
+    seen, before = state.ports, state.layout.ports
+    same = {
+        (switch, port)
+        for switch, ports_of in layout.ports.items()
+        for port, other in ports_of.items()
+        if before.get(switch, {}).get(port) == other
+    }
+    known = Ports(
+        {key: up for key, up in seen.up.items() if key in same},
+        {switch: began for switch, began in seen.began.items() if switch in layout.switches},
+        frozenset(key for key in seen.late if key in same),
+        {link: since for link, since in seen.steady.items() if layout.has(link)},
+        {link: losses for link, losses in seen.losses.items() if layout.has(link)},
+    )
+    there = {name: one for name, one in state.trust.probation.items() if layout.has(name)}
+    off = {name: why for name, why in state.off.items() if layout.has(name)}
+    return Parts(layout, off, replace(state.trust, probation=there), known)
 
 
 def _silence(name: str, layout: Layout) -> str:
@@ -164,7 +195,7 @@ def _lose(
 ) -> tuple[Parts, list[Action]]:
     """These are off from now on; what is off already stays so for its reason: only an operator ends an order."""
     state = replace(state, off={**dict.fromkeys(causes, why), **state.off})
-    lines = [Say(f"lost: {cause}") for cause in causes.values()]
+    lines = [Say(f"lost: {cause}", warning=True) for cause in causes.values()]
     return state, [CountLost(len(causes)), *lines, LeadAround(silent), PlanSoon()]
 
 

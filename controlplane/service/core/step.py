@@ -37,9 +37,9 @@ class Step:
         """One more action."""
         self.actions.append(action)
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, *, warning: bool = False) -> None:
         """A line for the log."""
-        self.do(Say(line))
+        self.do(Say(line, warning))
 
     def tell(self, node: str, *words: Word) -> None:
         """Words to the agent of a node."""
@@ -97,7 +97,7 @@ class Step:
         self.change(handover=None)
         self.do(ChangeFailed(handover.epoch, reason))
         if handover.stage == Stage.PREPARING:
-            self.say(f"the change of plan does not take place: {reason}")
+            self.say(f"the change of plan does not take place: {reason}", warning=True)
             for node in self.state.having(MEMBER | RESERVE):
                 self.tell(node, Withdraw(handover.epoch, reason))
 

@@ -25,6 +25,12 @@ class Layout:
         """The ends of a link ("V1-V2")."""
         return next((u, v) for u in self.neighbours for v in self.neighbours[u] if link_name(u, v) == name)
 
+    def has(self, name: str) -> bool:
+        """Whether a switch, a server or a link ("V1-V2", whichever end is first) is called so."""
+        if name in self.neighbours:
+            return True
+        return any(name in (f"{u}-{v}", f"{v}-{u}") for u, others in self.neighbours.items() for v in others)
+
     def only_switch(self, server: str) -> tuple[str, ...]:
         """The switch that a server hangs on, where that is one."""
         others = self.neighbours[server]

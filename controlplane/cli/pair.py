@@ -1,0 +1,83 @@
+"""`serve --store`: one of several controllers of a network. It waits until it leads, and ends when it does no more.
+
+What it ends with (status 3) has the service manager start it again: then it waits for its turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from controlplane.cli.options import DeployError
+from controlplane.common.log_lines import Log, failure
+from controlplane.service.listening import check_listening
+from controlplane.service.pair.etcd import EtcdStore
+from controlplane.service.pair.leadership import AFTER_SECONDS, Leadership
+from controlplane.service.pair.store import FolderStore, Store
+
+LOST_STATUS = 3
+NETWORK = re.compile(r"[A-Za-z0-9._-]+")
+ETCD, ETCDS = "etcd://", "etcds://"
+
+
+def add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a controller that is one of several."""
+    group = parser.add_argument_group("one of several controllers")
+    group.add_argument(
+        "--store", metavar="S", help="what they share: etcd://HOST:PORT,.../NETWORK, etcds://..., or a folder"
+    )
+    group.add_argument(
+        "--store-credentials", type=Path, metavar="DIR",
+        help="of etcds: authority.pem, and certificate.pem and key.pem where the cluster asks for them",
+    )  # fmt: skip
+    group.add_argument("--name", metavar="NAME", help="what this one is called (default: its machine and address)")
+    group.add_argument(
+        "--takeover-after", type=float, default=AFTER_SECONDS, metavar="S",
+        help="another takes over when the leader has been silent for so many seconds (%(default)g)",
+    )  # fmt: skip
+
+
+def open_store(arguments: argparse.Namespace) -> Store:
+    """Return the store that the arguments name. Raises DeployError."""
+    given = arguments.store
+    if not given.startswith((ETCD, ETCDS)):
+        return FolderStore(Path(given))
+    encrypted = given.startswith(ETCDS)
+    addresses, _, network = given.removeprefix(ETCDS).removeprefix(ETCD).partition("/")
+    members = addresses.split(",")
+    if not NETWORK.fullmatch(network) or any(not member.rpartition(":")[2].isdigit() for member in members):
+        raise DeployError(f"--store {given}: wanted: {ETCD}HOST:PORT,HOST:PORT,.../NETWORK (any name for this network)")
+    if encrypted != (arguments.store_credentials is not None):
+        raise DeployError(f"--store-credentials DIR goes with {ETCDS}, and {ETCDS} with it")
+    try:
+        return EtcdStore(members, f"/inart/{network}", arguments.store_credentials)
+    except OSError as error:
+        raise DeployError(f"--store-credentials {arguments.store_credentials}: {error}") from None
+
+
+def lead(arguments: argparse.Namespace, log: Log) -> Leadership:
+    """Wait until this controller leads. When it does not any more, the process ends at once.
+
+    Raises what `check_listening` does; DeployError.
+    """
+    name = arguments.name or f"{socket.gethostname()}/{arguments.serve}"
+    if len(name.split()) != 1:
+        raise DeployError(f"--name {name!r}: one word is wanted")
+    if not 0.2 <= arguments.takeover_after <= 600:
+        raise DeployError("--takeover-after is 0.2 s or more")
+
+    def lost(reason: str) -> None:
+        log(failure(f"{name} does not lead any more: {reason}; it ends, so that another one can"))
+        sys.stderr.flush()
+        os._exit(LOST_STATUS)  # Nothing that runs may write once more.
+
+    made = Leadership(open_store(arguments), name, lost, after=arguments.takeover_after)
+    check_listening(arguments, arguments.serve)  # What is wrong is said now, and not when it is to take over.
+    made.wait(threading.Event(), log)
+    log(f"{name} leads")
+    return made

@@ -1,0 +1,69 @@
+"""What a controller does for `topology reload` and SIGHUP: its topology and switches file are read again."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from controlplane.common.log_lines import Log, warning
+from controlplane.planner.generators import parse_topology
+from controlplane.service.network import Network
+from controlplane.service.reload import Reloaded, reload
+from controlplane.service.state import default_folder
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.switches_file import SwitchAddress
+
+
+class Files:
+    """A running controller's topology and switches file.
+
+    Args:
+        connect: returns connected targets of switches in a topology.
+        switches: returns the switches of a topology, as the file says now. Raises what makes the command fail.
+        close: is given each target that is connected, to be closed in the end.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        network: Network,
+        *,
+        connect: Callable[..., Sequence[SwitchTarget]],
+        switches: Callable[[], Sequence[SwitchAddress]],
+        close: Callable[[SwitchTarget], object],
+        log: Log,
+    ) -> None:
+        self._arguments, self._network, self._connect = arguments, network, connect
+        self._switches, self._close, self._log = switches, close, log
+        self._before = switches()
+
+    def read_again(self, dry_run: bool = False) -> Reloaded:
+        """Reload what the files say now. Raises what `reload` does, and what reading them does."""
+        topology = parse_topology(self._arguments.topology)
+        switches = self._switches()
+
+        def connect(names: Sequence[str]) -> Sequence[SwitchTarget]:
+            wanted = [one for one in switches if one.name in names]
+            made = self._connect(wanted, topology=topology)
+            for target in made:
+                self._close(target)
+            return made
+
+        done = reload(self._network, topology, connect, dry_run=dry_run)
+        if not dry_run and self._arguments.keeps and self._arguments.state is None:
+            self._keep_folder(switches)
+        return done
+
+    def hangup(self) -> None:
+        """Read the files again, as an order that nobody waits for; what is wrong is in the log."""
+        try:
+            self.read_again()
+        except Exception as error:  # The controller must go on, whatever is wrong with the files.
+            self._log(warning(f"topology not reloaded: {error}"))
+
+    def _keep_folder(self, switches: Sequence[SwitchAddress]) -> None:
+        """The folder with the jobs is named after the switches: with others it must be found at the next start."""
+        old, new = (default_folder(f"{one.address} {one.device_id}" for one in of) for of in (self._before, switches))
+        self._before = switches
+        if new != old and not new.exists():
+            new.symlink_to(old.resolve())

@@ -1,0 +1,44 @@
+"""What an order would write to the switches, entry by entry: for dry runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.entries import RuleSet
+from controlplane.targets.base import Change, Operation, difference, empty
+
+MOST_SENT = 20_000
+"""Changes in one answer: a gRPC message has at most 4 MiB. The counts beside them are of all."""
+
+
+@dataclass(frozen=True)
+class EntryChange:
+    """One entry that would be written to a switch, or taken off it."""
+
+    switch: str
+    change: Change
+
+
+def between(before: Mapping[str, RuleSet], after: Mapping[str, RuleSet]) -> tuple[EntryChange, ...]:
+    """Return what changes on which switch; a switch without rules has none."""
+    return tuple(
+        EntryChange(switch, change)
+        for switch in sorted({*before, *after})
+        for change in difference(before.get(switch, empty(switch)), after.get(switch, empty(switch)))
+    )
+
+
+def counts(changes: Iterable[EntryChange]) -> tuple[int, int]:
+    """Return how many entries are written (new, or changed), and how many are taken off."""
+    off = [one.change.operation is Operation.DELETE for one in changes]
+    return off.count(False), off.count(True)
+
+
+def messages(changes: Iterable[EntryChange]) -> list[pb.EntryChange]:
+    """Return the changes as they are sent."""
+    return [
+        pb.EntryChange(switch=one.switch, operation=one.change.operation.value, entry=str(one.change.item))
+        for one, _ in zip(changes, range(MOST_SENT), strict=False)
+    ]

@@ -1,0 +1,52 @@
+"""An operator's order in the record: who gave it, what it was, which job it is about, and whether it was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.message import Message
+
+from controlplane.common.access import Access
+from controlplane.common.log_lines import Level
+from controlplane.service.core.journal import orders_of
+from controlplane.service.record import Recorder
+
+MOST_OF_A_FIELD = 200
+"""Characters of a field of an order in the record: the plan or topology of one is long."""
+
+
+@dataclass
+class Order:
+    """An operator's order. job: the name of the job that it is about, as soon as it is known; empty: about none."""
+
+    job: str
+
+
+@contextmanager
+def ordered(
+    recorder: Recorder, access: Access, what: str, request: Message, context: grpc.ServicerContext
+) -> Iterator[Order]:
+    """What is ordered meanwhile is this caller's, in the record and in the journals of the jobs."""
+    caller = access.caller(context)
+    given = {name.name: value for name, value in request.ListFields()}
+    words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"
+    order = Order("" if what == "job add" else given.get("job" if what == "replan" else "name", ""))
+    with orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}"):
+        try:
+            yield order
+        except Exception as error:
+            refused = f"{words}: refused: {error}"
+            recorder.add("order", refused, job=order.job, level=Level.WARNING)
+            raise
+        recorder.add("order", words, job=order.job)
+
+
+def _plain(value: object) -> str:
+    """A field of a request in words."""
+    text = str(value)
+    if not isinstance(value, str) and isinstance(value, Sequence):  # the machines of a job are messages, with names
+        text = ",".join(one if isinstance(one, str) else one.name for one in value)
+    return text if len(text) <= MOST_OF_A_FIELD else f"{text[:MOST_OF_A_FIELD]}..."

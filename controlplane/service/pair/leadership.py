@@ -1,0 +1,152 @@
+"""Which of several controllers leads: the one whose name is in the store, as long as it says there that it lives.
+
+The leader writes a beat several times a second. A controller that waits takes the lead when the beat has not changed
+for `after` seconds of its own clock; a leader that could not write one for two thirds of that has lost the lead, and
+must do nothing more. So no two lead at a time where clocks run alike, however wrong the time of day is. And should a
+machine have been stopped with its clock, what it still writes is refused: by the store, which compares who leads with
+every write, and by the switches, where the next controller has a higher election id.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from controlplane.service.pair.store import Store, StoreError, Value
+
+AFTER_SECONDS = 1.5
+"""Without a beat for so long, another controller takes the lead."""
+PART_THAT_LEADS = 2 / 3
+"""Of that time, for how long a leader without an answer of the store still leads."""
+BEATS = 6
+"""Beats in that time."""
+LEADER, BEAT = "leader", "beat"
+
+
+class NotLeading(OSError):
+    """Another controller leads, or may: nothing was written."""
+
+
+class Leadership:
+    """A controller's part in it: `wait` until it leads; from then on `lost` is called at most once, from a thread.
+
+    Args:
+        name: for people, to tell the controllers apart.
+        lost: gets why; whoever is called must end at once all that only a leader may do.
+    """
+
+    def __init__(
+        self, store: Store, name: str, lost: Callable[[str], None], *, after: float = AFTER_SECONDS
+    ) -> None:
+        self.store, self.name = store, name
+        self._lost, self._after = lost, after
+        self._token = f"{name} {secrets.token_hex(8)}"
+        self._revision = 0
+        self._until = 0.0
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def leads(self) -> bool:
+        """Whether this controller leads now."""
+        return bool(self._revision) and not self._ended.is_set() and time.monotonic() < self._until
+
+    def confirmed(self) -> bool:
+        """Whether the store says now that this controller leads: also true to the world where this machine was stopped
+        with its clock."""
+        try:
+            return self.leads and self.store.read(LEADER).revision == self._revision
+        except StoreError:
+            return False
+
+    def wait(self, stop: threading.Event, log: Callable[[str], None]) -> bool:
+        """Wait until this controller leads; False: `stop` was set before. log: gets who leads, and what is wrong."""
+        seen: tuple[Value, Value] | None = None
+        since, said = 0.0, ""
+        while not stop.is_set():
+            words = said
+            began = time.monotonic()
+            try:
+                now = self.store.read(LEADER), self.store.read(BEAT)
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                leader = now[0].content.decode(errors="replace")
+                words = f"waiting: {leader.partition(' ')[0]} leads" if leader else said
+                if leader == self._token or not leader or time.monotonic() - since >= self._after:
+                    if self._take(now, began):
+                        return True
+                    seen = None
+            except StoreError as error:
+                seen, words = None, f"waiting: {error}"
+            if words != said:
+                said = words
+                log(said)
+            stop.wait(self._after / BEATS)
+        return False
+
+    def _take(self, seen: tuple[Value, Value], began: float) -> bool:
+        """Take the lead, unless the leader has written meanwhile. Raises StoreError."""
+        leader, beat = seen
+        if leader.content.decode(errors="replace") == self._token:  # An answer had been lost.
+            self._revision = leader.revision
+        else:
+            wanted = {BEAT: b"0", LEADER: self._token.encode()}
+            self._revision = self.store.commit(wanted, {LEADER: leader.revision, BEAT: beat.revision})
+        if not self._revision:
+            return False
+        self._until = began + self._after * PART_THAT_LEADS
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for name, work in (("lead-beat", self._beat), ("lead-watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+        return True
+
+    def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int] | None = None) -> int:
+        """Write these values as the leader. Raises NotLeading, StoreError; returns 0 as `Store.commit` does."""
+        if not self.leads:
+            raise NotLeading(f"{self.name} does not lead any more")
+        done = self.store.commit(values, {LEADER: self._revision, **(expected or {})})
+        if not done and self.store.read(LEADER).revision != self._revision:
+            self._end("another controller leads")
+            raise NotLeading(f"{self.name} does not lead any more")
+        return done
+
+    def end(self) -> None:
+        """Give the lead up in good order: the next controller takes it at once."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(self._after)
+        if self._revision:
+            try:
+                self.store.commit({LEADER: b""}, {LEADER: self._revision})
+            except StoreError:
+                pass  # It is noticed by the beat that does not come.
+
+    def _beat(self) -> None:
+        number = 0
+        while not self._ended.wait(self._after / BEATS):
+            number += 1
+            began = time.monotonic()
+            try:
+                done = self.store.commit({BEAT: str(number).encode()}, {LEADER: self._revision})
+                if not done and self.store.read(LEADER).revision != self._revision:
+                    self._end("another controller leads")
+                    return
+            except StoreError:
+                continue
+            if done and began < self._until:  # An answer that comes too late does not make up for the time in between.
+                self._until = began + self._after * PART_THAT_LEADS
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._after / BEATS / 2):
+            if time.monotonic() >= self._until:
+                self._end(f"the store has not answered for {self._after * PART_THAT_LEADS:g} s")
+
+    def _end(self, reason: str) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._lost(reason)

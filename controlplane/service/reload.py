@@ -1,0 +1,210 @@
+"""Another topology under a controller that runs: racks, switches, links and servers come and go, rates change.
+
+What jobs run on must still be there, at the same ports and addresses: else nothing is changed, and the error says which
+job would lose what and what to do before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.core.parts import Relaid
+from controlplane.service.core.ways import link_name
+from controlplane.service.entry_changes import EntryChange
+from controlplane.service.network_state import layout_of
+from controlplane.service.running import RunningJob
+from controlplane.service.uses import uses
+from controlplane.targets.base import SwitchTarget
+
+if TYPE_CHECKING:
+    from controlplane.service.network import Network
+
+WAIT_SECONDS = 30.0
+"""How long a reload waits for a job's change of plan that is under way."""
+MOST_SAID = 6
+
+Connect = Callable[[Sequence[str]], Sequence[SwitchTarget]]
+"""Returns connected targets of the switches with these names. Raises TargetError."""
+
+
+class ReloadError(Exception):
+    """The topology cannot be taken; the message says which job would lose what, and what to do. Nothing is changed."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is different in a new topology: names of nodes, and of links ("V1-V2")."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What a reload did or, in a dry run, would do. changes: of the network's own entries. entries: how many changes
+    were written to switches."""
+
+    difference: Difference
+    changes: tuple[EntryChange, ...]
+    entries: int = 0
+
+
+def reload(network: Network, topology: Topology, connect: Connect, *, dry_run: bool = False) -> Reloaded:
+    """Make `topology` the network's, with its jobs running; they are planned again for it soon.
+
+    Raises ReloadError, TargetError, and what planning routes raises: nothing is changed then.
+    """
+    with network.replanning.changing, _no_change_under_way(network.jobs):
+        old = network.topology
+        found = compare(old, topology)
+        _check(network, topology, found)
+        base = network.base_rules(topology, filter(layout_of(topology).has, network.state.off))
+        changes = network.switches.base_changes(base)
+        if dry_run or not found:
+            return Reloaded(found, changes)
+        arriving = [name for name in topology.switches if name not in old.switches]
+        targets = connect(arriving) if arriving else ()
+        try:
+            entries = network.switches.reload(base, targets, topology.switches)
+        except BaseException:
+            for target in targets:
+                target.close()
+            raise
+        _take(network, topology)
+    network.log(f"topology reloaded: {in_words(found)}; {entries} changes on the switches")
+    network.changed()
+    network.replanning.soon()
+    return Reloaded(found, changes, entries)
+
+
+def compare(old: Topology, new: Topology) -> Difference:
+    """Return what is different, with links by their names, whichever end is named first."""
+    before, after = _parts(old), _parts(new)
+    return Difference(
+        tuple(name for name in after if name not in before),
+        tuple(name for name in before if name not in after),
+        tuple(name for name in after if name in before and before[name] != after[name]),
+    )
+
+
+def in_words(found: Difference) -> str:
+    """Return a difference as a person reads it."""
+    words = (("added", found.added), ("removed", found.removed), ("changed", found.changed))
+    said = [f"{len(names)} {what} ({_some(names)})" for what, names in words if names]
+    return ", ".join(said) or "nothing is different"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_SAID]) + (", ..." if len(names) > MOST_SAID else "")
+
+
+def _parts(topology: Topology) -> dict[str, object]:
+    """Return all that the file says of each node and link, and the addresses and ports that follow from it."""
+    found: dict[str, object] = {}
+    for node in topology.nodes:
+        server = topology.kind(node) == "server"
+        where = (topology.address(node), topology.mac(node)) if server else ()
+        found[node] = _said(topology.graph.nodes[node]), where
+    for u, v in topology.links:
+        ports = {end: topology.port(end, other) for end, other in ((u, v), (v, u)) if topology.kind(end) == "switch"}
+        known = found.setdefault(link_name(u, v), {})
+        assert isinstance(known, dict), "links are named after both ends"
+        known[u, v] = _said(topology.graph.edges[u, v]), ports
+    return found
+
+
+def _said(attributes: Mapping[str, object]) -> dict[str, object]:
+    """Return what a file says but for addresses and ports, which follow from the whole where it does not."""
+    return {name: value for name, value in attributes.items() if name not in ("ip", "mac", "ports")}
+
+
+def _check(network: Network, topology: Topology, found: Difference) -> None:
+    """Raise ReloadError if a job would lose something that it has."""
+    moved = _moved(network.topology, topology)
+    for job in network.jobs:
+        nodes = {*job.updater.job.workers, *job.updater.job.parameter_servers}
+        lost = [node for node in nodes if node in found.removed]
+        if lost:
+            raise ReloadError(
+                f"job {job.name} would lose {_some(sorted(lost))}: remove the job first (inart job remove {job.name}), "
+                "or leave its nodes in the topology"
+            )
+        if others := sorted(node for node in nodes if node in moved):
+            raise ReloadError(f"job {job.name}: {_some(others)} {moved[others[0]]}: remove the job first")
+    layout = network.state.parts.layout
+    for use in uses(network.jobs, [*found.removed, *moved], layout):
+        if use.part in moved:
+            raise ReloadError(
+                f"{use.part} {moved[use.part]}, and job {use.job} uses it ({use.how}): give it its port and address in "
+                f"the file, or `inart drain {use.part} --wait` first"
+            )
+        raise ReloadError(
+            f"{use.part} is not in the new topology, and job {use.job} uses it ({use.how}): `inart drain {use.part} "
+            "--wait` first"
+        )
+    for job in network.jobs:
+        try:
+            job.updater.job.check(topology)
+            job.plan.check(topology)
+        except (TopologyError, ValueError) as error:
+            raise ReloadError(f"job {job.name} could not go on: {error}") from None
+    if network.kind.limits.front_panel:
+        for switch in topology.switches:
+            if switch in network.topology.switches and topology.front_panel(switch) != network.topology.front_panel(
+                switch
+            ):
+                raise ReloadError(f"switch {switch} has other front-panel ports: start the controller again for that")
+
+
+def _moved(old: Topology, new: Topology) -> dict[str, str]:
+    """Return, by node or link that stays, what of it is elsewhere: its address, its switch, or a port."""
+    found: dict[str, str] = {}
+    for node in new.nodes:
+        if node not in old:
+            continue
+        if old.kind(node) != new.kind(node):
+            found[node] = f"is a {new.kind(node)} now"
+        elif old.kind(node) == "server":
+            was, now = (old.address(node), old.mac(node)), (new.address(node), new.mac(node))
+            if was != now:
+                found[node] = f"has another address ({' '.join(now)} instead of {' '.join(was)})"
+    for u, v in new.links:
+        if not old.has_link(u, v):
+            continue
+        for end, other in ((u, v), (v, u)):
+            if new.kind(end) == old.kind(end) == "switch" and new.port(end, other) != old.port(end, other):
+                name = f"is at port {new.port(end, other)} of {end} instead of {old.port(end, other)}"
+                found[link_name(u, v)] = name
+    return found
+
+
+def _take(network: Network, topology: Topology) -> None:
+    """The topology is the network's from now on; nothing can fail here."""
+    state = network.state
+    with state.lock:
+        declared = [name for name in state.bases if state.bases[name] is not network.topology]
+        network.failover.take(Relaid(layout_of(topology)))
+        network.topology = state.topology = topology
+        state.bases.clear()
+        for job in network.jobs:
+            job.updater.relaid(topology)
+    if declared:
+        network.log(f"what `replan --set` and --topology said of the network before is over: job {', '.join(declared)}")
+
+
+@contextmanager
+def _no_change_under_way(jobs: Iterable[RunningJob]) -> Iterator[None]:
+    """Hold off changes of plan of all these jobs. Raises ReloadError: one has been under way for too long."""
+    with ExitStack() as stack:
+        for job in jobs:
+            if not stack.enter_context(job.updater.still(WAIT_SECONDS)):
+                raise ReloadError(f"job {job.name} is changing its plan: give the order again when that is over")
+        yield

@@ -1,0 +1,442 @@
+"""A pair of controllers: one leads, the other takes over when it dies, hangs or is cut off; jobs do not notice, and no
+two lead at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from controlplane.cli.controller import main as operate
+from controlplane.common.rpc.channels import check_address
+from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
+from controlplane.service import epochs
+from controlplane.service.pair.etcd import EtcdStore
+from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
+from controlplane.service.pair.shared_state import SharedEpochs, SharedState
+from controlplane.service.pair.store import FolderStore, Store, StoreError, Value
+from p4src.protocol import ENCODING
+from tests.deploy.fake_switch import FakeSwitch
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPOLOGY = "leafspine:leaves=2,spines=1,servers=2"
+SECONDS = 60.0
+Until = Callable[..., None]
+
+
+# -- etcd -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory) -> Iterator[str]:
+    """A real etcd, with one member, and where it listens."""
+    if shutil.which("etcd") is None:
+        pytest.skip("there is no etcd: apt-get install etcd-server")
+    folder = tmp_path_factory.mktemp("etcd")
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], two.getsockname()[1]
+    client, peer = (f"http://127.0.0.1:{port}" for port in ports)
+    command = [
+        "etcd", "--data-dir", str(folder / "data"), "--listen-client-urls", client, "--advertise-client-urls", client,
+        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+        "--unsafe-no-fsync",
+    ]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    address = f"127.0.0.1:{ports[0]}"
+    store = EtcdStore([address], "/probe")
+    deadline = time.monotonic() + SECONDS
+    try:
+        while True:
+            try:
+                store.read("ready")
+                break
+            except StoreError:
+                assert time.monotonic() < deadline and process.poll() is None, (folder / "log").read_text()[-2000:]
+        yield address
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+@pytest.fixture(params=["folder", "etcd"])
+def store(request, tmp_path) -> Store:
+    if request.param == "folder":
+        return FolderStore(tmp_path / "store")
+    return EtcdStore([request.getfixturevalue("etcd")], f"/inart-test/{tmp_path.name}")
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_changes_only_what_is_as_it_was_read(store):
+    assert store.read("jobs") == Value()
+    first = store.commit({"jobs": b"one"}, {"jobs": 0})
+    assert first and store.read("jobs") == Value(b"one", first)
+    assert not store.commit({"jobs": b"two", "epoch": b"7"}, {"jobs": 0})
+    assert store.read("jobs").content == b"one" and store.read("epoch") == Value(), "all or nothing"
+    second = store.commit({"jobs": b"two", "epoch": bytes(range(256)) * 40}, {"jobs": first, "epoch": 0})
+    assert second > first
+    assert store.read("epoch") == Value(bytes(range(256)) * 40, second)
+
+
+def test_of_many_who_want_to_write_first_one_does(store):
+    won: list[int] = []
+    begin = threading.Barrier(6)
+
+    def write(number: int) -> None:
+        begin.wait()
+        if store.commit({LEADER: b"%d" % number}, {LEADER: 0}):
+            won.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(won) == 1 and store.read(LEADER).content == b"%d" % won[0]
+
+
+def test_an_etcd_that_does_not_answer_is_named(etcd):
+    nobody = EtcdStore(["127.0.0.1:1"], "/inart-test/none")
+    with pytest.raises(StoreError, match=r"etcd does not answer \(127.0.0.1:1: .*refused"):
+        nobody.read("jobs")
+    one_of_two = EtcdStore(["127.0.0.1:1", etcd], "/inart-test/two")
+    assert one_of_two.read("jobs") == Value(), "another member answers"
+
+
+# -- who leads --------------------------------------------------------------------------------------------------------
+
+
+class Shaky:
+    """A store that can be cut off from one controller."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.cut = store, threading.Event()
+
+    def read(self, name: str) -> Value:
+        if self.cut.is_set():
+            raise StoreError("cut off")
+        return self.store.read(name)
+
+    def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
+        if self.cut.is_set():
+            raise StoreError("cut off")
+        return self.store.commit(values, expected)
+
+
+class One:
+    """A controller that waits, and leads, and knows why it does not any more."""
+
+    def __init__(self, store: Store, name: str, after: float = 0.6) -> None:
+        self.store, self.why = Shaky(store), ""
+        self.led, self.gone, self.stop = threading.Event(), threading.Event(), threading.Event()
+        self.said: list[str] = []
+        self.leadership = Leadership(self.store, name, self._lost, after=after)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        if self.leadership.wait(self.stop, self.said.append):
+            self.led.set()
+
+    def _lost(self, why: str) -> None:
+        self.why = why
+        self.gone.set()
+
+    def end(self) -> None:
+        self.stop.set()
+        self.thread.join(SECONDS)
+        self.leadership.end()
+
+
+@pytest.fixture
+def ones(tmp_path) -> Iterator[Callable[..., One]]:
+    made: list[One] = []
+
+    def make(name: str, **more: float) -> One:
+        made.append(One(FolderStore(tmp_path / "store"), name, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def test_the_next_leads_when_the_leader_ends_and_nobody_before(ones, until):
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    second = ones("b")
+    until(lambda: "waiting: a leads" in second.said, "the second knows who leads")
+    assert not second.led.is_set() and first.leadership.leads
+    first.leadership.end()
+    assert second.led.wait(SECONDS) and second.leadership.confirmed()
+    assert not first.leadership.leads and not first.leadership.confirmed()
+
+
+def test_a_leader_that_is_cut_off_knows_it_before_the_next_one_leads(ones):
+    """What it wanted to write then is refused on both sides of the cut, and after it."""
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    second = ones("b")
+    first.store.cut.set()
+    assert first.gone.wait(SECONDS) and "the store has not answered" in first.why
+    assert not first.leadership.leads
+    assert second.led.wait(SECONDS)
+    first.store.cut.clear()
+    with pytest.raises(NotLeading):
+        first.leadership.commit({"epoch": b"9"})
+    assert second.leadership.commit({"epoch": b"8"}) and second.store.read("epoch").content == b"8"
+
+
+def test_a_machine_that_was_stopped_with_its_clock_cannot_write(ones, monkeypatch):
+    """It believes that it leads, as no time has passed for it; the store compares who leads with every write."""
+    first = ones("a", after=600.0)
+    assert first.led.wait(SECONDS)
+    there = first.store.read(LEADER)
+    assert first.store.commit({LEADER: b"b 1", BEAT: b"0"}, {LEADER: there.revision})
+    assert first.leadership.leads and not first.leadership.confirmed()
+    with pytest.raises(NotLeading):
+        first.leadership.commit({"jobs": b"old"})
+    assert first.store.read("jobs") == Value() and first.gone.wait(SECONDS)
+    assert first.why == "another controller leads"
+
+
+def test_an_answer_that_was_lost_does_not_leave_the_network_without_a_leader(tmp_path, until):
+    """The store has written who leads, but the answer did not come."""
+
+    class Forgetful(FolderStore):
+        lost = 1
+
+        def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
+            done = super().commit(values, expected)
+            if self.lost:
+                self.lost -= 1
+                raise StoreError("the answer was lost")
+            return done
+
+    one = One(Forgetful(tmp_path / "store"), "a", after=30.0)
+    assert one.led.wait(SECONDS)
+    one.end()
+
+
+def test_epochs_grow_over_controllers_also_with_a_clock_ahead(ones, tmp_path, monkeypatch):
+    """A day ahead, then the right time: an epoch never goes back; both have the same keys."""
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    now = time.time()
+    monkeypatch.setattr(epochs.time, "time", lambda: now + 86400)
+    one = SharedEpochs(tmp_path / "one" / "epoch", first.leadership)
+    before, key = one.next(), one.key(5)
+    monkeypatch.setattr(epochs.time, "time", lambda: now)
+    first.leadership.end()
+    second = ones("b")
+    assert second.led.wait(SECONDS)
+    two = SharedEpochs(tmp_path / "two" / "epoch", second.leadership)
+    assert two.next() == before + 1 and two.key(5) == key
+    with pytest.raises(NotLeading):
+        one.next()
+
+
+def test_the_only_controller_of_a_network_becomes_one_of_a_pair(ones, tmp_path):
+    """Its jobs, epoch and secret move into the store; from then on those of the store hold."""
+    alone = epochs.EpochStore(tmp_path / "epoch")
+    before, key = alone.next(), alone.key(1)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "jobs.json").write_text('{"jobs": [], "kept_off": ["s1"]}')
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    shared = SharedEpochs(tmp_path / "epoch", first.leadership)
+    assert shared.next() > before and shared.key(1) == key
+    with SharedState(tmp_path / "state", first.leadership) as state:
+        assert state.kept_off() == ["s1"]
+        state.save([], ["s2"])
+    with SharedState(tmp_path / "elsewhere", first.leadership) as state:
+        assert state.kept_off() == ["s2"] and state.load() == []
+
+
+def test_addresses_of_several_controllers():
+    assert check_address("10.0.0.1:9600,[::1]:9600") and check_address("10.0.0.1:9600")
+    for wrong in ("10.0.0.1:9600,", "a:1,b", "a:1 b:2"):
+        with pytest.raises(ValueError, match=r"a controller's address is HOST:PORT"):
+            check_address(wrong)
+    with pytest.raises(ControllerError, match=r"none of the controllers at 127.0.0.1:1,127.0.0.1:2 answers"):
+        fetch_status("127.0.0.1:1,127.0.0.1:2")
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+class Process:
+    """A `serve` of its own."""
+
+    def __init__(self, folder: Path, name: str, *, store: str, switches: Path, port: int, artifacts: str) -> None:
+        self.log = folder / f"{name}.log"
+        command = [
+            sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(switches),
+            "--artifacts", artifacts, "--state", str(folder / name), "--epoch-file", str(folder / f"{name}.epoch"),
+            "--listen", f"127.0.0.1:{port}", "--store", store, "--name", name,
+        ]  # fmt: skip
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=dict(os.environ))
+
+    def said(self, words: str) -> bool:
+        return words in self.log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+class Agent:
+    """A joined agent; epochs that it was told to run, and everything that stopped it."""
+
+    def __init__(self, controllers: str, node: str, role: str) -> None:
+        self.epochs: list[int] = []
+        self.stops: list[str] = []
+        listener = SimpleNamespace(
+            on_waiting=lambda missing, reason: None,
+            on_configuration=lambda config: self.epochs.append(config.epoch),
+            on_abort=lambda reason, nodes: self.stops.append(reason),
+            on_refused=self.stops.append,
+            on_unreachable=lambda reason: None,
+        )
+        identity = Identity(node, (), role, ENCODING)
+        self.member = Membership(controllers, identity, listener)
+        self.member.start()
+
+
+class Pair:
+    """Two controllers of three switches, with a job of four agents that know both."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self.folder, self.store = folder, store
+        self.switches = {name: FakeSwitch(number) for number, name in enumerate(("e1", "e2", "s1"), 1)}
+        self.file = folder / "switches.json"
+        there = {n: {"address": s.address, "device_id": s.device_id} for n, s in self.switches.items()}
+        self.file.write_text(json.dumps(there))
+        self.ports = {}
+        for name in ("a", "b"):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.ports[name] = probe.getsockname()[1]
+        self.controllers = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        self.processes: list[Process] = []
+        self.agents: list[Agent] = []
+
+    def start(self, name: str, artifacts: str = "v1model-4") -> Process:
+        made = Process(
+            self.folder, name, store=self.store, switches=self.file, port=self.ports[name], artifacts=artifacts
+        )
+        self.processes.append(made)
+        return made
+
+    def join(self) -> None:
+        words = ["--job", "workers=3,ps=1,name=A", "--controller", self.controllers]
+        assert operate(["job", "add", *words]) == 0
+        status = fetch_status(self.controllers, job="A")
+        self.agents = [Agent(self.controllers, agent.node, agent.role) for agent in status.agents]
+
+    def joined(self, controllers: str = "") -> bool:
+        try:
+            status = fetch_status(controllers or self.controllers, job="A")
+        except ControllerError:
+            return False
+        return bool(status.agents) and all(agent.joined for agent in status.agents) and status.state == "running"
+
+    def held(self) -> dict[str, dict[bytes, bytes]]:
+        return {name: switch.snapshot() for name, switch in self.switches.items()}
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.member.close(announce=False)
+        for one in self.processes:
+            one.process.kill()
+            one.process.wait(SECONDS)
+        for switch in self.switches.values():
+            switch.stop()
+
+
+@pytest.fixture(params=["folder", "etcd"])
+def pair(request, tmp_path) -> Iterator[Pair]:
+    folder = request.param == "folder"
+    made = Pair(
+        tmp_path, str(tmp_path / "store") if folder else f"etcd://{request.getfixturevalue('etcd')}/pair-{tmp_path.name}"
+    )
+    yield made
+    made.close()
+
+
+def test_a_leader_that_is_killed_or_hangs_is_replaced_and_the_job_does_not_notice(pair, until):
+    """Kill -9, then SIGSTOP: the other one goes on with the same job, epoch and entries; who wakes up ends itself."""
+    a = pair.start("a")
+    until(lambda: a.said("controller serves on"), "the first one leads", SECONDS)
+    b = pair.start("b")
+    until(lambda: b.said("waiting: a leads"), "the second one waits", SECONDS)
+    pair.join()
+    until(pair.joined, "the job runs", SECONDS)
+    until(lambda: all(agent.epochs for agent in pair.agents), "every agent has an epoch", SECONDS)
+    epochs_before, held = [agent.epochs[:] for agent in pair.agents], pair.held()
+
+    a.signal(signal.SIGKILL)
+    until(lambda: b.said("controller serves on"), "the second one leads", SECONDS)
+    until(lambda: pair.joined(f"127.0.0.1:{pair.ports['b']}"), "all agents are with it", SECONDS)
+    assert [agent.epochs[:1] for agent in pair.agents] == epochs_before
+    assert len({agent.epochs[-1] for agent in pair.agents}) == 1 and pair.agents[0].epochs[-1] == epochs_before[0][0]
+    assert not any(agent.stops for agent in pair.agents) and pair.held() == held
+
+    again = pair.start("a")
+    until(lambda: again.said("waiting: b leads"), "the first one waits", SECONDS)
+    begun = again.log.read_text().count("controller serves on")
+    b.signal(signal.SIGSTOP)
+    until(lambda: again.log.read_text().count("controller serves on") > begun, "the first one leads again", SECONDS)
+    until(lambda: pair.joined(f"127.0.0.1:{pair.ports['a']}"), "all agents are with it", SECONDS)
+    b.signal(signal.SIGCONT)
+    assert b.process.wait(SECONDS) == 3, "it does not lead any more, and ends"
+    assert b.said("does not lead any more")
+    assert pair.agents[0].epochs[-1] == epochs_before[0][0]
+    assert not any(agent.stops for agent in pair.agents) and pair.held() == held
+    assert pair.joined()
+
+
+def test_controller_and_program_are_upgraded_with_a_job_running(tmp_path, until):
+    """The one that waits is started with another build of the program, and the leader is ended: the other one loads the
+    program on every switch, with the same entries; the job's agents go on in the same epoch.
+    """
+    build = tmp_path / "next"
+    shutil.copytree(ROOT / "p4src" / "artifacts" / "v1model-4", build)
+    with (build / "inart.json").open("a") as file:
+        file.write("\n")  # A program by another name to the switches, which know it by its digest.
+    pair = Pair(tmp_path, str(tmp_path / "store"))
+    try:
+        a = pair.start("a")
+        until(lambda: a.said("controller serves on"), "the first one leads", SECONDS)
+        pair.join()
+        until(pair.joined, "the job runs", SECONDS)
+        until(lambda: all(agent.epochs for agent in pair.agents), "every agent has an epoch", SECONDS)
+        epoch, held = pair.agents[0].epochs[0], pair.held()
+        b = pair.start("b", str(build))
+        until(lambda: b.said("waiting: a leads"), "the second one waits", SECONDS)
+        a.signal(signal.SIGTERM)
+        assert a.process.wait(SECONDS) == 0
+        until(lambda: b.said("controller serves on"), "the second one leads", SECONDS)
+        assert b.said("program loaded on 3 switches") and [one.pipelines for one in pair.switches.values()] == [2, 2, 2]
+        until(lambda: pair.joined(f"127.0.0.1:{pair.ports['b']}"), "all agents are with it", SECONDS)
+        assert pair.held() == held
+        assert {agent.epochs[-1] for agent in pair.agents} == {epoch}
+        assert not any(agent.stops for agent in pair.agents)
+    finally:
+        pair.close()
