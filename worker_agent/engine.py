@@ -52,8 +52,9 @@ from worker_agent.operands import DTYPES, ITEM_BYTES, NATIVE_DTYPES, item_bytes,
 from worker_agent.split import fields_of, part_sizes, ranges
 from worker_agent.work import Work
 
-NUMBERING = 7
-"""The version of native/numbering.h: workers that number chunks differently must not be in one sum."""
+NUMBERING = 8
+"""The version of native/numbering.h and of what is dealt to which tree (controlplane/common/dealing.py): workers that
+number chunks differently must not be in one sum."""
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
 NO_CHUNK = 2**64 - 1

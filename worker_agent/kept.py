@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.dealing import dealt
 from worker_agent.collectives import Collective, Kind
 from worker_agent.operands import BYTES, SMALL_DTYPES, HostArray
-from worker_agent.split import counts_of, part_sizes
+from worker_agent.split import part_sizes
 from worker_agent.work import Work
 
 SPARE_COPIES = 8
@@ -173,7 +174,7 @@ class Ledger:
         memory = one.memory
         elements, values, at_once = part_sizes(one.op, self._config, memory.elements, memory.dtype)
         shares = [tree.share for tree in self._config.worker_trees]
-        counts = counts_of(-(-elements // values), shares, at_once)
+        counts = dealt(-(-elements // values), shares, at_once)
         largest = shares.index(max(shares))
         for tree, count in enumerate(counts):
             if count or tree == largest:

@@ -183,7 +183,7 @@ static void ask_for_one(struct root_thread *x, struct root_tree *t, uint64_t seq
 static uint64_t retry_time(const struct root_tree *t, unsigned doublings, uint64_t longest) {
     uint64_t least = 2 * t->question_rtt > RETRY_FIRST ? 2 * t->question_rtt : RETRY_FIRST;
     /* Workers send what is asked for at the tree's rate; as long as some of it comes, the rest is waited for. */
-    double turn = t->planned > 0 ? RETRY_PACKETS * 1e9 / t->planned : 0;
+    double turn = engine_turn(t->planned, RETRY_PACKETS);
     if (turn > (double)least) least = (uint64_t)turn;
     uint64_t wait = least << (doublings < RETRY_DOUBLINGS ? doublings : RETRY_DOUBLINGS),
              most = 2 * least > longest ? 2 * least : longest;
@@ -191,7 +191,7 @@ static uint64_t retry_time(const struct root_tree *t, unsigned doublings, uint64
 }
 
 uint64_t root_arrival_time(const struct root_tree *t) {
-    double packets = t->planned > 0 ? ARRIVAL_PACKETS * 1e9 / t->planned : 0;
+    double packets = engine_turn(t->planned, ARRIVAL_PACKETS);
     return packets > (double)ARRIVAL_TIME ? (uint64_t)packets : ARRIVAL_TIME;
 }
 

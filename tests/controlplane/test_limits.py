@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.common.dealing import dealt
 from controlplane.planner import rules
 from controlplane.planner.entries import Aggregate
 from controlplane.planner.generators import fattree, leaf_spine, testbed
@@ -32,7 +33,6 @@ from controlplane.planner.topology import Topology, TopologyError
 from p4src.protocol import data_values, exponents_per_packet
 from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_strategies import check_plan
-from worker_agent.split import chunk_counts
 
 AMPLE = Limits(256, 1 << 20, 1 << 20, 1 << 20, 1 << 20)
 REFUSALS = (Infeasible, DoesNotFit, Unreachable, TopologyError, JobError)
@@ -246,7 +246,7 @@ def test_packets_are_dealt_as_the_agents_do(instance, seed, model_bytes):
     topology, job = instance
     plan = random_plan(topology, replace(job, model_bytes=model_bytes), seed)
     values = -(-model_bytes // 4)
-    counts = chunk_counts(-(-values // data_values(64)), [tree.share for tree in plan.trees])
+    counts = dealt(-(-values // data_values(64)), [tree.share for tree in plan.trees])
     assert data_packets(plan, 64) == counts
     assert packets(plan, 64) == [n + -(-exponent_words(n) // exponents_per_packet(64)) if n else 0 for n in counts]
 

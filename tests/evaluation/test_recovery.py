@@ -4,10 +4,12 @@ own engines, in virtual time: each run is the same, on any machine."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from controlplane.planner.evaluate import evaluate
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
 from evaluation.recovery import namespaces
@@ -115,6 +117,54 @@ def test_hosts_that_are_workers_and_parameter_servers_keep_their_pace() -> None:
         assert (sums == len(plan.job.workers)).all()
         assert network.dropped() == 0
     assert 0.96 * plan.rate_mbps < sent_mbps <= pace * plan.rate_mbps * 1.001
+
+
+def summed(topology: Topology, plan: Plan, seconds: float, lost_seconds: float = 0.0) -> float:
+    """How long an all-reduce of so many seconds at the plan's rate takes. All packets are lost at first, for so long.
+    Every sum is right."""
+    gradient = np.ones(int(plan.rate_mbps * 1e6 / 32 * seconds), np.float32)
+    with VirtualNetwork(topology, plan, values=256) as network:
+        network.faults(1.0 if lost_seconds else 0.0)
+        sums, begun = np.zeros_like(gradient), network.now
+        for worker in plan.job.workers:
+            network.submit(worker, gradient, sums)
+        network.run(lost_seconds)
+        network.faults()
+        while (stats := network.worker_stats()).operations_done < 1:
+            assert not stats.operations_failed and network.now < begun + 10 * seconds
+            network.run(1.0)
+        assert (sums == len(plan.job.workers)).all()
+        return network.now - begun
+
+
+def with_a_slow_tree(packets_per_second: float) -> tuple[Topology, Plan]:
+    """A job of 8 workers, each a parameter server, of links of 0.5 Mbit/s, and one tree of so many packets a second."""
+    topology, plan = network_of(parse(["--k", "4", "--workers", "8", "--ps", "workers", "--bandwidth", "0.5"]))
+    first, second = plan.trees
+    rate = evaluate(replace(plan, trees=(replace(first, share=1.0),)), topology).rate_mbps
+    share = packets_per_second * frame_bytes(256) * 8e-6 / rate
+    return topology, replace(
+        plan, rate_mbps=rate, trees=(replace(first, share=1 - share), replace(second, share=share))
+    )
+
+
+def test_a_tree_of_a_packet_in_100_seconds_holds_nothing_up() -> None:
+    """k = 6 with 50 workers that are parameter servers had such a tree beside 113 others. It was given a chunk of an
+    all-reduce of 35 s, and that failed: no progress for 60 s."""
+    took = summed(*with_a_slow_tree(0.01), seconds=60.0)
+    assert took < 60.0 * 1.2
+
+
+def test_a_tree_of_a_packet_in_80_seconds_is_given_the_time() -> None:
+    """What a tree may not yet send is no want of progress, also where operations fail after 60 s without any."""
+    took = summed(*with_a_slow_tree(0.0125), seconds=300.0)
+    assert took < 300.0 * 1.15
+
+
+def test_what_a_slow_tree_has_lost_is_not_given_up() -> None:
+    """Timers once waited for eight packets of a tree, which are 80 s of this one, and operations fail after 60 s."""
+    took = summed(*with_a_slow_tree(0.1), seconds=60.0, lost_seconds=1.0)
+    assert took < 60.0 * 3
 
 
 @pytest.mark.namespaces

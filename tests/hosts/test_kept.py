@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.common.agentconfig import AgentConfig, WorkerTree
+from controlplane.common.dealing import dealt
 from tests.hosts.test_relay import Engine
 from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, broadcast
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.kept import Ledger
 from worker_agent.operands import host_array
 from worker_agent.relay import Relay
-from worker_agent.split import chunk_counts
 from worker_agent.work import Work
 
 VALUES = 4
@@ -53,7 +53,7 @@ class Worker:
         number = len(self.left)
         array = np.full(elements, number, np.float32)
         self.kept.append(self.ledger.add(Work(elements, 4 * elements), array, SUM, host_array(array)))
-        counts = chunk_counts(-(-elements // VALUES), self.shares)
+        counts = dealt(-(-elements // VALUES), self.shares)
         chunks = [count + -(-count // VALUES) for count in counts]
         for stream, count in zip(self.streams, chunks, strict=True):
             stream += [number] * count

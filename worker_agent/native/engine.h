@@ -27,6 +27,8 @@
 #define QUICK 16                       /* ... but so many may come at once: what comes now and then is taken at once */
 #define MOST_THREADS INART_PORTS_PER_JOB
 #define ROUNDS 8 /* of receiving, before it is time to send */
+#define SLOWEST_WAIT (4 * INART_NS)
+#define SLOWEST_PACKETS 2
 
 /* ---- shared with worker_agent/io_options.py (ctypes), which compares the sizes ---- */
 struct inart_io_config {
@@ -177,6 +179,19 @@ static inline int engine_receive(struct engine_thread *t, engine_take *take, con
 
 /* spec_add with the reason in `error`. */
 int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lane, char *error, size_t size);
+
+/* ---- timers ---- */
+
+/* The time (ns) of so many packets of a tree, for a timer for what may be lost; 0 where its rate is not known. A tree
+ * may be planned a packet in many seconds: no such timer waits longer than SLOWEST_WAIT for it, but for the time of
+ * SLOWEST_PACKETS: a peer that did not
+ * begin at the same moment is so late. */
+static inline double engine_turn(double packets_per_second, int packets) {
+    if (!(packets_per_second > 0)) return 0;
+    double turn = packets * 1e9 / packets_per_second, most = SLOWEST_PACKETS * 1e9 / packets_per_second;
+    if (most < SLOWEST_WAIT) most = SLOWEST_WAIT;
+    return turn < most ? turn : most;
+}
 
 /* ---- configurations: 0, or -1 with the reason in `error` ---- */
 

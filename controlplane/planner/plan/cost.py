@@ -3,10 +3,10 @@
 The evaluator's rate, what `plan` prints, the simulator and the rules all come from here. For a tensor of so many bytes
 (docs/architecture.md section 3, docs/hosts.md, worker_agent/split.py):
 
-- *Packets.* It is cut into packets of N values, which are dealt to the trees in proportion to their shares, whole. A
-  tree with D packets of data carries E packets of exponents before them (of what is longer than a window, the later
-  ones between, which takes as long), one value per packet of its data and four that check. Each packet has Ethernet,
-  IPv4, UDP and our header (p4src/protocol.py).
+- *Packets.* It is cut into packets of N values, which are dealt to the trees so that none is done long after the
+  others (controlplane/common/dealing.py). A tree with D packets of data carries E packets of exponents before them (of
+  what is longer than a window, the later ones between, which takes as long), one value per packet of its data and four
+  that check. Each packet has Ethernet, IPv4, UDP and our header (p4src/protocol.py).
 - *Windows.* A tree of s slots has no more than s packets under way, so it carries s packets per round trip
   (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered; but not for
   a hosts' time that is only assumed: agents would keep to it where they could do better.
@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from controlplane.common.dealing import dealt
 from controlplane.planner.job import Job
 from controlplane.planner.plan.follow import Links, Stream, exponent_words, follow, hops
 from controlplane.planner.plan.limits import DoesNotFit, held
@@ -73,17 +74,9 @@ MOST_HOPS = 40_000
 
 
 def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
-    """Packets of gradients per tree: its quota rounded down, the rest to the largest remainders. size: bytes of the
-    tensor (None: of the whole model)."""
+    """Packets of gradients per tree. size: bytes of the tensor (None: of the whole model)."""
     values = -(-(plan.job.model_bytes if size is None else size) // BYTES_PER_VALUE)
-    total = -(-values // data_values(values_per_packet))
-    shares = math.fsum(tree.share for tree in plan.trees)
-    quotas = [total * tree.share / shares for tree in plan.trees]
-    counts = [int(quota) for quota in quotas]
-    order = sorted(range(len(counts)), key=lambda i: (counts[i] - quotas[i], i))
-    for i in order[: total - sum(counts)]:
-        counts[i] += 1
-    return counts
+    return dealt(-(-values // data_values(values_per_packet)), [tree.share for tree in plan.trees])
 
 
 def exponent_packets(data: int, values_per_packet: int) -> int:

@@ -14,6 +14,7 @@
 #define PROBE_AFTER 3   /* times that the oldest chunk was sent again in vain, before the first RESEND of it */
 #define LATE_SHARE 0.25 /* of a tree's rate: copies of late chunks that all workers together send, */
 #define LATE_MOST 32    /* ... or, of a tree without a rate, so many at a time */
+#define LATE_LEAST 2    /* ... or, of a very slow tree */
 #define SLOW 100        /* packets a second of a tree: below, timers that double go on doubling */
 #define ASKED_IN_VAIN 4 /* of so many questions for a result one is a contribution */
 #define PROBES 2        /* of all workers' repeats after that, about so many at a time are RESENDs */
@@ -25,8 +26,8 @@
  * part of it. */
 static uint64_t timeout_of(const struct worker_tree *t, uint64_t least, int packets) {
     double wait = t->round_trip > 0 ? 2 * t->round_trip : RTO_INITIAL, lowest = (double)least;
-    if (t->packets_per_second > 0 && packets * 1e9 / t->packets_per_second > lowest)
-        lowest = packets * 1e9 / t->packets_per_second;
+    double turn = engine_turn(t->packets_per_second, packets);
+    if (turn > lowest) lowest = turn;
     if (wait < lowest) wait = lowest;
     return (uint64_t)wait;
 }
@@ -71,11 +72,11 @@ uint64_t worker_base_due(struct worker_thread *x, struct worker_tree *t, uint64_
 
 /* Whether this worker is one of those that say, now, that the oldest chunk is late. Where its slot is closed each says
  * it to the root alone, past all switches; so of all workers together a quarter of the tree's rate does, however many
- * there are. */
+ * there are; of a tree so slow that this is less, about LATE_LEAST. */
 static bool says_so(struct worker_thread *x, const struct worker_tree *t, uint64_t wait) {
     double packets =
         t->packets_per_second > 0 ? (double)wait / INART_NS * t->packets_per_second * LATE_SHARE : LATE_MOST;
-    return worker_random_below(x, x->worker->config.workers) < packets;
+    return worker_random_below(x, x->worker->config.workers) < (packets < LATE_LEAST ? LATE_LEAST : packets);
 }
 
 void worker_send_late(struct worker_thread *x, struct worker_tree *t, uint64_t now) {
@@ -89,6 +90,7 @@ void worker_send_late(struct worker_thread *x, struct worker_tree *t, uint64_t n
     uint64_t most = t->timed_lost ? BACKOFF_LOST : BACKOFF_LONGEST, slow = t->timed_lost ? 4 * wait : 2 * wait;
     if (most < slow && t->packets_per_second > 0 && t->packets_per_second < SLOW)
         most = slow; /* of many slow trees: all their workers' packets together are many */
+    if (most > SLOWEST_WAIT) most = SLOWEST_WAIT;
     if (most < wait) most = wait;
     unsigned doublings = t->timed_lost ? t->waits / 2 : t->waits + 1;
     wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;

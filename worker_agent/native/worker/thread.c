@@ -12,6 +12,8 @@
 #define TOKEN_SLEEP (20 * INART_MS) /* up to here, waiting for tokens does not listen for packets */
 /* a thread that has just had something to do looks so often again, so that nobody must wake it, */
 #define LINGER (10 * INART_MS)
+#define PROGRESS_PACKETS 16 /* within the time of so many at its rate a tree has an answer, also after losses */
+#define PROGRESS_NEVER 1e9  /* seconds */
 
 /* Answers open a full window for as many packets again. Where more is under way than the round trip needs, queues hold
  * it, and it does no harm to let some answers come together: a wake-up costs as much as tens of packets. Where it is
@@ -27,10 +29,17 @@ static uint64_t answer_spacing(const struct worker_tree *t) {
     return queued <= 0 ? 0 : (uint64_t)(queued / 2 < most ? queued / 2 : most);
 }
 
+/* When the tree's operations fail for want of progress; UINT64_MAX: never. A tree may be planned a packet in a minute:
+ * that it has not sent yet what it may not is no want of progress. */
+static uint64_t progress_until(const struct worker_thread *x, const struct worker_tree *t) {
+    double seconds = x->worker->config.timeout_seconds,
+           slow = t->packets_per_second > 0 ? PROGRESS_PACKETS / t->packets_per_second : 0;
+    if (seconds <= 0 || slow > PROGRESS_NEVER) return UINT64_MAX;
+    return t->progress_at + (uint64_t)((seconds > slow ? seconds : slow) * 1e9);
+}
+
 static void check_progress(struct worker_thread *x, struct worker_tree *t, uint64_t now) {
-    if (x->worker->config.timeout_seconds <= 0 ||
-        (double)(now - t->progress_at) < x->worker->config.timeout_seconds * 1e9)
-        return;
+    if (now < progress_until(x, t)) return;
     struct worker_part *p = part_of(t, t->base);
     worker_fail(
         x, STATUS_TIMEOUT,
@@ -76,8 +85,8 @@ struct engine_sleep worker_round(struct engine_thread *engine) {
         if (!t->parts) continue;
         check_progress(x, t, now);
         if (!t->parts) break;
-        uint64_t until = t->progress_at + (uint64_t)(w->config.timeout_seconds * 1e9);
-        if (w->config.timeout_seconds > 0 && until < sleep.until) sleep.until = until;
+        uint64_t until = progress_until(x, t);
+        if (until < sleep.until) sleep.until = until;
         uint64_t late = worker_base_due(x, t, now);
         bool due = late <= now, again = worker_has_again(t, now);
         if (!due && late < sleep.until) sleep.until = late;

@@ -1,0 +1,52 @@
+"""How many chunks of an operation travel on each tree: agents cut tensors by it, the planner counts costs by it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+ROUNDED = 1e-3
+
+
+def dealt(turns: int, shares: Sequence[float], at_once: int = 1) -> list[int]:
+    """So many of the turns for each tree that the tree which is done last is done as early as can be.
+
+    turns: of an operation, each of `at_once` chunks, which cannot be cut (1 chunk, or one a worker where chunks take
+    turns). shares: the trees' rates, in any unit, all above 0.
+
+    Each tree that is used sends a chunk more than its data (exponents, or what the workers check), so with n turns it
+    is done after the time of (n * at_once + 1) / share chunks; each turn goes where it is done first, ties to the first
+    tree. So no tree is done long after the others, however slow it is: were the turns rounded in proportion to the
+    shares, a tree of a packet in 100 s would have had a chunk of an operation of 35 s. The tree of the largest share
+    (the first of equals) has at least one turn where there is any, so every operation meets all workers there, whatever
+    they believe its size to be.
+    """
+    return list(_dealt(turns, tuple(shares), at_once))
+
+
+@lru_cache(maxsize=256)
+def _dealt(turns: int, shares: tuple[float, ...], at_once: int) -> tuple[int, ...]:
+    ahead = 1 / at_once
+    level = _level(turns, shares, ahead)
+    # Rather one too few than one too many, however that was rounded: all machines must find the same.
+    counts = [max(0, int(level * share - ahead - ROUNDED)) for share in shares]
+    done = [((count + 1 + ahead) / share, tree) for tree, (count, share) in enumerate(zip(counts, shares, strict=True))]
+    heapq.heapify(done)
+    for _ in range(turns - sum(counts)):
+        _, tree = done[0]
+        counts[tree] += 1
+        heapq.heapreplace(done, ((counts[tree] + 1 + ahead) / shares[tree], tree))
+    return tuple(counts)
+
+
+def _level(turns: int, shares: tuple[float, ...], ahead: float) -> float:
+    """When all trees that have turns were done, if these could be cut."""
+    total, trees, level = 0.0, 0, math.inf
+    for share in sorted(shares, reverse=True):
+        if share * level <= ahead:
+            break  # not one that is done by then
+        total, trees = total + share, trees + 1
+        level = (turns + trees * ahead) / total
+    return level
