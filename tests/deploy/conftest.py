@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +12,7 @@ from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch
 from tests.deploy.switch import Switch
 from tests.support.switches import missing
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -58,12 +58,5 @@ def target(switch, program) -> Iterator[P4RuntimeTarget]:
 
 @pytest.fixture
 def until() -> Callable[..., None]:
-    """Return until(condition), which polls the condition and fails after some seconds."""
-
-    def wait(condition: Callable[[], object], what: str = "", seconds: float = 10.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-            time.sleep(0.01)
-
-    return wait
+    """Return until(condition), which polls the condition."""
+    return wait_until

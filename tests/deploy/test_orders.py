@@ -5,7 +5,6 @@ vain.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,6 +25,7 @@ from controlplane.targets.fabric import FabricError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
+from tests.support.waiting import wait_until as until
 
 TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
 SERVERS = TREE.servers
@@ -37,13 +37,6 @@ THREE = Job("three", SERVERS[6:8] + SERVERS[13:15], SERVERS[4:5], 1_000_000)
 @pytest.fixture(scope="module")
 def kind() -> P4RuntimeKind:
     return P4RuntimeKind(find("v1model", 4))
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from controlplane.planner.generators import fattree, testbed
+from tests.support.waiting import wait_until as poll
 from topologies import Emulation, EmulationError, network
 from topologies.lifetime import Lifetime
 from topologies.reaper import interface_pattern, marked
@@ -19,13 +18,6 @@ from topologies.reaper import interface_pattern, marked
 ROOT = Path(__file__).resolve().parents[2]
 SYSCTLS = ("fs/file-max", "net/core/wmem_max", "net/core/rmem_max", "net/core/netdev_max_backlog",
            "net/ipv4/tcp_rmem", "net/ipv4/neigh/default/gc_thresh1", "kernel/pty/max")  # fmt: skip
-
-
-def poll(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""Fixtures: a star of network namespaces around a switch with a controller; and a function that waits with a
-deadline.
-"""
+"""Fixtures: a star of network namespaces around a switch with a controller."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,14 +19,6 @@ from evaluation.hosts.switch import Switch
 from tests.support.served import serve
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def wait_until(condition: Callable[[], object], what: str = "", seconds: float = 30.0) -> None:
-    """Poll a condition; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class Network:

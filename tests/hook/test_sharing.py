@@ -12,8 +12,9 @@ import threading
 
 import pytest
 
-from tests.hook.conftest import ROOT, Network, wait_until
+from tests.hook.conftest import ROOT, Network
 from tests.hook.test_training import start_agents
+from tests.support.waiting import wait_until
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
 from worker_agent.local import LocalAgent, NoAgentError
 from worker_agent.service import Service

@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from controlplane.common.rpc.client import fetch_status
-from tests.hook.conftest import ROOT, Network, wait_until
+from tests.hook.conftest import ROOT, Network
 from tests.hook.processes import Rank
+from tests.support.waiting import wait_until
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.local import LocalAgent

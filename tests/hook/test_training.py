@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_same_bits import Case, Way, inputs_of, result_of
-from tests.hook.conftest import Network, wait_until
+from tests.hook.conftest import Network
 from tests.hook.processes import Rank, survive_turn
+from tests.support.waiting import wait_until
 from worker_agent.collectives import MEAN
 
 

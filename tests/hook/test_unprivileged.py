@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.hook.conftest import ROOT, Network, wait_until
+from tests.hook.conftest import ROOT, Network
+from tests.support.waiting import wait_until
 
 NOBODY = 65534
 SECONDS = 90.0

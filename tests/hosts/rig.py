@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -24,15 +23,7 @@ from worker_agent.io_options import IoOptions
 from worker_agent.work import Work
 
 Floats = NDArray[np.float32]
-DEADLINE = 30.0
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
-    """Poll `condition`; fail the test when it does not hold in time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.002)
+DEADLINE = 100.0
 
 
 def raw_socket(namespace: str, interface: str) -> RawSocket:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import data_values
 from tests.hosts.conftest import WORKERS
-from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
+from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors
+from tests.support.waiting import wait_until
 from worker_agent.collectives import Operation
 from worker_agent.fields import error_bound as narrow_bound
 from worker_agent.fixedpoint import error_bound

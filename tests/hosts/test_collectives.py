@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import data_values, frame_bytes
 from tests.hosts.conftest import WORKERS
-from tests.hosts.rig import Floats, Rig, finish, tensors, wait_until
+from tests.hosts.rig import Floats, Rig, finish, tensors
 from tests.hosts.test_allreduce import VALUES, reduce_and_check
+from tests.support.waiting import wait_until
 from worker_agent.errors import MismatchError
 from worker_agent.fixedpoint import error_bound
 from worker_agent.split import ranges

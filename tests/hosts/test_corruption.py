@@ -14,9 +14,10 @@ import pytest
 from evaluation.chaos import forger
 from p4src.protocol import VERSION, Flag, HostFlag
 from tests.hosts.conftest import WORKERS
-from tests.hosts.rig import Rig, check, tensors, wait_until
+from tests.hosts.rig import Rig, check, tensors
 from tests.hosts.test_allreduce import VALUES, starts
 from tests.hosts.test_collectives import gather_and_check
+from tests.support.waiting import wait_until
 
 MakeRig = Callable[..., Rig]
 VALUES_AT, HEADER_AT = 66, 42

@@ -27,8 +27,9 @@ from ps_server.server import Server
 from tests.hosts.checked import Checked
 from tests.hosts.conftest import WORKERS
 from tests.hosts.raw import checksum
-from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
+from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors
 from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
+from tests.support.waiting import wait_until
 from worker_agent import AbortedError, AgentError, MismatchError, ProgressTimeoutError
 from worker_agent.engine import Engine
 from worker_agent.io_options import BACKENDS, IoOptions
@@ -130,8 +131,8 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
     check(before, after, starts(rig, 100_000), VALUES)
     assert sent > 100
     expected = sent if backend == "udp" else 2 * sent
-    wait_until(lambda: rig.engines[0].stats().malformed == expected, "the worker has counted the malformed packets", 5)
-    wait_until(lambda: rig.servers[0].stats().malformed == expected, "the server has counted the malformed packets", 5)
+    wait_until(lambda: rig.engines[0].stats().malformed == expected, "the worker has counted the malformed packets")
+    wait_until(lambda: rig.servers[0].stats().malformed == expected, "the server has counted the malformed packets")
     worker, server = rig.engines[0].stats(), rig.servers[0].stats()
     assert worker.unknown > 0 and worker.other_epoch > 0
     assert server.unknown > 0 and server.other_epoch > 0

@@ -19,8 +19,9 @@ from evaluation.hosts.network import run
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL
 from tests.hosts.conftest import WORKERS
-from tests.hosts.rig import DEADLINE, Rig, wait_until
+from tests.hosts.rig import DEADLINE, Rig
 from tests.hosts.test_allreduce import reduce_and_check
+from tests.support.waiting import wait_until
 from worker_agent import ProgressTimeoutError
 from worker_agent.io_options import BACKENDS, MOST_THREADS, IoOptions, assign, parse_cores, threads_for
 
@@ -113,7 +114,7 @@ def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: Ma
     ):
         raw.send_super(super_frame(payload), segment)  # All have version 0, and the last one is short.
         expected += malformed
-    wait_until(lambda: rig.engines[0].stats().malformed == expected, "each packet is counted", 5)
+    wait_until(lambda: rig.engines[0].stats().malformed == expected, "each packet is counted")
     reduce_and_check(rig, 1, 5000)
 
 

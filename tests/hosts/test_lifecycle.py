@@ -8,8 +8,9 @@ import pytest
 
 from evaluation.hosts.star import TreeShape
 from tests.hosts.conftest import WORKERS
-from tests.hosts.rig import Rig, check, finish, tensors, wait_until
+from tests.hosts.rig import Rig, check, finish, tensors
 from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
+from tests.support.waiting import wait_until
 from worker_agent.io_options import BACKENDS, IoOptions
 
 MakeRig = Callable[..., Rig]

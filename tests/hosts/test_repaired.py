@@ -11,9 +11,10 @@ from p4src.protocol import Flag, HostFlag, data_values, udp_port
 from tests.hosts.checked import Checked, unsigned
 from tests.hosts.conftest import WORKERS
 from tests.hosts.raw import RawSocket
-from tests.hosts.rig import Rig, check, finish, tensors, wait_until
+from tests.hosts.rig import Rig, check, finish, tensors
 from tests.hosts.test_allreduce import starts
 from tests.model.packet import Packet, decode, envelope
+from tests.support.waiting import wait_until
 
 MakeRig = Callable[..., Rig]
 SLOTS, VALUES = 16, 64

@@ -14,9 +14,10 @@ from evaluation.hosts.star import TreeShape
 from p4src.protocol import Flag, HostFlag, exponents_per_packet, udp_port
 from tests.hosts.checked import Checked, unsigned
 from tests.hosts.raw import RawSocket
-from tests.hosts.rig import Rig, wait_until
+from tests.hosts.rig import Rig
 from tests.model import root as model
 from tests.model.packet import Packet, decode, envelope
+from tests.support.waiting import wait_until
 
 VALUES, SLOTS, WORKERS = 64, 4, 3
 PORT = udp_port(1, 0)

@@ -14,6 +14,7 @@ from evaluation.hosts.star import TreeShape
 from p4src.protocol import data_values
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import DEADLINE, Rig, finish
+from tests.support.waiting import wait_until
 from worker_agent.collectives import MERGES, collective
 from worker_agent.errors import AllReduceError, MismatchError
 from worker_agent.gathered import MOST_PACKETS, gathered_words
@@ -119,17 +120,21 @@ def test_parts(make_rig: MakeRig, gathers: bool) -> None:
 def test_one_round_of_packets(make_rig: MakeRig) -> None:
     """What says what the operation is travels beside the data, not before it."""
     rig = make_rig(ONE, without=["s1"])
-    packets = [engine.stats().trees[0].chunks_sent for engine in rig.engines]
     rig.faults(delay_seconds=0.05)
-    after = [np.full(1, worker, np.float32) for worker in range(WORKERS)]
-    works = rig.submit(after)
-    finish(works)
-    assert [
-        engine.stats().trees[0].chunks_sent - first for engine, first in zip(rig.engines, packets, strict=True)
-    ] == [2] * WORKERS
-    # Four hops of 50 ms, each once.
-    assert all(work.seconds < 2 * 4 * 0.05 for work in works)
-    assert all(one[0] == 6 for one in after)
+
+    def seconds() -> float:
+        """Of one operation, in two packets of each worker."""
+        packets = [engine.stats().trees[0].chunks_sent for engine in rig.engines]
+        after = [np.full(1, worker, np.float32) for worker in range(WORKERS)]
+        works = rig.submit(after)
+        finish(works)
+        sent = [engine.stats().trees[0].chunks_sent for engine in rig.engines]
+        assert [now - before for now, before in zip(sent, packets, strict=True)] == [2] * WORKERS
+        assert all(one[0] == 6 for one in after)
+        return max(work.seconds for work in works)
+
+    # Four hops of 50 ms, each once: a busy machine may be late in some operations, but twice the way is never quicker.
+    wait_until(lambda: seconds() < 2 * 4 * 0.05, "an operation takes one round")
 
 
 @pytest.mark.parametrize(

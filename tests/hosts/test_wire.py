@@ -24,7 +24,8 @@ from p4src.protocol import (
     udp_port,
 )
 from tests.hosts.checked import Checked
-from tests.hosts.rig import Rig, finish, wait_until
+from tests.hosts.rig import Rig, finish
+from tests.support.waiting import wait_until
 from worker_agent import fixedpoint
 from worker_agent.checkword import MARK
 from worker_agent.errors import AllReduceError

@@ -14,7 +14,8 @@ from pathlib import Path
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import TreeShape, star
 from evaluation.hosts.switch import Switch
-from tests.hook.conftest import ROOT, Network, wait_until
+from tests.hook.conftest import ROOT, Network
+from tests.support.waiting import wait_until
 
 VALUES_PER_PACKET = 256
 RATE_MBPS = 400

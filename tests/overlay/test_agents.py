@@ -23,6 +23,7 @@ from overlay import Agent, Coordinator, OverlayError, PeerLost
 from overlay.core.message import Header, Kind
 from overlay.net.transport import Inbound
 from tests.overlay.networks import random_task
+from tests.support.waiting import wait_until as until
 
 SECONDS = 60.0
 
@@ -60,12 +61,6 @@ def running(policy: Policy, connections: int = 1, **options) -> Iterator[tuple[C
 
 def edges(root: str, nodes: tuple[str, ...], down: bool = False) -> tuple[Edge, ...]:
     return tuple(Edge(root, n) if down else Edge(n, root) for n in nodes if n != root)
-
-
-def until(condition) -> None:
-    """Poll the condition; the test's own time limit ends it."""
-    while not condition():
-        time.sleep(0.005)
 
 
 def synchronise(agents: dict[str, Agent], values: int, seed: int) -> None:

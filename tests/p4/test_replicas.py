@@ -8,7 +8,7 @@ from p4src.artifacts import find
 from tests.model.packet import Packet
 from tests.model.switch import Aggregate, Forward, Replicate
 from tests.p4.targets import parameters
-from tests.softswitch.dataplane.waiting import until
+from tests.support.waiting import wait_until as until
 
 FRAMES = 300
 LABEL, NEXT = 50, 60

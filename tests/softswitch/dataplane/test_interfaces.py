@@ -18,8 +18,8 @@ from softswitch import AlreadyExists, Device, Fabric, Match
 from tests.softswitch.dataplane.bmv2 import receive
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
-from tests.softswitch.dataplane.waiting import until
 from tests.support.switches import SOL_PACKET, run, sockets_in
+from tests.support.waiting import wait_until as until
 
 pytestmark = [
     pytest.mark.namespaces,

@@ -10,7 +10,7 @@ import pytest
 from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NoSuchObject, NotFound
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet, ipv4
-from tests.softswitch.dataplane.waiting import until
+from tests.support.waiting import wait_until as until
 
 SIZE = 1000
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from softswitch import Fabric, InvalidValue, Match, NoSuchObject, NotFound, Program
 from softswitch.compiler.build import RUNTIME
 from softswitch.dataplane.meters import MeterConfig, NativeMeter
-from tests.softswitch.dataplane.waiting import until
+from tests.support.waiting import wait_until as until
 
 PROGRAM = Path(__file__).parents[2] / "conformance" / "programs" / "meters.json"
 WRAPPER = """

@@ -14,7 +14,7 @@ from softswitch import Device, Fabric, InvalidValue, Match, NotFound
 from softswitch.dataplane import pcap
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
-from tests.softswitch.dataplane.waiting import until
+from tests.support.waiting import wait_until as until
 
 
 def test_replay_takes_frames_in_the_order_of_their_times(fabric: Fabric, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NotFo
 from softswitch.dataplane.links import HEADER, IFINFO, IFLA_IFNAME, RTM_DELLINK, RTM_NEWLINK, Change, changes
 from softswitch.dataplane.profiles import ActionProfile, Group, GroupMember, Member
 from softswitch.errors import StillInUse
-from tests.softswitch.dataplane.waiting import until
 from tests.support.switches import run
+from tests.support.waiting import wait_until as until
 
 PROGRAM = Path(__file__).parents[2] / "conformance" / "programs" / "profiles.json"
 KEY = (Match("lpm", 0, prefix_len=0),)

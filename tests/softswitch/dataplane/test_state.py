@@ -11,7 +11,7 @@ import pytest
 from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NoSuchObject, NotFound, SoftswitchError
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet, ipv4, matching_frame
-from tests.softswitch.dataplane.waiting import until
+from tests.support.waiting import wait_until as until
 
 VALUES = 32
 

@@ -31,8 +31,8 @@ from tests.softswitch.dataplane.superframe import (
     with_ip_checksum,
     with_udp_checksum,
 )
-from tests.softswitch.dataplane.waiting import until
 from tests.support.switches import run
+from tests.support.waiting import wait_until as until
 
 pytestmark = [
     pytest.mark.namespaces,

@@ -16,8 +16,8 @@ from softswitch import Device, Fabric
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
 from tests.softswitch.dataplane.superframe import Sent, open_socket, read
-from tests.softswitch.dataplane.waiting import until
 from tests.support.switches import run
+from tests.support.waiting import wait_until as until
 
 pytestmark = [
     pytest.mark.namespaces,

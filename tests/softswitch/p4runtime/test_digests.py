@@ -9,11 +9,11 @@ import pytest
 from google.rpc import code_pb2
 
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from tests.softswitch.dataplane.waiting import until
 from tests.softswitch.p4runtime.client import Client
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.programs import data_plane, ids, program
 from tests.support.p4runtime import DELETE, INSERT, MODIFY, Stream, update
+from tests.support.waiting import wait_until as until
 
 JSON, P4INFO = program("digests")
 LEARN, NUMBER = ids(P4INFO)["learn_t"], ids(P4INFO)["digest_0"]
@@ -196,7 +196,7 @@ def test_slow_client_does_not_hold_up_packets(learning: Learning) -> None:
         drops = device.drop_stats()
         return drops["too_many_digests"] + drops["host_queue_full"] + stats.undelivered
 
-    until(lambda: lost() + stats.messages == count, 60)
+    until(lambda: lost() + stats.messages == count)
     assert lost() > 0
     learning.stream.release()
     assert learning.sources() == [0]

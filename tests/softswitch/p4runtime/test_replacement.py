@@ -13,11 +13,11 @@ from google.rpc import code_pb2
 
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from tests.softswitch.dataplane.waiting import until
 from tests.softswitch.p4runtime.client import Client, action, exact, group, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.programs import data_plane, ids, program
 from tests.support.p4runtime import INSERT, MODIFY, update
+from tests.support.waiting import wait_until as until
 
 SET = p4rt.SetForwardingPipelineConfigRequest
 ATOMIC = p4rt.WriteRequest.DATAPLANE_ATOMIC
