@@ -5,6 +5,7 @@ import pytest
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig, paper_testbed
 
+pytestmark = pytest.mark.usefixtures("patient")
 SIZE = 400_000  # bytes: some 400 chunks over two trees
 FAST, SLOW = 60.0, 6.0  # Mbit/s of a link; bmv2 keeps up with the slow one
 

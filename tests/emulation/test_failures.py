@@ -14,6 +14,7 @@ from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
 from tests.emulation.test_lifetime import poll
 
+pytestmark = pytest.mark.usefixtures("patient")
 RATE = 30.0
 
 

@@ -12,6 +12,7 @@ from tests.emulation.rig import MODULES, Rig
 from tests.emulation.test_lifetime import poll
 from topologies.zygote import Zygote
 
+pytestmark = pytest.mark.usefixtures("patient")
 NETWORK = "leafspine:leaves=2,spines=2,servers=3,bandwidth=300,uplink=300"
 LATE_SECONDS = 15.0
 TIMES = 1

@@ -9,6 +9,7 @@ from tests.emulation.rig import Rig
 from tests.emulation.test_lifetime import poll
 from tests.emulation.test_update import change
 
+pytestmark = pytest.mark.usefixtures("patient")
 MBIT = 4.0
 SIZE = 400_000
 

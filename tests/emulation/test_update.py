@@ -11,6 +11,8 @@ from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_allreduce import SIZE, rate
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def change(rig: Rig, **request: object) -> tuple[threading.Thread, list[pb.ReplanReply]]:
     """Ask for a new plan; the answer comes when the old one is removed."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -39,16 +40,37 @@ def ordinary_user(*kept: str) -> list[str]:
     return [setpriv, *user, *(f"--{which}={capabilities}" for which in ("bounding-set", "inh-caps", "ambient-caps"))]
 
 
+COMPILE = """
+from ps_server import server
+from worker_agent import native_worker
+native_worker.library(), server.library()
+"""
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """Return what such a user finds around."""
+    return {**os.environ, "INART_CACHE": str(cache), "HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[Path]:
+    """Return the cache of such a user, who has compiled the engines: agents that compile join late."""
+    # Not below pytest's folder, which each pytest that begins on this machine closes to all but its own user.
+    with TemporaryDirectory(prefix="inart-test-") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        compiles = [*ordinary_user(), sys.executable, "-c", COMPILE]
+        subprocess.run(compiles, cwd=ROOT, env=environment(Path(folder)), check=True, timeout=170)
+        yield Path(folder)
+
+
 @pytest.fixture
-def shared(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterator[dict[str, str]]:
+def shared(cache: Path, network: Network) -> Iterator[dict[str, str]]:
     """Return the environment of such a user, with a cache of its own; the controller's socket is open to it."""
-    cache = tmp_path_factory.mktemp("cache")
-    os.chown(cache, NOBODY, NOBODY)
-    for folder in (*cache.parents, *network.folder.parents, network.folder):
+    for folder in (*network.folder.parents, network.folder):
         if folder.is_relative_to("/tmp") and folder != Path("/tmp") and folder.stat().st_uid == os.geteuid():
             folder.chmod(folder.stat().st_mode | 0o055)
     Path(network.address.removeprefix("unix:")).chmod(0o777)
-    yield {**os.environ, "INART_CACHE": str(cache), "HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    yield environment(cache)
 
 
 def alike(workers: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
@@ -104,7 +126,7 @@ def test_the_back_end_that_needs_privileges_says_so(network: Network, shared: di
     options = ("--controller", network.address, "--io", "raw")
     server = network.run("s0", "ps_server", *options, before=ordinary_user(), env=shared)
     workers = [
-        network.run(node, "worker_agent", "allreduce", *options, "--timeout", "20", before=ordinary_user(), env=shared)
+        network.run(node, "worker_agent", "allreduce", *options, "--timeout", "60", before=ordinary_user(), env=shared)
         for node in ("w0", "w1")
     ]
     words = [worker.communicate(timeout=SECONDS)[1] for worker in workers]
