@@ -9,7 +9,8 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ps_server.server import Server
 from worker_agent.engine import Engine
 from worker_agent.io_options import IoOptions
 
+Array = NDArray[np.float32]
 WINDOW_SECONDS = 0.004  # seconds of packets that may be under way, as rules.build allows for
 LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
 BUSY = 0.85  # share of a thread's or of all cores' time from which on it counts as the bottleneck,
@@ -69,7 +71,7 @@ class Setting:
         """Seconds of size / bandwidth, in wire bytes."""
         return 8 * frame_bytes(self.values) * -(-self.size // (4 * data_values(self.values))) / (self.mbps * 1e6)
 
-    def job(self) -> Star:
+    def job(self, epoch: int = 1) -> Star:
         """Return a job with as much under way, in all trees together, as a round trip at this rate may need."""
         window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
         slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
@@ -80,6 +82,7 @@ class Setting:
             rate_mbps=self.mbps / (1 if self.aggregated else self.workers),
             values_per_packet=self.values,
             slots=slots,
+            epoch=epoch,
         )
 
 
@@ -116,7 +119,7 @@ class Result:
         return {key: getattr(self, key) for key in KEYS}
 
 
-class _Meter:
+class Meter:
     """CPU time and packets of all participants since it was made."""
 
     def __init__(self, engines: list[Engine], server: Server, switch: Switch) -> None:
@@ -159,6 +162,19 @@ class _Meter:
         )
 
 
+@contextmanager
+def agents_of(job: Star, network: StarNetwork, io: IoOptions) -> Iterator[tuple[list[Engine], Server]]:
+    """Open the engines of all workers and of the first parameter server, each in its own namespace."""
+    with ExitStack() as stack:
+        engines = []
+        for config in job.workers:
+            with inside(network.hosts[config.node]):
+                engines.append(stack.enter_context(Engine(config, "data0", io=io)))
+        with inside(network.hosts[job.servers[0].node]):
+            server = stack.enter_context(Server(job.servers[0], "data0", io=io))
+        yield engines, server
+
+
 def measure(setting: Setting) -> Result:
     """Run the measurement in namespaces that are made and removed. Raises AssertionError if workers' results differ."""
     job = setting.job()
@@ -168,19 +184,14 @@ def measure(setting: Setting) -> Result:
         with ExitStack() as stack:
             switch = stack.enter_context(Switch(network.middle, network.ports(), setting.values))
             switch.install(job.rules)
-            engines = []
-            for config in job.workers:
-                with inside(network.hosts[config.node]):
-                    engines.append(stack.enter_context(Engine(config, "data0", io=setting.io)))
-            with inside(network.hosts[job.servers[0].node]):
-                server = stack.enter_context(Server(job.servers[0], "data0", io=setting.io))
+            engines, server = stack.enter_context(agents_of(job, network, setting.io))
             seconds, costs = [], []
             for repetition in range(setting.repeat):
-                tensors = _tensors(len(engines), setting.size, repetition)
-                meter = _Meter(engines, server, switch)
-                seconds.append(_allreduce(engines, tensors))
+                tensors = tensors_of(len(engines), setting.size, repetition)
+                meter = Meter(engines, server, switch)
+                seconds.append(allreduce(engines, tensors))
                 costs.append(meter.read())
-                _check(tensors)
+                check(tensors)
             stats = [engine.stats() for engine in engines]
         gloo = gloo_seconds(network, job, setting.size, setting.repeat) if setting.gloo else []
     return Result(
@@ -210,7 +221,7 @@ def _gave_out(setting: Setting, seconds: list[float], busy: list[dict[str, float
     return next((who for who in busy[0] if statistics.median(shares[who] for shares in busy) >= BUSY), "")
 
 
-def _tensors(workers: int, size: int, repetition: int) -> list[NDArray[np.float32]]:
+def tensors_of(workers: int, size: int, repetition: int) -> list[Array]:
     """Return one tensor of `size` bytes per worker."""
     return [
         np.random.default_rng([repetition, worker]).standard_normal(size // 4, dtype=np.float32)
@@ -218,7 +229,7 @@ def _tensors(workers: int, size: int, repetition: int) -> list[NDArray[np.float3
     ]
 
 
-def _allreduce(engines: list[Engine], tensors: list[NDArray[np.float32]]) -> float:
+def allreduce(engines: list[Engine], tensors: list[Array]) -> float:
     """Return the seconds from the first submission to the last completion."""
     start = time.monotonic()
     works = [engine.allreduce_async(tensor) for engine, tensor in zip(engines, tensors, strict=True)]
@@ -227,7 +238,7 @@ def _allreduce(engines: list[Engine], tensors: list[NDArray[np.float32]]) -> flo
     return time.monotonic() - start
 
 
-def _check(tensors: list[NDArray[np.float32]]) -> None:
+def check(tensors: list[Array]) -> None:
     """Compare the results after the measurement.
 
     Comparing takes one core for as long as the all-reduce does, and would distort the idle time of the other.

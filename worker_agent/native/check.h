@@ -40,6 +40,7 @@
 #define CHECK_MERSENNE 0x7fffffffu
 #define CHECK_CODE_BITS 18
 #define CHECK_CODE ((1u << CHECK_CODE_BITS) - 1)
+#define CHECK_EXPONENTS (1u << (31 - CHECK_CODE_BITS))
 #define CHECK_MARK 6144 /* exponents from here on are no exponents, but say what an operation is */
 /* alike in all packets of a chunk */
 #define CHECK_KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE)
@@ -140,21 +141,22 @@ static inline int64_t check_coefficient(const struct check *k, uint32_t j, bool 
     return (int16_t)(k->low[j] >> shift) + (int64_t)(int16_t)(k->high[j] >> shift) * (1 << CHECK_DIGIT);
 }
 
+#ifdef CHECK_VECTORS
+CHECK_INLINE void check_step_sum(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                 const void *wire) {
+    (void)last; /* the check word's coefficient is 0 */
+    check_take(s, low, high, check_swap(check_load((const uint32_t *)wire + j)), j);
+}
+#endif
+
 /* A number that is sum_j c_j * v_j of a packet's words modulo p; the check word itself does not count. It is less than
  * 2^63, and so much less that a product of two numbers modulo p may be added (check_whole). */
 static inline uint64_t check_sum(const struct check *restrict k, const uint32_t *restrict wire) {
     uint32_t j = 0;
     uint64_t sum = k->positive;
 #ifdef CHECK_VECTORS
-    const uint32_t *low = k->low, *high = k->high;
-    check_sums s = check_nothing();
-    for (; j + CHECK_GROUP <= k->values; check_fold(&s))
-        for (int i = 0; i < CHECK_ADDED; i++, j += CHECK_WIDTH)
-            check_take(&s, low, high, check_swap(check_load(wire + j)), j);
-    for (; j + CHECK_WIDTH <= k->values; j += CHECK_WIDTH)
-        check_take(&s, low, high, check_swap(check_load(wire + j)), j);
-    check_fold(&s);
-    sum = (uint64_t)check_across(s.total) + k->offset;
+    j = k->values & ~(CHECK_WIDTH - 1u);
+    sum = (uint64_t)check_pass(k->low, k->high, j, check_step_sum, wire) + k->offset;
 #endif
     for (; j + INART_CHECK_WORDS < k->values; j++) {
         uint32_t v = __builtin_bswap32(wire[j]);
@@ -237,32 +239,40 @@ static inline uint32_t check_exponent(const struct check *k, uint32_t number, ui
     return exponent << CHECK_CODE_BITS | check_code(k, number, position, exponent);
 }
 
-/* The exponent of a word; -1: the word is not right. */
-static inline int32_t check_exponent_of(const struct check *k, uint32_t number, uint32_t position, uint32_t word) {
-    uint32_t exponent = word >> CHECK_CODE_BITS;
-    return word >> 31 || (word & CHECK_CODE) != check_code(k, number, position, exponent) ? -1 : (int32_t)exponent;
+/* Of a MAXIMUM chunk, the exponents at positions from `first` to INART_EXPONENT_WORDS as they travel: each twice, with
+ * its codes. */
+static inline void check_seal_exponents(const struct check *k, uint32_t number, uint32_t first,
+                                        uint32_t *restrict wire) {
+    uint32_t n = INART_EXPONENT_WORDS(k->values);
+    for (uint32_t j = first; j < n; j++) {
+        uint32_t exponent = wire[j], again = j + n;
+        wire[j] = __builtin_bswap32(check_exponent(k, number, j, exponent));
+        wire[again] = __builtin_bswap32(check_exponent(k, number, again, exponent));
+    }
 }
 
-/* Writes the exponent at position j (below INART_EXPONENT_WORDS) of a MAXIMUM chunk, twice. */
-static inline void check_write_exponent(const struct check *k, uint32_t *wire, uint32_t number, uint32_t j,
-                                        uint32_t exponent) {
+/* What of a word, as it is on the wire, is not as in an exponent with its code; 0: it is one. */
+static inline uint32_t check_wrong(const struct check *k, uint32_t number, uint32_t position, uint32_t wire) {
+    uint32_t word = __builtin_bswap32(wire);
+    return word ^ check_exponent(k, number, position, word >> CHECK_CODE_BITS & (CHECK_EXPONENTS - 1));
+}
+
+/* The same of both words of the exponent at position j, and what differs between the two exponents. */
+static inline uint32_t check_wrong_twice(const struct check *k, uint32_t number, uint32_t j, const uint32_t *wire) {
     uint32_t again = j + INART_EXPONENT_WORDS(k->values);
-    wire[j] = __builtin_bswap32(check_exponent(k, number, j, exponent));
-    wire[again] = __builtin_bswap32(check_exponent(k, number, again, exponent));
+    return check_wrong(k, number, j, wire[j]) | check_wrong(k, number, again, wire[again]) |
+           (__builtin_bswap32(wire[j]) ^ __builtin_bswap32(wire[again])) >> CHECK_CODE_BITS;
 }
 
 /* Are all words of a MAXIMUM chunk right, and is each exponent the same in both of its words? The first two of an
  * operation are sizes, for messages alone: negative, without a code. */
 static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number) {
-    uint32_t n = INART_EXPONENT_WORDS(k->values);
-    int32_t mark = check_exponent_of(k, number, 2, __builtin_bswap32(wire[2]));
-    for (uint32_t j = 0; j < n; j++) {
-        if (j < 2 && mark >= CHECK_MARK && __builtin_bswap32(wire[j]) >> 31) continue;
-        int32_t exponent = check_exponent_of(k, number, j, __builtin_bswap32(wire[j]));
-        if (exponent < 0 || check_exponent_of(k, number, j + n, __builtin_bswap32(wire[j + n])) != exponent)
-            return false;
-    }
-    return true;
+    uint32_t n = INART_EXPONENT_WORDS(k->values), wrong = 0;
+    bool marked = !check_wrong(k, number, 2, wire[2]) && __builtin_bswap32(wire[2]) >> CHECK_CODE_BITS >= CHECK_MARK;
+    for (uint32_t j = 2; j < n; j++) wrong |= check_wrong_twice(k, number, j, wire);
+    for (uint32_t j = 0; j < 2 && j < n; j++)
+        if (!marked || !(__builtin_bswap32(wire[j]) >> 31)) wrong |= check_wrong_twice(k, number, j, wire);
+    return !wrong;
 }
 
 /* ---- making ---- */

@@ -13,6 +13,8 @@
 #ifndef INART_CHECK_VECTORS_H
 #define INART_CHECK_VECTORS_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define CHECK_DIGIT 13 /* bits of a coefficient's digits */
@@ -51,6 +53,7 @@ static inline check_vector check_widen(check_vector total, check_vector sum, int
     return _mm512_add_epi64(total, _mm512_mul_epi32(_mm512_srli_epi64(sum, 32), factor));
 }
 
+static inline check_vector check_add(check_vector a, check_vector b) { return _mm512_add_epi64(a, b); }
 static inline int64_t check_across(check_vector total) { return _mm512_reduce_add_epi64(total); }
 
 #elif defined(__AVX2__)
@@ -81,6 +84,7 @@ static inline check_vector check_widen(check_vector total, check_vector sum, int
     return _mm256_add_epi64(total, _mm256_mul_epi32(_mm256_srli_epi64(sum, 32), factor));
 }
 
+static inline check_vector check_add(check_vector a, check_vector b) { return _mm256_add_epi64(a, b); }
 static inline int64_t check_across(check_vector total) {
     int64_t lanes[4];
     _mm256_storeu_si256((__m256i *)(void *)lanes, total);
@@ -92,25 +96,53 @@ static inline int64_t check_across(check_vector total) {
 
 #ifdef CHECK_VECTORS
 #define CHECK_GROUP (CHECK_ADDED * CHECK_WIDTH) /* words */
+#define CHECK_INLINE static inline __attribute__((always_inline))
 
 /* Of up to CHECK_ADDED vectors the products with each of the two digits; and of all groups together. */
 typedef struct {
     check_vector low, high, total;
 } check_sums;
 
-static inline check_sums check_nothing(void) { return (check_sums){check_zero(), check_zero(), check_zero()}; }
+CHECK_INLINE check_sums check_nothing(void) { return (check_sums){check_zero(), check_zero(), check_zero()}; }
 
 /* v: words j to j + CHECK_WIDTH - 1. */
-static inline void check_take(check_sums *s, const uint32_t *low, const uint32_t *high, check_vector v, uint64_t j) {
+CHECK_INLINE void check_take(check_sums *s, const uint32_t *low, const uint32_t *high, check_vector v, uint64_t j) {
     check_vector halves = check_halves(v);
     s->low = check_multiply_add(s->low, halves, low + j);
     s->high = check_multiply_add(s->high, halves, high + j);
 }
 
 /* After each group. */
-static inline void check_fold(check_sums *s) {
+CHECK_INLINE void check_fold(check_sums *s) {
     s->total = check_widen(check_widen(s->total, s->low, 1), s->high, 1 << CHECK_DIGIT);
     s->low = s->high = check_zero();
+}
+
+/* What is done with the vector of words from j on of a packet, and handed to check_take. last: its last word is the
+ * check word's. with: what it is done with. */
+typedef void check_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                        const void *with);
+
+/* Goes through a packet of so many words, a multiple of CHECK_WIDTH; the sum of c_j v_j but for check.h's `offset`.
+ * Two groups go side by side: each addition has to wait for the one before it in its group, and meanwhile the processor
+ * does the other group's. */
+CHECK_INLINE int64_t check_pass(const uint32_t *low, const uint32_t *high, size_t values, check_step *step,
+                                const void *with) {
+    check_sums one = check_nothing(), other = check_nothing();
+    size_t j = 0;
+    for (; j + 2 * CHECK_GROUP <= values; j += CHECK_GROUP) {
+        for (int i = 0; i < CHECK_ADDED; i++, j += CHECK_WIDTH) {
+            size_t beside = j + CHECK_GROUP;
+            step(&one, low, high, j, false, with);
+            step(&other, low, high, beside, beside + CHECK_WIDTH == values, with);
+        }
+        check_fold(&one);
+        check_fold(&other);
+    }
+    for (; j < values; check_fold(&one))
+        for (int i = 0; i < CHECK_ADDED && j < values; i++, j += CHECK_WIDTH)
+            step(&one, low, high, j, j + CHECK_WIDTH == values, with);
+    return check_across(check_add(one.total, other.total));
 }
 #endif
 

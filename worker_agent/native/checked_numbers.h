@@ -55,19 +55,32 @@ static inline void checked_float(float *x, check_vector v, bool last, float scal
 static inline void checked_store(uint32_t *wire, check_vector v) { _mm256_storeu_si256((__m256i *)(void *)wire, v); }
 #endif
 
-static inline void checked_quantise_vector(check_sums *s, const uint32_t *low, const uint32_t *high, const float *x,
-                                           size_t j, bool last, float scale, float most, uint32_t *wire) {
-    check_vector v = checked_fixed(x + j, last, scale, most);
+/* What a pass over a packet reads and writes. */
+struct checked_quantiser {
+    const float *x;
+    uint32_t *wire;
+    float scale, most;
+};
+
+CHECK_INLINE void checked_quantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                        const void *with) {
+    const struct checked_quantiser *q = with;
+    check_vector v = checked_fixed(q->x + j, last, q->scale, q->most);
     check_take(s, low, high, v, j);
-    checked_store(wire + j, check_swap(v));
+    checked_store(q->wire + j, check_swap(v));
 }
 
-static inline void checked_dequantise_vector(check_sums *s, const uint32_t *low, const uint32_t *high,
-                                             const uint32_t *wire, size_t j, bool last, float scale, float divisor,
-                                             float *x) {
-    check_vector v = check_swap(check_load(wire + j));
+struct checked_dequantiser {
+    const uint32_t *wire;
+    float *x, scale, divisor;
+};
+
+CHECK_INLINE void checked_dequantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                          const void *with) {
+    const struct checked_dequantiser *d = with;
+    check_vector v = check_swap(check_load(d->wire + j));
     check_take(s, low, high, v, j);
-    checked_float(x + j, v, last, scale, divisor);
+    checked_float(d->x + j, v, last, d->scale, d->divisor);
 }
 #endif
 
@@ -77,21 +90,9 @@ static inline uint64_t checked_quantise(const struct check *k, const float *rest
 #ifdef CHECK_VECTORS
     int bits = inart_fraction_bits((int)k->workers), shift = bits - (biased - INART_EXPONENT_BIAS);
     if (checked_one_pass(k, n, biased, shift)) {
-        float scale = inart_power(shift), most = inart_power(bits);
-        const uint32_t *low = k->low,
-                       *high = k->high; /* here: what is written could be *k, for all that the compiler knows */
-        const uint64_t offset = k->offset;
-        const size_t values = k->values;
-        check_sums s = check_nothing();
-        size_t j = 0;
-        for (; j + CHECK_GROUP < values; check_fold(&s))
-            for (int i = 0; i < CHECK_ADDED; i++, j += CHECK_WIDTH)
-                checked_quantise_vector(&s, low, high, x, j, false, scale, most, wire);
-        for (; j + CHECK_WIDTH < values; j += CHECK_WIDTH)
-            checked_quantise_vector(&s, low, high, x, j, false, scale, most, wire);
-        checked_quantise_vector(&s, low, high, x, j, true, scale, most, wire);
-        check_fold(&s);
-        return (uint64_t)check_across(s.total) + offset;
+        const struct checked_quantiser q = {x, wire, inart_power(shift), inart_power(bits)};
+        const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
+        return (uint64_t)check_pass(k->low, k->high, k->values, checked_quantise_step, &q) + offset;
     }
 #endif
     inart_quantise(x, n, INART_DATA_VALUES(k->values), biased, k->workers, wire);
@@ -104,20 +105,9 @@ static inline uint64_t checked_dequantise(const struct check *k, const uint32_t 
 #ifdef CHECK_VECTORS
     int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
     if (checked_one_pass(k, n, biased, shift)) {
-        float scale = inart_power(shift);
-        const uint32_t *low = k->low, *high = k->high;
+        const struct checked_dequantiser d = {wire, x, inart_power(shift), divisor};
         const uint64_t offset = k->offset;
-        const size_t values = k->values;
-        check_sums s = check_nothing();
-        size_t j = 0;
-        for (; j + CHECK_GROUP < values; check_fold(&s))
-            for (int i = 0; i < CHECK_ADDED; i++, j += CHECK_WIDTH)
-                checked_dequantise_vector(&s, low, high, wire, j, false, scale, divisor, x);
-        for (; j + CHECK_WIDTH < values; j += CHECK_WIDTH)
-            checked_dequantise_vector(&s, low, high, wire, j, false, scale, divisor, x);
-        checked_dequantise_vector(&s, low, high, wire, j, true, scale, divisor, x);
-        check_fold(&s);
-        return (uint64_t)check_across(s.total) + offset;
+        return (uint64_t)check_pass(k->low, k->high, k->values, checked_dequantise_step, &d) + offset;
     }
 #endif
     inart_dequantise(wire, n, biased, k->workers, divisor, x);

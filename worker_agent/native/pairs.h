@@ -98,11 +98,21 @@ static inline check_vector pairs_both(const uint32_t *wire) {
 }
 #endif
 
-static inline void pairs_word(check_sums *s, const uint32_t *low, const uint32_t *high, const uint16_t *x, size_t words,
-                              size_t j, bool last, float scale, float most, uint32_t *wire) {
-    check_vector v = pairs_join(pairs_fixed(x + j, last, scale, most), pairs_fixed(x + words + j, last, scale, most));
+/* What a pass over a packet reads and writes. */
+struct pairs_quantiser {
+    const uint16_t *x;
+    size_t words;
+    uint32_t *wire;
+    float scale, most;
+};
+
+CHECK_INLINE void pairs_quantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                      const void *with) {
+    const struct pairs_quantiser *q = with;
+    check_vector v = pairs_join(pairs_fixed(q->x + j, last, q->scale, q->most),
+                                pairs_fixed(q->x + q->words + j, last, q->scale, q->most));
     check_take(s, low, high, v, j);
-    pairs_wire(wire + j, v);
+    pairs_wire(q->wire + j, v);
 }
 
 static inline void pairs_values(const uint32_t *wire, size_t words, size_t j, bool last, float scale, float divisor,
@@ -125,19 +135,9 @@ static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const 
     const size_t words = INART_DATA_VALUES(k->values);
 #ifdef CHECK_VECTORS
     if (inart_pairs_vectors(k)) {
-        const uint32_t *low = k->low, *high = k->high;
+        const struct pairs_quantiser q = {x, words, wire, scale, most};
         const uint64_t offset = k->offset;
-        const size_t values = k->values;
-        check_sums s = check_nothing();
-        size_t j = 0;
-        for (; j + CHECK_GROUP < values; check_fold(&s))
-            for (int i = 0; i < CHECK_ADDED; i++, j += CHECK_WIDTH)
-                pairs_word(&s, low, high, x, words, j, false, scale, most, wire);
-        for (; j + CHECK_WIDTH < values; j += CHECK_WIDTH)
-            pairs_word(&s, low, high, x, words, j, false, scale, most, wire);
-        pairs_word(&s, low, high, x, words, j, true, scale, most, wire);
-        check_fold(&s);
-        return (uint64_t)check_across(s.total) + offset;
+        return (uint64_t)check_pass(k->low, k->high, k->values, pairs_quantise_step, &q) + offset;
     }
 #endif
     for (size_t j = 0; j < words; j++) {

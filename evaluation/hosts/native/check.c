@@ -78,9 +78,23 @@ int checks_one_pass(const struct check *k, const float *x, int32_t biased, float
 #define TOGETHER 62 /* packets of a super-frame */
 #define AHEAD 4096  /* bytes, as a worker asks for its array */
 
-/* What a worker does with its array for `chunks` packets, all but system calls: finds their exponents, writes them,
- * decodes answers and streams them out; with their check words or without. Packets are copied twice, as the kernel
- * copies them. What it returns means nothing; it keeps the compiler from leaving anything out. */
+/* The exponents of a group of chunks, in a packet and back. */
+static uint32_t exponents_there_and_back(const struct check *k, uint32_t chunk, uint32_t *wire, int checked) {
+    uint32_t number = chunk * 2654435761u, n = INART_EXPONENT_WORDS(k->values), sum = 0;
+    for (uint32_t j = 0; j < n; j++) wire[j] = INART_EXPONENT_BIAS + (chunk + j) % 8;
+    if (checked) {
+        check_seal_exponents(k, number, 0, wire);
+        if (!check_maximum_right(k, wire, number)) return 1;
+    } else
+        for (uint32_t j = 0; j < n; j++) wire[j] = wire[j + n] = __builtin_bswap32(wire[j] << CHECK_CODE_BITS);
+    for (uint32_t j = 0; j < n; j++) sum += __builtin_bswap32(wire[j]) >> CHECK_CODE_BITS;
+    return sum;
+}
+
+/* What a worker does with its array for `chunks` packets, all but system calls: finds their exponents, which go in
+ * packets of their own, writes them, decodes answers and streams them out; with their check words or without. Packets
+ * are copied twice, as the kernel copies them. What it returns means nothing; it keeps the compiler from leaving
+ * anything out. */
 uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64_t chunks, int checked) {
     static uint32_t frames[3][TOGETHER * (INART_MAX_VALUES + 16)] __attribute__((aligned(64)));
     struct check_recent to = {0}, from = {0};
@@ -89,6 +103,8 @@ uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64
     uint32_t right = 0;
     for (uint64_t c = 0; c < chunks; c++) {
         const float *values = x + c * n;
+        if (c % (INART_EXPONENT_WORDS(k->values) * 8 / 9) == 0)
+            right += exponents_there_and_back(k, (uint32_t)c, frames[0] + size, checked);
         uint32_t *wire = frames[0] + c % TOGETHER * size, *answer = frames[2] + c % TOGETHER * size;
         int32_t exponent = inart_exponent(values, n);
         for (size_t i = 0; i < n * sizeof *values; i += 64) __builtin_prefetch((const uint8_t *)values + AHEAD + i);
