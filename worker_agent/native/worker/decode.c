@@ -86,7 +86,10 @@ static bool values_right(struct worker_thread *x, struct worker_tree *t, const s
     uint8_t kind = data_kind(t, p, index);
     uint64_t who =
         kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, h->sequence)] : check->everyone;
-    uint32_t number = check_number(check, &t->received_recent[DATA], checked_tree(t), kind, h->sequence);
+    const struct worker_chunk *c = chunk_of(t, h->sequence);
+    uint32_t number = c->state == CHUNK_SENT && !c->awaited
+                          ? c->number
+                          : check_number(check, &t->received_recent[DATA], checked_tree(t), kind, h->sequence);
     return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
 }
 

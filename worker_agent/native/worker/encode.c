@@ -128,6 +128,7 @@ void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct w
                         int kind, uint32_t index, uint8_t flags, uint32_t *wire) {
     const struct inart_worker *w = x->worker;
     uint32_t number = check_number(w->check, &t->sent_recent[kind], checked_tree(t), flags & CHECK_KINDS, sequence);
+    chunk_of(t, sequence)->number = number;
     if (kind == EXPONENT) {
         write_exponents(x, p, index, number, wire);
         return;

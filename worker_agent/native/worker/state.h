@@ -76,6 +76,7 @@ struct worker_part {
 
 struct worker_chunk {
     uint64_t sent_at;
+    uint32_t number; /* check.h's, once this worker's own words have gone: the result has the same */
     uint16_t resends;
     uint8_t state, kind;
     uint8_t attempt; /* that the root has asked for it in; kept also of a chunk that is not sent yet */
