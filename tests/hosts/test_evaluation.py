@@ -49,8 +49,8 @@ def test_trees_share_threads_and_the_picture_names_the_bottleneck(tmp_path: Path
 def test_the_cost_of_the_check_is_that_of_turns_side_by_side() -> None:
     """Also where the machine is slower in one turn than in the other."""
 
-    def measured(worker: float) -> dict[str, float]:
-        return {"worker_cpu_us_per_packet": worker, "root_cpu_us_per_packet": worker / 2}
+    def measured(worker: float) -> check_cost.Costs:
+        return check_cost.Costs(worker, worker / 2)
 
     turns = [(measured(slow * 0.5), measured(slow * 0.51)) for slow in (1.0, 3.0, 1.1)]
     found = check_cost.cost(turns, 256)
