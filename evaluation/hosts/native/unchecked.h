@@ -19,7 +19,7 @@
 #define check_right(k, wire, who, number) ((void)(wire), (void)(who), (void)(number), true)
 #define check_result_right(k, wire, sum, who, number, complete) \
     ((void)(k), (void)(sum), (void)(who), (void)(number), true)
-#define check_seal_exponents(k, number, first, wire)                                                           \
+#define check_seal_exponents(k, number, first, wire)                                                   \
     for (uint32_t at = ((void)(number), (first)), n = INART_EXPONENT_WORDS((k)->values); at < n; at++) \
     (wire)[at] = (wire)[at + n] = __builtin_bswap32((wire)[at] << CHECK_CODE_BITS)
 #define check_maximum_right(k, wire, number) ((void)(number), true)
