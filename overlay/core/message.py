@@ -43,6 +43,7 @@ class Kind(IntEnum):
     MISSING = 7  # the numbers (32 bits each) of the chunks of such a tree that have not arrived
     PROBE = 8  # values without a meaning, to measure a rate; `task` is the measurement, `chunk` 1 on the last one
     FETCH = 9  # no values: the receiver is to send its state, in pieces; `task` is the sender's number for that
+    REVERSED = 11  # the first on a connection over which path[0], which opened it, is sent to: others do not reach it
     PIECE = 10  # a part of a state, as bytes; `chunk` is its position, `contributors` the number of pieces
 
 

@@ -88,7 +88,8 @@ class SiteNetwork:
     chunk_values: of the plans' tasks. mtu: bytes of the network's packets. version: changes whenever plans would.
 
     pairs: Mbit/s of payload of each measured pair alone. out, into: Mbit/s of all that a site sends, or receives, where
-    that is less than its pairs carry. round_trips: seconds.
+    that is less than its pairs carry. round_trips: seconds. hidden: sites that others do not reach, so that two of them
+    have no link between them.
     """
 
     def __init__(self, chunk_values: int, mtu: int = MTU) -> None:
@@ -98,6 +99,7 @@ class SiteNetwork:
         self.out: dict[str, float] = {}
         self.into: dict[str, float] = {}
         self.round_trips: dict[Pair, float] = {}
+        self.hidden: set[str] = set()
         self.known: set[Pair] = set()  # told by a file: never measured
         self._plans: dict[tuple[str, ...], tuple[int, Plan, Topology]] = {}
 
@@ -157,15 +159,22 @@ class SiteNetwork:
         self.out |= {str(site): float(mbps) for site, mbps in given["out"].items()}
         self.into |= {str(site): float(mbps) for site, mbps in given["into"].items()}
 
+    def linked(self, site: str, other: str) -> bool:
+        """Whether one of these two reaches the other."""
+        return not {site, other} <= self.hidden
+
     def links(self, sites: Sequence[str]) -> dict[Pair, float]:
         """The rate of each link that a plan for these sites has, Mbit/s of payload. A site of which nothing is known
         gets links to all others, with the median of what is known. What a site's own limit allows is divided among its
         links as their rates are: a plan may then use all of them at once. (In a full mesh of sites with equal limits
         this is optimal: every link is used, and each site sends n / 2 (n - 1) of the limit, as in a ring.)"""
-        known = {pair: mbps for pair, mbps in self.pairs.items() if pair[0] in sites and pair[1] in sites}
+        known = {
+            pair: mbps for pair, mbps in self.pairs.items()
+            if pair[0] in sites and pair[1] in sites and self.linked(*pair)
+        }  # fmt: skip
         usual = median(known.values()) if known else UNKNOWN_MBPS
         for site in sites:
-            others = [other for other in sites if other != site]
+            others = [other for other in sites if other != site and self.linked(site, other)]
             if not _reaches(known, site) or not _reached(known, site):
                 for other in others:
                     known.setdefault((site, other), usual)

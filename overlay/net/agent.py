@@ -38,6 +38,9 @@ from overlay.net.transport import end_all
 
 __all__ = ["Agent", "Copy", "Done"]
 
+NOWHERE = "", 0
+"""Told as an agent's address: other agents do not reach it, so it opens all connections itself."""
+
 JOIN_SECONDS = 30.0
 ANSWER_SECONDS = 3.0
 """A trainer whose timeout has passed waits this long for the coordinator to name the agents that are missing."""
@@ -59,7 +62,8 @@ class Agent:
 
     coordinator: (host, port). node: the agent's name, a worker of the job. listen: where other agents reach this one;
     port 0: any free one; host 0.0.0.0: all addresses, and others are told the address that the coordinator sees.
-    advertise: where others are told to reach it instead (behind address translation); port 0: the one of `listen`.
+    advertise: where others are told to reach it instead (behind address translation); port 0: the one of `listen`;
+    NOWHERE: they do not.
     connections: TCP connections to each neighbour; where packets are lost, up to `most_connections`. backups:
     coordinators that may take the coordinator's place, tried in turn. security: TLS (tls.py); None: plaintext. clock:
     seconds since any time; the clocks of agents need not agree. log: gets each line; None: the module's logger.
@@ -224,12 +228,15 @@ class Agent:
         def accept() -> Front:
             return Front(lambda: self._neighbours.accept(self._dispatcher), self._deputies.serve)
 
-        server = await self._loop.create_server(accept, host, port, ssl=context)
-        self.listen = (host, server.sockets[0].getsockname()[1])
+        server = None
+        if self.advertise != NOWHERE:
+            server = await self._loop.create_server(accept, host, port, ssl=context)
+            self.listen = (host, server.sockets[0].getsockname()[1])
         joining = asyncio.ensure_future(self._membership.run())
         await self._stop.wait()
         joining.cancel()
-        server.close()
+        if server is not None:
+            server.close()
         self._deputies.close()
         self._neighbours.close()
         self._multicast.close()
@@ -292,11 +299,11 @@ class Agent:
         """What the agent says when it joins: its address, and what a coordinator that takes over needs (AgentState)."""
         self._submissions.forget_announcements()
         host, port = self.listen
-        if self.advertise is not None:
+        if self.advertise is not None and self.advertise != NOWHERE:
             host, port = self.advertise[0], self.advertise[1] or port
         return {
-            "node": self.node, "host": host, "port": port, "epoch": self._neighbours.epoch,
-            "history": self.site.history, **self._tasks.report(),
+            "node": self.node, "host": host, "port": port, "inbound": self.advertise != NOWHERE,
+            "epoch": self._neighbours.epoch, "history": self.site.history, **self._tasks.report(),
         }  # fmt: skip
 
     def _on_disconnected(self) -> None:
@@ -366,7 +373,7 @@ class Agent:
             key = bytes.fromhex(copying["key"])
             self._multicast.configure(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
-        self._neighbours.set_members(message["epoch"], members, message["everyone"])
+        self._neighbours.set_members(message["epoch"], members, message["everyone"], message["hidden"])
         self._eager_scatter.introduced(self._tasks.running)
         self._joined.set()
         self._tasks.coordinator_acts()

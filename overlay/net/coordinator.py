@@ -270,7 +270,7 @@ class Coordinator:
         if before is not None:  # the same agent: this end has not heard yet that its connection ended
             self._gone(before, f"{node} joins again")
         liveness.end_when_unreached(writer.transport, liveness.UNREACHED_SECONDS)
-        member = Member(node, address, writer, state)
+        member = Member(node, address, writer, state, inbound=bool(message.get("inbound", True)))
         self._members[node] = member
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
         if not self.active:
@@ -333,6 +333,7 @@ class Coordinator:
             term=self._leadership.quorum.term,
             epoch=self._leadership.epoch,
             everyone=self.policy.nodes,
+            hidden=[name for name, member in self._members.items() if not member.inbound],
             members={name: member.address for name, member in self._members.items()},
             probe_values=self.probe_values,
             alone=getattr(self.policy, "alone", False),

@@ -1,10 +1,10 @@
 """Sites go on while no coordinator is there: one of the last round's sites coordinates in its place, in its own agent.
 
 All sites of the last round know the same history (core/site_quorum.py), so all of them know who that is: the first
-name among them. When no coordinator has answered for GONE_SECONDS they join that site's agent, at the port at which it
-listens for values. It acts as soon as all of these sites are there, and only for rounds of all of them; it plans with
-what the coordinator had measured. As soon as a coordinator answers again it lets them go. They join the coordinator,
-which learns from them which rounds have been done.
+name among those that others reach. When no coordinator has answered for GONE_SECONDS they join that site's agent, at
+the port at which it listens for values. It acts as soon as all of these sites are there, and only for rounds of all of
+them; it plans with what the coordinator had measured. As soon as a coordinator answers again it lets them go. They join
+the coordinator, which learns from them which rounds have been done.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Deputies:
         gone = asyncio.get_running_loop().time() > membership.heard + GONE_SECONDS
         if self._node not in sites or not gone or not members.keys() >= set(sites) or self._site.network is None:
             return None
-        first, own = min(sites), members[self._node]
+        reached = sorted(set(sites) - self._neighbours.hidden)
+        if not reached:
+            return None
+        first, own = reached[0], members[self._node]
         if first != self._node:
             return Substitute(first, members[first], own)
         host, port = self._listens()

@@ -32,6 +32,7 @@ class Dispatcher:
         self._eager_scatter, self._pending_messages = parts.eager_scatter, parts.pending_messages
         self._tasks, self._site, self._counters, self._log = tasks, site, counters, log
         self.probe_values: int | None = None
+        self._neighbours.reverse_with(self)
         self._throughputs: dict[str, ThroughputEstimator] = {}
 
     # --- messages that arrived before their task was announced ---
@@ -53,6 +54,10 @@ class Dispatcher:
     def connected(self, header: Header, transport: asyncio.BaseTransport) -> None:
         """The first message of a connection says which agent opened it. Raises MessageError when that is not true."""
         self._neighbours.check(header, transport)
+
+    def reversed(self, header: Header, transport: asyncio.BaseTransport) -> None:
+        """A connection on which the agent that opened it is to be sent to. Raises MessageError."""
+        self._neighbours.take(header, transport)
 
     def rejected(self, peer: str, error: MessageError) -> None:
         """A connection was closed for what arrived over it."""

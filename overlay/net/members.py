@@ -15,9 +15,13 @@ from overlay.net.takeover import AgentState
 
 class Member:
     """One connected agent. address: where other agents reach it. state: what it said of itself when it joined. joined:
-    seconds of the monotonic clock. latest: the task that it was told last."""
+    seconds of the monotonic clock. latest: the task that it was told last. inbound: other agents reach it."""
 
-    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: AgentState) -> None:
+    def __init__(
+        self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: AgentState, *,
+        inbound: bool = True,
+    ) -> None:  # fmt: skip
+        self.inbound = inbound
         self.node, self.address, self.writer, self.state = node, address, writer, state
         self.joined = time.monotonic()
         self.silence = Silence()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import cast
 from weakref import WeakSet
 
 from controlplane.planner.plan.task import Task
@@ -11,6 +12,9 @@ from overlay.core.errors import MessageError, OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
 from overlay.net.tls import Security
 from overlay.net.transport import Inbound, Peer, Receiver, kept_open
+
+REVERSE_SECONDS = 0.2
+"""A hidden agent opens a connection again after so long, on which another one is to send."""
 
 REOPEN_SECONDS = 1.0
 """A connection that broke is opened again after this time, before a task needs it."""
@@ -49,12 +53,19 @@ class Neighbours:
         self.inbound: WeakSet[Inbound] = WeakSet()
         self._reopening: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
+        self.hidden: frozenset[str] = frozenset()
+        self._reversing: dict[str, asyncio.Task[None]] = {}  # a hidden agent's connections, on which others send
 
     # --- members ---
 
-    def set_members(self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str]) -> None:
+    def set_members(
+        self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str],
+        hidden: Collection[str] = (),
+    ) -> None:  # fmt: skip
         """The coordinator has said who the members are. members: where each listens. everyone: all agents of the job,
-        members or not; their numbers are their positions in this list, which all agents are told alike."""
+        members or not; their numbers are their positions in this list, which all agents are told alike. hidden: those
+        that others do not reach: they open connections in both directions."""
+        self.hidden = frozenset(hidden)
         for name, peer in list(self.peers.items()):
             if members.get(name) != peer.address:
                 peer.close()
@@ -64,6 +75,7 @@ class Neighbours:
         self._numbers = {name: k for k, name in enumerate(self._names)}
         self._reopen_nothing()
         self._keep_open()
+        self._reverse()
 
     def name(self, number: int) -> str | None:
         """The agent with this number; None: there is none."""
@@ -91,6 +103,42 @@ class Neighbours:
             self.security.check(transport, "node", speaker)
         except OverlayError as error:
             raise MessageError(str(error)) from None
+
+    def take(self, hello: Header, transport: asyncio.BaseTransport) -> None:
+        """A hidden agent has opened a connection on which it is to be sent to. Raises MessageError."""
+        self.check(hello, transport)
+        name = self.name(hello.path[0]) if hello.epoch == self.epoch else None
+        if name is None or name not in self.hidden or name == self._node or name not in self.members:
+            raise MessageError("a connection to send over, of an agent that is not known as one that needs that: it "
+                               "will open it again")  # fmt: skip
+        self._loop.call_soon(self._peer(name).take, cast(asyncio.Transport, transport))
+
+    def reverse_with(self, receiver: Receiver) -> None:
+        """receiver: of what comes over the connections that a hidden agent opens for others."""
+        self._receiver = receiver
+
+    def _reverse(self) -> None:
+        """A hidden agent keeps a connection to each agent that it reaches, over which that one sends."""
+        wanted = self.members.keys() - self.hidden if self._node in self.hidden else set()
+        for name in self._reversing.keys() - wanted:
+            self._reversing.pop(name).cancel()
+        for name in wanted - self._reversing.keys():
+            self._reversing[name] = asyncio.ensure_future(self._keep_reversed(name))
+
+    async def _keep_reversed(self, name: str) -> None:
+        context = self.security.connect if self.security else None
+        while not self._closed:
+            inbound = self.accept(self._receiver)
+            try:
+                host, port = self.members[name]
+                transport, _ = await self._loop.create_connection(lambda each=inbound: each, host, port, ssl=context)
+                if self.security is not None:
+                    self.security.check(transport, "node", name)
+                transport.write(Header(Kind.REVERSED, self.epoch, 0, self.path(self._node)).pack())
+                await inbound.ended.wait()
+            except (OSError, OverlayError, KeyError):
+                inbound.close()
+            await asyncio.sleep(REVERSE_SECONDS)
 
     def divert(self, task: int) -> None:
         """The trainer of a task gets its tensor back: no message that is still arriving may be received into it."""
@@ -157,6 +205,8 @@ class Neighbours:
         """Ends all connections, in both directions; none is opened again, and `lost` is not called any more."""
         self._closed = True
         self._reopen_nothing()
+        for reversing in self._reversing.values():
+            reversing.cancel()
         for each in list(self.inbound):
             each.close()
         for peer in self.peers.values():
@@ -167,6 +217,8 @@ class Neighbours:
         if peer is None:
             if name not in self.members:
                 raise PeerLost(f"{name} is not a member of the overlay now")
+            if {name, self._node} <= self.hidden:
+                raise PeerLost(f"neither {self._node} nor {name} has a port that the other one reaches")
             peer = self.peers[name] = Peer(
                 name,
                 self.members[name],
@@ -175,6 +227,7 @@ class Neighbours:
                 clock=self._clock,
                 on_lost=lambda reason: self._lost(name, reason),
                 security=self.security,
+                awaits=name in self.hidden,
             )
         return peer
 
@@ -194,7 +247,7 @@ class Neighbours:
         if self._closed or not kept_open(len(self._names), self._connections):
             return
         for name in self.members:
-            if name != self._node and name not in self._reopening:
+            if name != self._node and name not in self._reopening and not {name, self._node} <= self.hidden:
                 self._peer(name)
 
     def _reopen(self, name: str) -> None:

@@ -78,6 +78,10 @@ class SiteDesk:
     # --- members ---
 
     def joined(self, node: str) -> None:
+        hidden = not self._members[node].inbound
+        if hidden != (node in self.network.hidden):
+            (self.network.hidden.add if hidden else self.network.hidden.discard)(node)
+            self.network.version += 1
         self._tell_network((node,))
         self._consider_survey()
 
@@ -180,11 +184,12 @@ class SiteDesk:
             return
         for node in list(self._asking):
             round_, digest = self._states[node]
-            sources = [
+            having = [
                 each for each in self._policy.active
                 if each != node and self._states.get(each, (-1, ""))[0] == self._policy.round
             ]  # fmt: skip
-            if any(self._states[each] == (round_, digest) for each in sources) or not self._policy.active:
+            sources = [each for each in having if self.network.linked(each, node)]
+            if any(self._states[each] == (round_, digest) for each in having) or not self._policy.active:
                 self._reply(node, None)
             elif sources:
                 self._reply(node, max(sources, key=lambda each: (self._rate(each, node), each)))
@@ -247,7 +252,7 @@ class SiteDesk:
             nodes = sorted(self._members)
             began = time.monotonic()
             trips = await self._sites.round_trips(nodes)
-            pairs = [(a, b) for a in nodes for b in nodes if a != b]
+            pairs = [(a, b) for a in nodes for b in nodes if a != b and self.network.linked(a, b)]
             if not self._all_pairs:
                 pairs = direct_pairs(trips) or pairs
             alone: dict[Pair, float] = {}

@@ -217,6 +217,8 @@ class SiteServices:
         """Tells the round trips when there is a connection to every member, or after a while."""
         trips = self._neighbours.round_trips()
         others = self._neighbours.members.keys() - {self._node}
+        if self._node in self._neighbours.hidden:
+            others -= self._neighbours.hidden
         if others - trips.keys() and self._loop.time() < until:
             self._loop.call_later(TRIPS_POLL_SECONDS, self._say_trips, until)
         else:

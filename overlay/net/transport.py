@@ -73,6 +73,10 @@ class Receiver(Protocol):
         """A connection's first message has arrived. Raises MessageError to have the connection closed."""
         ...
 
+    def reversed(self, header: Header, transport: asyncio.BaseTransport) -> None:
+        """The agent that opened this connection is to be sent to over it. Raises as `connected` does."""
+        ...
+
     def rejected(self, peer: str, error: MessageError) -> None:
         """A connection was closed for what arrived over it."""
         ...
@@ -89,9 +93,13 @@ class Inbound(asyncio.BufferedProtocol):
         self._header: Header | None = None
         self._values: Values | None = None
         self._transport: asyncio.BaseTransport | None = None
+        self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
 
     def close(self) -> None:
         """Ends the connection; its sender learns that."""
@@ -124,6 +132,10 @@ class Inbound(asyncio.BufferedProtocol):
     def _full(self) -> None:
         if self._header is None:
             header = unpack(self._head)
+            if header.kind == Kind.REVERSED:
+                assert self._transport is not None
+                self._receiver.reversed(header, self._transport)
+                return
             if header.kind == Kind.HELLO:
                 assert self._transport is not None
                 self._receiver.connected(header, self._transport)
@@ -208,8 +220,8 @@ _Message = tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool
 class Peer:
     """Sends messages to one other agent, over `connections` connections, those with the lowest priority number first.
 
-    Connections are opened at once. on_lost(reason): the peer cannot be reached any more; called once. used: whether a
-    task or a message has needed the peer.
+    Connections are opened at once, or (awaits) by the other agent, which this one cannot reach. on_lost(reason): the
+    peer cannot be reached any more; called once. used: whether a task or a message has needed the peer.
     """
 
     def __init__(
@@ -222,6 +234,7 @@ class Peer:
         clock: Callable[[], float],
         on_lost: Callable[[str], None],
         security: Security | None = None,
+        awaits: bool = False,
     ) -> None:
         self.name, self.address = name, address
         self.hello, self._clock, self._on_lost, self._security = hello, clock, on_lost, security
@@ -231,7 +244,9 @@ class Peer:
         self._closed = False
         self.used = False
         self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
-        self._opening = [asyncio.ensure_future(self._open(line)) for line in self._lines]
+        self._awaits = awaits
+        opening = [self._awaited(self._lines[0])] if awaits else [self._open(line) for line in self._lines]
+        self._opening = [asyncio.ensure_future(each) for each in opening]
         self.bytes_sent = 0
 
     @property
@@ -291,6 +306,8 @@ class Peer:
     def adapt(self, most: int) -> None:
         """Opens more connections, up to `most`, where the present ones lose so many packets that they cannot fill the
         link: each loss halves a connection's window."""
+        if self._awaits:
+            return
         now = [each for line in self._lines if (each := line.seen()) is not None]
         wanted = connections_by(now, most)
         while not self._closed and len(self._lines) < wanted:
@@ -329,6 +346,24 @@ class Peer:
         if not self._closed:
             self.close()
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
+
+    def take(self, transport: asyncio.Transport) -> None:
+        """The peer has opened this connection to be sent to."""
+        line = self._lines[0]
+        if line.transport is not None:
+            self._lines.append(line := _Outbound(self))
+        transport.set_protocol(line)
+        line.connection_made(transport)
+
+    async def _awaited(self, line: _Outbound) -> None:
+        """The peer is lost when it is needed and has opened no connection in time."""
+        loop = asyncio.get_running_loop()
+        while line.transport is None:
+            if loop.time() >= self._give_up_at:
+                self.broken(OSError(f"it has no port that others reach, and opens no connection for "
+                                    f"{CONNECT_SECONDS:.0f} s"))  # fmt: skip
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self, line: _Outbound, *, needed: bool = True) -> None:
         """Opens a connection. needed: the peer is lost when it cannot be opened in time."""

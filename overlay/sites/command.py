@@ -56,6 +56,11 @@ def address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def advertised(text: str) -> str:
+    """Checks HOST:PORT or "none", for argparse."""
+    return text if text == "none" else "{}:{}".format(*address(text))
+
+
 def addresses(text: str) -> tuple[tuple[str, int], ...]:
     """Reads HOST:PORT, or several with commas, for argparse."""
     try:
@@ -262,7 +267,7 @@ def trial(arguments: argparse.Namespace) -> int:
     group = init(
         _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
         listen=arguments.listen and "{}:{}".format(*arguments.listen),
-        advertise=arguments.advertise and "{}:{}".format(*arguments.advertise), timeout=arguments.timeout,
+        advertise=arguments.advertise, timeout=arguments.timeout,
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
     if group is None:
@@ -291,8 +296,8 @@ def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
                             "host's name)")  # fmt: skip
         parser.add_argument("--listen", type=address, metavar="HOST:PORT", help="for other sites, who are told the "
                             "address that the coordinator sees (default: all addresses, any port)")  # fmt: skip
-        parser.add_argument("--advertise", type=address, metavar="HOST:PORT", help="where other sites reach this one, "
-                            "if elsewhere; port 0: the one of --listen")  # fmt: skip
+        parser.add_argument("--advertise", type=advertised, metavar="HOST:PORT", help="where other sites reach this "
+                            "one, if elsewhere; port 0: the one of --listen; none: they reach none")  # fmt: skip
     add_tls_arguments(parser)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from controlplane.common.rpc.tls import credentials as credentials_in
 from overlay.core.errors import Behind, Late, OverlayError, PeerLost
-from overlay.net.agent import Agent
+from overlay.net.agent import NOWHERE, Agent
 from overlay.net.site_services import Bytes, State, digest_of
 from overlay.net.submissions import About, Done
 from overlay.net.tls import Security
@@ -93,8 +93,9 @@ def init(
 
     coordinator: HOST:PORT of `inart site coordinator`; of several of them, with commas. site: this site's name, as on
     its certificate (default: the host's name). credentials: a folder of `inart certificates`; without one nothing is
-    encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses); advertise:
-    the address that they are told instead. All of these are taken from the environment where they are not given:
+    encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses, IPv6 ones
+    where the coordinator's is); advertise: the address that they are told instead, or "none" where they cannot reach
+    any: then this site opens all connections. All of these are taken from the environment where they are not given:
     `inart site run` sets it. timeout: seconds that anything may take before it fails. Raises OverlayError that says
     what is wrong and who is missing.
     """
@@ -106,11 +107,11 @@ def init(
     name = site or os.environ.get(SITE) or socket.gethostname()
     try:
         first, *others = parse_addresses(where)
-        own = parse_address(listen or os.environ.get(LISTEN) or "0.0.0.0:0")
+        own = parse_address(listen or os.environ.get(LISTEN) or _everywhere(first))
         told = advertise or os.environ.get(ADVERTISE)
         tls = credentials_in(Path(credentials) if credentials is not None else None)
         security = Security.of(tls)
-        outside = parse_address(told) if told else None
+        outside = NOWHERE if told == "none" else parse_address(told) if told else None
     except ValueError as error:
         raise OverlayError(str(error)) from None
     end = time.monotonic() + REJOIN_SECONDS
@@ -124,6 +125,16 @@ def init(
             if "is there already" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(PAUSE_SECONDS)
+
+
+def _everywhere(coordinator: tuple[str, int]) -> str:
+    """All addresses of this machine, of the kind over which it reaches the coordinator: others are told the one that
+    the coordinator sees."""
+    try:
+        family = socket.getaddrinfo(*coordinator, type=socket.SOCK_STREAM)[0][0]
+    except OSError:  # its name is not known yet
+        family = socket.AF_INET
+    return "[::]:0" if family == socket.AF_INET6 else "0.0.0.0:0"
 
 
 class SiteGroup:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -20,11 +21,20 @@ from overlay.core.errors import Behind, Late, OverlayError
 from overlay.core.site_network import SiteNetwork, direct_pairs, slots
 from overlay.net.site_services import State, digest_of
 from overlay.sites import SiteGroup, init
+from overlay.sites.command import make_coordinator
 from overlay.sites.packing import BITS, bits_a_value, levels, pack, scales_of, unpack, width
 from tests.overlay.test_agents import until
 from tests.overlay.test_sites import coordinating
 
 VALUES = 5000
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def joined(coordinator, name: str, timeout: float = 60.0) -> SiteGroup:
@@ -160,7 +170,6 @@ def test_a_coordinator_that_restarts_knows_the_group_again():
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
         port = coordinator.address[1]
-    from overlay.sites.command import make_coordinator
 
     with make_coordinator("127.0.0.1", port, sites=2, network=SiteNetwork(256), probe_seconds=0.0):
         assert averaged(groups, 1)["a"][1].sites == ("a", "b")
@@ -201,6 +210,39 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
     assert any(event["line"] == "b takes part from round 0 on" for event in status["events"])
     shown = set(re.findall(r"status\.(\w+)", found["static/sites.js"]))
     assert shown <= status.keys() and 'src="static/sites.js"' in found[""] and "#jobs" in found["static/page.css"]
+
+
+def test_sites_that_nobody_reaches_open_all_connections_and_their_sums_pass_by_others():
+    """b and c listen nowhere, so no connection can be between them."""
+    with coordinating(3, probe_seconds=0.1) as (coordinator, lines):
+        groups = {"a": joined(coordinator, "a")}
+        where = f"127.0.0.1:{coordinator.address[1]}"
+        groups |= {name: init(where, name, advertise="none", timeout=60.0) for name in "bc"}
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda group: group.agree(state(1), 0), groups.values()))
+        for number in range(3):
+            assert averaged(groups, number, bits=(32, 8, 32)[number])["a"][1].sites == ("a", "b", "c")
+        assert any("measured 4 of 6 pairs" in line for line in lines)
+        assert groups["b"]._agent.statistics()["bytes_sent"].keys() == {"a"}
+        late = init(where, "d", advertise="none", timeout=60.0)
+        assert late.agree(state(9), 0).round == 3, "it takes the state of a, whom it reaches"
+        groups["d"] = late
+        assert averaged(groups, 3)["d"][1].sites == ("a", "b", "c", "d")
+        groups.pop("b")._agent.close()
+        assert averaged(groups, 4)["d"][1].sites == ("a", "c", "d")
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 address of its own (::1)")
+def test_sites_train_over_ipv6_with_nothing_given_but_the_coordinators_address():
+    with make_coordinator("::1", 0, sites=2, network=SiteNetwork(256), probe_seconds=0.0) as coordinator:
+        where = f"[::1]:{coordinator.address[1]}"
+        groups = {name: init(where, name, timeout=60.0) for name in "ab"}
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda name: groups[name].agree(state(1), 0), groups))
+        assert averaged(groups, 0)["a"][1].sites == ("a", "b")
+        assert {member.address[0] for member in coordinator._members.values()} == {"::1"}
+        for group in groups.values():
+            group.close()
 
 
 def test_few_bits_are_few_bytes():
