@@ -36,7 +36,6 @@ def make(
 ) -> Deputy:
     """known: what the coordinator has told of the network (`SiteDesk`)."""
     network = SiteNetwork(int(known["chunk_values"]), int(known["mtu"]))
-    network.adopt(known["network"])
     quorum = DeputyQuorum(history)
     policy = SiteRounds(
         network, sites=len(quorum.sites), broken=network.broken, allows=quorum.allows, did=quorum.did,
@@ -45,4 +44,5 @@ def make(
     for site in quorum.sites:
         policy.admit(site)
     desk = SiteDesk(policy, network, probe_seconds=0.0, quorum=quorum, log=log)
+    desk.told(known)
     return Deputy(policy, *at, desk=desk, quorum=quorum, security=security, log=desk.log, finished=desk.task_done)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from overlay.core.message import MAGIC
+LINE_BYTES = 1 << 20
 
-LINE_BYTES = 1 << 26
+LINES = b"{", b"G"
+"""What lines begin with: an object, or a GET. All else has to be messages, which say what is wrong with it."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -27,7 +28,7 @@ class Front(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "set_protocol")
-        if data[:1] == MAGIC[:1]:
+        if data[:1] not in LINES:
             messages = self._accept()
             transport.set_protocol(messages)
             messages.connection_made(transport)

@@ -83,13 +83,16 @@ class SiteDesk:
             (self.network.hidden.add if hidden else self.network.hidden.discard)(node)
             self.network.version += 1
         self._tell_network((node,))
+        if not self._surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
+            self._members.tell((node,), type="site", what="tell network")  # it has followed a coordinator before
         self._consider_survey()
 
     def _tell_network(self, nodes: Iterable[str]) -> None:
         """Sites know what a deputy of this coordinator needs for the same plans (deputy.py)."""
         self._members.tell(
-            nodes, type="site", what="network", network=self.network.to_json(), mtu=self.network.mtu,
-            chunk_values=self.network.chunk_values, paced=bool(self._policy.options.get("paced", True)),
+            nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self._surveyed),
+            mtu=self.network.mtu, chunk_values=self.network.chunk_values,
+            paced=bool(self._policy.options.get("paced", True)),
         )  # fmt: skip
 
     def log(self, line: str) -> None:
@@ -147,6 +150,10 @@ class SiteDesk:
             self._quorum.learn(node, history_of(message.get("history", ())))
         if what in ("trips", "probed"):
             self._sites.said(node, message)
+        elif what == "network" and not self._surveyed:
+            self.told(message)
+            self.log(f"{node} knows what was measured of {len(self._surveyed)} sites")
+            self._driver.handle(Tick())
         elif what == "state":
             self._states[node] = int(message["round"]), str(message["digest"])
             self._compare(node)
@@ -249,6 +256,8 @@ class SiteDesk:
         try:
             self._policy.held = self._policy.held or again
             await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
+            if not again and self._members.keys() <= self._surveyed:
+                return  # a site has told what another coordinator had measured
             nodes = sorted(self._members)
             began = time.monotonic()
             trips = await self._sites.round_trips(nodes)

@@ -187,7 +187,13 @@ class SiteServices:
             if future is not None:
                 future.set_result(message)
         elif what == "network":
-            self.network = message
+            if self.network is None or message["surveyed"]:
+                self.network = message
+        elif what == "tell network":
+            if self.network is not None and self.network["surveyed"]:
+                self._membership.tell(
+                    type="site", what="network", network=self.network["network"], surveyed=self.network["surveyed"]
+                )  # fmt: skip
         elif what == "probe":
             self._probe(str(message["to"]), int(message["number"]), float(message["seconds"]))
         elif what == "trips":

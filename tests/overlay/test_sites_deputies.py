@@ -187,9 +187,11 @@ class Rig:
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "inart", "site", "coordinator", "--sites", "3", "--no-probe", "--chunk", "256"]
-        process = subprocess.Popen([*command, "--listen", f"127.0.0.1:{self.port}"], stdout=subprocess.DEVNULL)
-        self.stack.callback(process.wait)
+        process = self.stack.enter_context(
+            subprocess.Popen([*command, "--listen", f"127.0.0.1:{self.port}"], stdout=subprocess.PIPE)
+        )
         self.stack.callback(process.kill)
+        assert process.stdout is not None and process.stdout.readline().startswith(b"waiting for 3 sites")
         return process
 
     def kill(self) -> None:

@@ -165,14 +165,20 @@ def test_missing_sites_are_reported():
             groups["a"].average(np.zeros(VALUES, np.float32), round=0)
 
 
-def test_a_coordinator_that_restarts_knows_the_group_again():
-    with coordinating(2, probe_seconds=0) as (coordinator, _):
+def test_a_coordinator_that_restarts_knows_the_group_again_and_its_network():
+    with coordinating(2, probe_seconds=0.05) as (coordinator, _):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        port = coordinator.address[1]
-
-    with make_coordinator("127.0.0.1", port, sites=2, network=SiteNetwork(256), probe_seconds=0.0):
-        assert averaged(groups, 1)["a"][1].sites == ("a", "b")
+        port, pairs = coordinator.address[1], dict(coordinator._desk.network.pairs)
+    lines: list[str] = []
+    again = make_coordinator(
+        "127.0.0.1", port, sites=2, network=SiteNetwork(256), probe_seconds=600.0, log=lines.append
+    )
+    with again as coordinator:
+        assert averaged(groups, 1)["a"][1].sites == ("a", "b"), "no round waits for measurements"
+        assert coordinator._desk.network.pairs == pairs and len(pairs) == 2, lines
+        groups["c"] = joined(coordinator, "c")
+        until(lambda: coordinator._desk._survey is not None)
 
 
 def test_sites_whose_states_differ_before_the_same_round_are_found():
