@@ -8,6 +8,8 @@ JOBS ?= 3
 # Their tests have emulated networks and training with up to ten processes each: fewer at a time.
 EMULATED := tests/emulation tests/hook
 EMULATED_JOBS ?= 2
+# tests/conftest.py has the order: long files first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 K ?= 4
 BANDWIDTH ?=
@@ -44,8 +46,8 @@ test: setup ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check --quiet .
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync types shell-environment
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(EMULATED:%=--ignore=%)
-	$(PY) -m pytest -n $(EMULATED_JOBS) --dist loadfile $(EMULATED)
+	$(PY) -m pytest -n $(JOBS) $(BY_FILE) $(EMULATED:%=--ignore=%)
+	$(PY) -m pytest -n $(EMULATED_JOBS) $(BY_FILE) $(EMULATED)
 
 types:
 	$(PY) -m mypy

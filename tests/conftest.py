@@ -34,6 +34,21 @@ QUICK: dict[str, tuple[str, ...]] = {
     "tofino/test_entries.py": ALL,
 }
 
+# Files that take long: they come first, so that at the end no processor is idle while another one runs a long file.
+LONG = (
+    "emulation/test_late_ranks.py", "emulation/test_failures.py", "emulation/test_lost_agents.py",
+    "emulation/test_allreduce.py", "hook/test_training.py", "emulation/test_chaos.py", "emulation/test_lifetime.py",
+    "emulation/test_shared_hosts.py", "emulation/test_soak.py", "hook/test_sharded.py", "hook/test_unprivileged.py",
+    "hook/test_launchers.py", "hook/test_nodes.py", "emulation/test_culprits.py", "emulation/test_torchrun.py",
+    "overlay/test_emulated.py", "install/test_wheel.py", "evaluation/test_recovery.py",
+    "overlay/test_failures_emulated.py", "model/test_search.py", "deploy/test_jobs.py", "wan/test_systems.py",
+    "controlplane/test_limits.py", "controlplane/test_planning.py", "native/test_sanitizers.py",
+    "outside/test_pytorch.py", "install/test_command.py", "overlay/test_sites_coordinators.py",
+    "overlay/test_sites_manual.py", "evaluation/test_sites.py", "native/test_native.py", "overlay/test_policies.py",
+    "overlay/test_sites_optimisers.py", "overlay/test_partition.py", "overlay/test_one_round.py",
+    "hosts/test_evaluation.py", "overlay/test_sites.py", "hosts/test_collectives.py", "deploy/test_run.py",
+)  # fmt: skip
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: one of the essentials (listed in tests/conftest.py)")
@@ -45,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))
     for item in items:
         names = QUICK.get(item.path.relative_to(here).as_posix(), ()) if item.path.is_relative_to(here) else ()
         if item.name.startswith(names):
