@@ -1,8 +1,8 @@
 """Collectives in the network and by gloo, in turns on the same links.
 
     python -m evaluation.collectives [--bytes 4,1K,64K,1M,25M] [--dtype float32,bfloat16] [--op allreduce]
-                                     [--bits 16,8] [--workers 4] [--mbps 200] [--repeat 5] [--no-gloo]
-                                     [--json] [--plot FILE]
+                                     [--bits 16,8] [--workers 4] [--mbps 200] [--repeat 5] [--gathers]
+                                     [--no-gloo] [--json] [--plot FILE]
 
 For each: one parameter server, links shaped (tbf, burst 256 KB), and in the middle softswitch for ours, a bridge in the
 kernel for gloo, on a network of its own like the other. Columns as nccl-tests has them: size (of all parts together),
@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--mbps", type=_list(float), default=[200.0], help="rate of every link (200)")
     made.add_argument("--values", type=int, default=256, help="values a packet: 64 or 256 (256)")
     made.add_argument("--repeat", type=int, default=5, help="runs of each, of which the median counts (%(default)s)")
+    made.add_argument("--gathers", action="store_true", help="rules of a job that gathers (gathers=1 of a job)")
     made.add_argument("--no-gloo", action="store_true", help="leave out the comparison")
     made.add_argument("--json", action="store_true", help="print a list of objects")
     made.add_argument("--plot", type=Path, metavar="FILE", help="draw them")
@@ -107,7 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     results = []
     network = None
-    for result in measure(wanted, options.repeat, values=options.values, gloo=not options.no_gloo):
+    how = {"values": options.values, "gloo": not options.no_gloo, "gathers": options.gathers}
+    for result in measure(wanted, options.repeat, **how):
         results.append(result)
         if options.json:
             continue

@@ -54,12 +54,14 @@ class Bench:
     """Both networks, for cases of one number of workers and one rate, and on each a process a rank: ours around a
     switch, gloo's around a bridge in the kernel."""
 
-    def __init__(self, workers: int, mbps: float, values: int = 256, *, gloo: bool = True) -> None:
+    def __init__(
+        self, workers: int, mbps: float, values: int = 256, *, gloo: bool = True, gathers: bool = False
+    ) -> None:
         self._values = values
         self._seed = 0
         self._gloo: Ranks | None = None
         self._stack = ExitStack()
-        job = Setting(workers, mbps, 0, values).job()
+        job = Setting(workers, mbps, 0, values, gathers=gathers).job()
         quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # gloo warns that the hosts have no names
         agents = job.workers + job.servers
         with self._stack as stack:
@@ -121,8 +123,10 @@ class Bench:
         self.close()
 
 
-def measure(cases: Iterable[Case], repeat: int, *, values: int = 256, gloo: bool = True) -> Iterator[Result]:
-    """One after the other; cases of one network together."""
+def measure(
+    cases: Iterable[Case], repeat: int, *, values: int = 256, gloo: bool = True, gathers: bool = False
+) -> Iterator[Result]:
+    """One after the other; cases of one network together. gathers: as for a job that says it gathers."""
     bench: Bench | None = None
     place: tuple[int, float] | None = None
     try:
@@ -131,7 +135,7 @@ def measure(cases: Iterable[Case], repeat: int, *, values: int = 256, gloo: bool
                 if bench is not None:
                     bench.close()
                 place = case.workers, case.mbps
-                bench = Bench(case.workers, case.mbps, values, gloo=gloo)
+                bench = Bench(case.workers, case.mbps, values, gloo=gloo, gathers=gathers)
             yield bench.measure(case, repeat)
     finally:
         if bench is not None:

@@ -53,7 +53,7 @@ class Setting:
     """What to measure.
 
     size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: number of trees of equal
-    shares, each with a port of its own; the threads share them.
+    shares, each with a port of its own; the threads share them. gathers: what a worker gathers does not come back.
     """
 
     workers: int
@@ -65,6 +65,7 @@ class Setting:
     io: IoOptions = field(default_factory=IoOptions)
     gloo: bool = True
     trees: int = 1
+    gathers: bool = False
 
     @property
     def bound_seconds(self) -> float:
@@ -83,6 +84,7 @@ class Setting:
             values_per_packet=self.values,
             slots=slots,
             epoch=epoch,
+            gathers=self.gathers,
         )
 
 

@@ -47,6 +47,8 @@ ADAPTIVE = ("netstorm-pro",)
 
 ROUND_SECONDS = 300.0
 PROBE_VALUES = 256
+WINDOW_CHUNKS = 64
+"""Chunks of a tree ahead of their results."""
 """Chunks of at least so many values tell a rate."""
 
 DRAWS = 5
@@ -71,10 +73,10 @@ class Measured:
     loss: float
 
 
-def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> FollowPlan:
+def policy_of(plan: Plan, planned_on: Topology, chunk: int) -> FollowPlan:
     """Return the policy of a plan. Only `wan` keeps its plan's rates; the others send as fast as TCP lets them."""
     paced = plan.strategy == "wan"
-    return FollowPlan(plan, planned_on, paced=paced, chunk_values=chunk, window=window)
+    return FollowPlan(plan, planned_on, paced=paced, chunk_values=chunk, window=WINDOW_CHUNKS)
 
 
 class Site(Wan):
@@ -166,7 +168,7 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
         connections = Connections(arguments.connections, max(arguments.connections, arguments.most_connections))
         plan_of = partial(
             planned, topology=planned_on, job=job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
-            loss=0.0 if arguments.as_if_lossless else arguments.loss, connections=connections,
+            loss=arguments.loss, connections=connections,
         )  # fmt: skip
         makers: dict[str, Callable[[], Policy]] = {}
         trees: dict[str, int] = {}
@@ -176,7 +178,7 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                 trees[name] = len(getattr(system(), "trees", ()))
             else:
                 plan = plan_of(name)
-                makers[name] = partial(policy_of, plan, planned_on, arguments.chunk, arguments.window)
+                makers[name] = partial(policy_of, plan, planned_on, arguments.chunk)
                 trees[name] = len(plan.trees)
         bound = wan(planned_on, job).proven_mbps or float("nan")  # payload over the links' rates
         with Site(topology, arguments.loss, arguments.seed, mtu=arguments.mtu) as site:
@@ -259,11 +261,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--values", type=amount, default=1_000_000, help="float32 values of the model (default 1M)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chunk", type=amount, default=8192, help="values of a chunk (default 8192)")
-    parser.add_argument("--window", type=int, default=64, help="chunks of a tree ahead of their results (default 64)")
     parser.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour at the start")
     parser.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N",
                         help="most connections where packets are lost (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--as-if-lossless", action="store_true", help="wan's plan does not count the loss")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
     parser.add_argument("--loss", type=float, default=0.0, help="fraction of packets that each link loses")
     parser.add_argument(

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.plan.task import WINDOW_CHUNKS, Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay.__main__ import amount
 from overlay.net.agent import Agent
@@ -86,15 +86,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="synchronisations (default: %(default)s)")
     parser.add_argument("--chunk", type=amount, nargs="+", default=[65_536], help="values of a chunk (65536)")
     parser.add_argument(
-        "--window", type=int, default=32, help="chunks of a tree ahead of results (default: %(default)s)"
-    )
-    parser.add_argument(
         "--connections", type=int, default=1, help="TCP connections to each neighbour (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     rows = [
-        measure(arguments.values, arguments.rounds, chunk, arguments.window, arguments.connections)
+        measure(arguments.values, arguments.rounds, chunk, WINDOW_CHUNKS, arguments.connections)
         for chunk in arguments.chunk
     ]
     if arguments.json:

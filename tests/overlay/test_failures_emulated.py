@@ -7,6 +7,7 @@ import json
 import pytest
 
 from topologies.__main__ import main
+from topologies.wan.processes import Controllers
 from topologies.wan.run import main as run
 
 pytestmark = pytest.mark.namespaces
@@ -33,6 +34,19 @@ def test_rounds_go_on_and_are_right(system, faults, tmp_path):
     assert ("all links have other rates (1)" in said) == (system == "wan")
     if system == "crew":
         assert "backup: acts in the place of" in said
+
+
+def test_a_backup_may_log_before_it_says_where_it_listens(tmp_path, monkeypatch):
+    program = tmp_path / "controller"
+    program.write_text("""#!/bin/sh\necho '{"log": "the first is lost"}'\necho '{"address": ["10.0.0.1", 9700]}'\n""")
+    program.chmod(0o755)
+    monkeypatch.setattr("topologies.wan.processes.sys.executable", str(program))
+    said: list[str] = []
+    controllers = Controllers("10.0.0.1", {}, said.append)
+    controllers.start()
+    controllers.close()
+    assert controllers.addresses == [("10.0.0.1", 9700)]
+    assert said == ["controller: the first is lost"]
 
 
 def test_failures_of_unknown_nodes_are_refused(capsys):

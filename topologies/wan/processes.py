@@ -38,22 +38,29 @@ class Controllers:
         else:
             self.processes[number] = process
         assert process.stdout is not None
-        first = process.stdout.readline()
-        if not first:
+        which = len(self.processes) - 1
+        for line in process.stdout:  # a backup may have something to log before it says where it listens
+            said = json.loads(line)
+            if "address" in said:
+                break
+            self._heard(said, which)
+        else:
             raise EmulationError("the controller did not start")
         if number is None:
-            host, address = json.loads(first)["address"]
+            host, address = said["address"]
             self.addresses.append((host, address))
-        threading.Thread(target=self._listen, args=(process, len(self.processes) - 1), daemon=True).start()
+        threading.Thread(target=self._listen, args=(process, which), daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[str], number: int) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            said = json.loads(line)
-            if "task" in said:
-                self.tasks.append((time.monotonic(), said["seconds"]))
-            elif " joined (" not in said.get("log", " joined ("):
-                self.log(f"{'backup' if number else 'controller'}: {said['log']}")
+            self._heard(json.loads(line), number)
+
+    def _heard(self, said: dict[str, Any], number: int) -> None:
+        if "task" in said:
+            self.tasks.append((time.monotonic(), said["seconds"]))
+        elif " joined (" not in said.get("log", " joined ("):
+            self.log(f"{'backup' if number else 'controller'}: {said['log']}")
 
     def tell(self, sender: str, receiver: str, mbps: float) -> None:
         """Report the present rate of a link between two sites, in Mbit/s one way, to all controllers."""
