@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,6 +88,13 @@ def test_nothing_new_is_over_a_limit() -> None:
     """To mend: divide it."""
     new = {name: what for name, what in over().items() if name not in LEFT}
     assert not new, "these are too large: divide them"
+
+
+def test_all_python_has_one_format() -> None:
+    """To mend: make format."""
+    words = [sys.executable, "-m", "ruff", "format", "--check", "--quiet", "."]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[:2000]
 
 
 def test_limits_are_counted_as_a_reader_counts() -> None:

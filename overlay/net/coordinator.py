@@ -70,7 +70,6 @@ class Desk(Protocol):
         ...
 
 
-
 class Coordinator:
     """A server in a thread of its own; a context manager.
 

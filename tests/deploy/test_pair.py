@@ -374,7 +374,8 @@ class Pair:
 def pair(request, tmp_path) -> Iterator[Pair]:
     folder = request.param == "folder"
     made = Pair(
-        tmp_path, str(tmp_path / "store") if folder else f"etcd://{request.getfixturevalue('etcd')}/pair-{tmp_path.name}"
+        tmp_path,
+        str(tmp_path / "store") if folder else f"etcd://{request.getfixturevalue('etcd')}/pair-{tmp_path.name}",
     )
     yield made
     made.close()

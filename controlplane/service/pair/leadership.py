@@ -37,9 +37,7 @@ class Leadership:
         lost: gets why; whoever is called must end at once all that only a leader may do.
     """
 
-    def __init__(
-        self, store: Store, name: str, lost: Callable[[str], None], *, after: float = AFTER_SECONDS
-    ) -> None:
+    def __init__(self, store: Store, name: str, lost: Callable[[str], None], *, after: float = AFTER_SECONDS) -> None:
         self.store, self.name = store, name
         self._lost, self._after = lost, after
         self._token = f"{name} {secrets.token_hex(8)}"
