@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -123,12 +124,20 @@ def each_address(addresses: str) -> list[str]:
 
 
 def answers(channel: grpc.Channel, seconds: float) -> bool:
-    """Return whether the other end of a channel can be talked to within so many seconds."""
+    """Return whether the other end of a channel can be talked to within so many seconds; at once if it refuses."""
+    ends: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def look(state: grpc.ChannelConnectivity) -> None:
+        if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+            ends.put(state is grpc.ChannelConnectivity.READY)
+
+    channel.subscribe(look, try_to_connect=True)
     try:
-        grpc.channel_ready_future(channel).result(timeout=seconds)
-    except grpc.FutureTimeoutError:
+        return ends.get(timeout=seconds)
+    except queue.Empty:
         return False
-    return True
+    finally:
+        channel.unsubscribe(look)
 
 
 def check_listen(address: str, option: str) -> None:

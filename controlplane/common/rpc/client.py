@@ -35,6 +35,7 @@ STATUS_SECONDS = 10.0
 REPLAN_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
+PAUSE_OF_SEVERAL_SECONDS = 0.3
 ONE_OF_SEVERAL_SECONDS = 2.0
 """How long one of several controllers may take to be connected to, before the next one is tried."""
 SAID_AGAIN_SECONDS = 60.0
@@ -151,7 +152,7 @@ class Membership:
                 pause = FIRST_PAUSE_SECONDS
             self._addresses = [*self._addresses[1:], self._addresses[0]]
             self._closed.wait(pause)
-            pause = min(2 * pause, LAST_PAUSE_SECONDS / len(self._addresses))
+            pause = min(2 * pause, LAST_PAUSE_SECONDS if len(self._addresses) == 1 else PAUSE_OF_SEVERAL_SECONDS)
 
     def _attempt(self, address: str) -> bool:
         """Join one controller and follow it for as long as it lasts; returns whether it said anything.

@@ -20,8 +20,8 @@ AFTER_SECONDS = 1.5
 """Without a beat for so long, another controller takes the lead."""
 PART_THAT_LEADS = 2 / 3
 """Of that time, for how long a leader without an answer of the store still leads."""
-BEATS = 6
-"""Beats in that time."""
+BEATS, BEAT_SECONDS = 6, 0.25
+"""Beats in that time, at least, and the longest time between two of them."""
 LEADER, BEAT = "leader", "beat"
 
 
@@ -39,7 +39,7 @@ class Leadership:
 
     def __init__(self, store: Store, name: str, lost: Callable[[str], None], *, after: float = AFTER_SECONDS) -> None:
         self.store, self.name = store, name
-        self._lost, self._after = lost, after
+        self._lost, self._after, self._pause = lost, after, min(after / BEATS, BEAT_SECONDS)
         self._token = f"{name} {secrets.token_hex(8)}"
         self._revision = 0
         self._until = 0.0
@@ -81,7 +81,7 @@ class Leadership:
             if words != said:
                 said = words
                 log(said)
-            stop.wait(self._after / BEATS)
+            stop.wait(self._pause)
         return False
 
     def _take(self, seen: tuple[Value, Value], began: float) -> bool:
@@ -126,7 +126,7 @@ class Leadership:
 
     def _beat(self) -> None:
         number = 0
-        while not self._ended.wait(self._after / BEATS):
+        while not self._ended.wait(self._pause):
             number += 1
             began = time.monotonic()
             try:
@@ -140,7 +140,7 @@ class Leadership:
                 self._until = began + self._after * PART_THAT_LEADS
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._after / BEATS / 2):
+        while not self._ended.wait(self._pause / 2):
             if time.monotonic() >= self._until:
                 self._end(f"the store has not answered for {self._after * PART_THAT_LEADS:g} s")
 
