@@ -33,6 +33,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.common import command_line
 from controlplane.common.access import Caller
+from controlplane.common.revoked import REVOKED_FILE
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, switch_name
 
 # Days for which the certificates of agents, operators, switches and controllers are valid by default.
@@ -268,15 +269,24 @@ def _make_switches(folder: Path, wanted: Wanted, days: int) -> list[Path]:
 OF_SWITCHES = ("controller-of-switches", "switches")
 # Folders with one subfolder per name.
 PLACES = ("nodes", "operators", "viewers", "switches")
+CLIENT_PLACES = PLACES[:3]
+REVOKED_HEAD = "# SERIAL ROLE NAME DATE: certificates that hold no more"
 
 
-def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), days: int = DAYS) -> list[Path]:
+def renew(
+    folder: Path,
+    names: Sequence[str],
+    controller: Sequence[str] = (),
+    days: int = DAYS,
+    within: int | None = None,
+) -> list[Path]:
     """Renew existing certificates, all of those named or, on an error, none; returns their folders.
 
     names: "S1", "nodes/S1", "controller", or "all". controller: addresses that the controller's certificate also names
-    from now on. Raises CertificatesError, OSError.
+    from now on. within: only those that end within so many days. Raises CertificatesError, OSError.
     """
     there = _there(folder)
+    late = None if within is None else now() + datetime.timedelta(days=within)
     chosen: dict[Path, Authority] = {}
     for name in names:
         found = [one for one in there if name in ("all", one.name, one.relative_to(folder).as_posix())]
@@ -290,13 +300,36 @@ def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), da
             own = "switch-authority" if one.relative_to(folder).parts[0] in OF_SWITCHES else "authority"
             if not (folder / own / FOLDER_FILES["key"]).is_file():
                 raise CertificatesError(f"{folder / own} has no key: only where the authority is can it sign")
-            chosen[one] = Authority.of(folder / own, "", days)
+            if late is None or _end(one) <= late:
+                chosen[one] = Authority.of(folder / own, "", days)
     for one, authority in chosen.items():
         authority.renew(one, controller if one == folder / "controller" else ())
         if (one / BROWSER_FILE).is_file():
             (one / BROWSER_FILE).unlink()
             _write_browser_file(one, authority)
     return list(chosen)
+
+
+def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
+    """Put the certificates of these nodes, operators and viewers on the list beside the controller's; returns their
+    folders, and how each is named there. Raises CertificatesError, OSError.
+    """
+    done = []
+    file = folder / "controller" / REVOKED_FILE
+    lines = file.read_text().splitlines() if file.is_file() else [REVOKED_HEAD]
+    for name in names:
+        found = [one for one in _there(folder) if name in (one.name, one.relative_to(folder).as_posix())]
+        if len(found) != 1 or found[0].relative_to(folder).parts[0] not in CLIENT_PLACES:
+            what = "is several: say which, like nodes/S1" if len(found) > 1 else "is no node, operator or viewer here"
+            raise CertificatesError(f"--revoke {name}: {name} {what}")
+        certificate = x509.load_pem_x509_certificate((found[0] / FOLDER_FILES["certificate"]).read_bytes())
+        place = found[0].relative_to(folder).parts[0]
+        line = f"{certificate.serial_number:x} {place.removesuffix('s')} {found[0].name}"
+        if not any(one.startswith(line) for one in lines):
+            lines.append(f"{line} {now():%Y-%m-%d}")
+        done.append((found[0], line))
+    _write(file, ("\n".join(lines) + "\n").encode(), 0o644)
+    return done
 
 
 def _write_browser_file(where: Path, authority: Authority) -> None:
@@ -370,6 +403,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--renew", nargs="+", metavar="NAME",
         help="renew these certificates (S1, nodes/S1, controller, or all), and do nothing else",
     )  # fmt: skip
+    parser.add_argument(
+        "--within", type=int, metavar="DAYS", help="with --renew: only those that end within so many days (for a timer)"
+    )
+    parser.add_argument(
+        "--revoke", nargs="+", metavar="NAME",
+        help="the present certificates of these hold no more, from now on; --renew makes new ones",
+    )  # fmt: skip
     parser.add_argument("--tokens", action="store_true", help="tokens for nodes and operators, not certificates")
     parser.add_argument(
         "--days", type=int, default=DAYS, metavar="N", help="days that certificates are valid (%(default)s)"
@@ -400,13 +440,25 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
     """Run the command and return the lines to print. Raises CertificatesError, ValueError, OSError."""
     if arguments.days < 1:
         raise CertificatesError("--days must be at least 1")
+    if arguments.within is not None and arguments.renew is None:
+        raise CertificatesError("--within goes with --renew")
+    if arguments.revoke is not None:
+        for one, words in revoke(arguments.folder, arguments.revoke):
+            yield f"{one}: revoked ({words})"
+        where = arguments.folder / "controller" / REVOKED_FILE
+        yield f"copy {where} to where the controller's files are; it looks by itself"
+        return
     if arguments.renew is not None:
         if arguments.tokens or arguments.nodes or arguments.topology or arguments.switches or arguments.viewers:
             raise CertificatesError(
                 "--renew only replaces existing certificates: no --nodes, --topology, --switches or --tokens"
             )
-        for one in renew(arguments.folder, arguments.renew, arguments.controller, arguments.days):
+        done = renew(arguments.folder, arguments.renew, arguments.controller, arguments.days, arguments.within)
+        for one in done:
             yield f"{one}: renewed, {_until(one)}"
+        if not done:
+            yield f"none of them ends within {arguments.within} days"
+            return
         yield "copy them to where they are used; who runs takes them at his next connection, without a restart"
         return
     nodes = list(arguments.nodes)

@@ -7,13 +7,15 @@ certificates` makes it. A token file names holders that have no certificates.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import grpc
+
+from controlplane.common.revoked import Revoked, Unreadable
 
 SCHEME = "inart://"
 CLIENT_ROLES = ("node", "operator", "viewer")
@@ -74,10 +76,17 @@ def parse_uri(uri: str) -> Caller | None:
 class Access:
     """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
 
-    certificates: the server demands certificates of its clients.
+    certificates: the server demands certificates of its clients. revoked: those that hold no more.
     """
 
-    def __init__(self, tokens: Mapping[str, Caller] | None = None, *, certificates: bool = False) -> None:
+    def __init__(
+        self,
+        tokens: Mapping[str, Caller] | None = None,
+        *,
+        certificates: bool = False,
+        revoked: Revoked | None = None,
+    ) -> None:
+        self._revoked = revoked
         self._tokens = {_digest(token): caller for token, caller in (tokens or {}).items()}
         self._certificates = certificates
 
@@ -97,8 +106,25 @@ class Access:
         found = context.auth_context()
         metadata = dict(context.invocation_metadata() or ())
         if "x509_pem_cert" in found:
-            return _of_certificate(found)
+            caller = _of_certificate(found)
+            self.check_serial(caller, lambda: _serial(found))
+            return caller
         return self.of_token(str(metadata.get("authorization", "")).removeprefix("Bearer "))
+
+    def check_serial(self, caller: Caller, serial: Callable[[], int]) -> None:
+        """Raise Denied if the caller's certificate, with this serial number, was revoked, or that cannot be told."""
+        if self._revoked is None:
+            return
+        try:
+            revoked = serial() in self._revoked
+        except Unreadable as error:
+            raise Denied(grpc.StatusCode.UNAUTHENTICATED, str(error)) from None
+        if revoked:
+            raise Denied(
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"this certificate of {caller} was revoked: whoever is to come in needs a new one "
+                "(inart certificates --renew)",
+            )
 
     def of_token(self, token: str) -> Caller:
         """Return the caller with this token. Raises Denied."""
@@ -147,6 +173,12 @@ def _of_certificate(found: Mapping[str, Any]) -> Caller:
             "inart://operator/NAME among its alternative names, as `inart certificates` makes it",
         )
     return callers[0]
+
+
+def _serial(found: Mapping[str, Any]) -> int:
+    from cryptography import x509  # here: a machine with an agent alone may not have it
+
+    return x509.load_pem_x509_certificate(found["x509_pem_cert"][0]).serial_number
 
 
 def _digest(token: str) -> bytes:

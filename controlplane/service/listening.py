@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.common.access import Access, load_tokens
+from controlplane.common.revoked import REVOKED_FILE, Revoked
 from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
@@ -106,7 +107,9 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
         for one in filter(None, (address, second)):
             _check_closed(one, server, bool(tokens) or certificates)
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
-    return Door(Access(tokens, certificates=certificates), server, tuple(more))
+    own = server.certificate if server is not None else None
+    revoked = Revoked(own.with_name(REVOKED_FILE)) if own is not None else None
+    return Door(Access(tokens, certificates=certificates, revoked=revoked), server, tuple(more))
 
 
 def open_listening(arguments: argparse.Namespace, address: str) -> Listening:

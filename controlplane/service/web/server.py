@@ -161,9 +161,12 @@ class Handler(BaseHTTPRequestHandler):
     def _certificate(self) -> Caller | None:
         if not isinstance(self.connection, ssl.SSLSocket):
             return None
-        names: Any = (self.connection.getpeercert() or {}).get("subjectAltName", ())
-        callers = [parse_uri(str(value)) for kind, value in names if kind == "URI"]
-        return next((caller for caller in callers if caller is not None), None)
+        certificate: Any = self.connection.getpeercert() or {}
+        callers = [parse_uri(str(value)) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+        caller = next((caller for caller in callers if caller is not None), None)
+        if caller is not None:
+            self.server.access.check_serial(caller, lambda: int(certificate["serialNumber"], 16))
+        return caller
 
     def _token(self) -> str:
         """From "Bearer TOKEN", or "Basic": a browser asks for name and password, which is the token."""

@@ -1,0 +1,99 @@
+"""Certificates that are taken back before their end, and those that are renewed when their end comes near."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli.certificates import Wanted, make
+from controlplane.cli.certificates import main as certificates
+from controlplane.common.access import Access
+from controlplane.common.revoked import Revoked
+from controlplane.common.rpc.client import ControllerError, fetch_status
+from controlplane.common.rpc.tls import Tls, credentials
+from controlplane.planner.generators import leaf_spine
+from controlplane.service.controller import Controller
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
+from p4src.artifacts import find
+from tests.deploy.memory_network import MemoryNetwork
+
+
+class Rig:
+    """A controller on its own machine that demands certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ours = folder / "ours"
+        make(self.ours, Wanted(nodes=("h1",), operators=("alice", "bob")))
+        own = self.ours / "controller"
+        self.net = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 4)), leaf_spine(2, 1, 2, 300.0))
+        access = Access(certificates=True, revoked=Revoked(own / "revoked"))
+        self.controller = Controller(self.net.network, log=self.net.log.append, access=access)
+        tls = Tls(own / "certificate.pem", own / "key.pem", own / "authority.pem")
+        self.address = f"127.0.0.1:{self.controller.start('127.0.0.1:0', tls)}"
+
+    def ask(self, who: str) -> None:
+        fetch_status(self.address, credentials(self.ours / who))
+
+    def close(self) -> None:
+        self.controller.stop()
+        self.net.network.close()
+
+
+@pytest.fixture
+def rig(tmp_path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_revoked_certificate_lets_nobody_in_and_its_successor_does(rig, capsys):
+    """Without a restart of the controller; others are not concerned."""
+    rig.ask("operators/alice")
+    assert certificates(["--folder", str(rig.ours), "--revoke", "operators/alice"]) == 0
+    assert "revoked" in capsys.readouterr().out
+    with pytest.raises(ControllerError, match="this certificate of operator alice was revoked"):
+        rig.ask("operators/alice")
+    assert any("operator alice was revoked" in line for line in rig.net.log), "who tried is in the log"
+    rig.ask("operators/bob")
+    assert certificates(["--folder", str(rig.ours), "--renew", "operators/alice"]) == 0
+    rig.ask("operators/alice")
+
+
+def test_with_a_list_that_cannot_be_read_nobody_comes_in(rig):
+    (rig.ours / "controller" / "revoked").write_text("# fine\nnot a serial\n")
+    with pytest.raises(ControllerError, match=r"the list of revoked certificates .* cannot be used"):
+        rig.ask("operators/alice")
+    (rig.ours / "controller" / "revoked").unlink()
+    rig.ask("operators/alice")
+
+
+def test_only_clients_are_revoked_and_each_once(rig, capsys):
+    for name, words in (("controller", "is no node, operator or viewer"), ("nobody", "is no node, operator or viewer")):
+        assert certificates(["--folder", str(rig.ours), "--revoke", name]) == 1
+        assert words in capsys.readouterr().err
+    for _ in range(2):
+        assert certificates(["--folder", str(rig.ours), "--revoke", "h1"]) == 0
+    lines = (rig.ours / "controller" / "revoked").read_text().splitlines()
+    assert len(lines) == 2 and " node h1 " in lines[1]
+
+
+def test_a_timer_renews_what_ends_soon_and_leaves_the_rest(tmp_path, capsys):
+    ours = tmp_path / "ours"
+    make(ours, Wanted(nodes=("h1",)), 5)
+    make(ours, Wanted(nodes=("h1", "h2")), 90)
+    words = ["--folder", str(ours), "--renew", "all", "--within", "30", "--output", "json"]
+    until = []
+    for _ in range(2):
+        assert certificates(words) == 0
+        until.append(json.loads(capsys.readouterr().out)["until"])
+    assert until[0] == until[1], "the second time nothing ends soon"
+    soon = datetime.now(UTC) + timedelta(days=60)
+    assert all(datetime.fromisoformat(end) > soon for end in until[0].values()), "all hold for months"
+    assert certificates(words[:-2]) == 0
+    assert "none of them ends within 30 days" in capsys.readouterr().out
+    assert certificates(["--folder", str(ours), "--within", "3"]) == 1
+    assert "--within goes with --renew" in capsys.readouterr().err
