@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from evaluation.wan.apart import Sampler, taken_apart
 from evaluation.wan.apart import line_of as line_of_parts
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
+from evaluation.wan.trials import HERE
 from overlay.__main__ import amount
 from overlay.core.framing import segment_bytes
 from overlay.core.systems import maker, planned
@@ -40,6 +40,7 @@ from overlay.net.coordinator import Coordinator
 from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled, window_bytes
+from topologies.zygote import Zygote
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro", "apsp", "crew", "wan")
 ADAPTIVE = ("netstorm-pro",)
@@ -120,38 +121,34 @@ class Site(Wan):
         finished: Callable[[Task, float], None],
     ) -> tuple[float, float]:
         seeds = [str(k) for k in range(len(policy.nodes))]
-        with Coordinator(
+        zygote = Zygote(self.emulation, [HERE])
+        coordinator = Coordinator(
             policy,
             self.emulation.controller_host,
             log=lambda line: None,
             finished=finished,
             probe_values=PROBE_VALUES if isinstance(policy, NetStorm) else None,
-        ) as coordinator:
+        )
+        with zygote, coordinator:
+            zygote.wait_ready()
             host, port = coordinator.address
             load = LoadMonitor(self.emulation)
             processes = {}
             for k, node in enumerate(policy.nodes):
-                command = [
-                    sys.executable, "-m", "overlay", "agent", "--coordinator", f"{host}:{port}", "--node", node,
+                words = [
+                    "--coordinator", f"{host}:{port}", "--node", node,
                     "--listen", f"{self.topology.address(node)}:0", "--values", values, "--rounds", rounds,
                     "--connections", connections.least, "--most-connections", connections.most,
                     "--seed", k, "--seeds", *seeds, "--timeout", ROUND_SECONDS,
                 ]  # fmt: skip
-                processes[node] = self.emulation.popen(
-                    node,
-                    [str(word) for word in command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    cwd=Path(__file__).resolve().parents[2],
-                )
+                processes[node] = zygote.spawn(node, f"{HERE}:agent", {"words": [str(word) for word in words]})
             errors = []
             for node, process in processes.items():
-                output, words = process.communicate(timeout=ROUND_SECONDS * rounds)
-                lines = [json.loads(line) for line in output.splitlines()]
-                if process.returncode != 0 or len(lines) != rounds + 1:
-                    raise RuntimeError(f"the agent in {node} ended with {process.returncode}: {words.strip()[-400:]}")
+                found = process.receive(ROUND_SECONDS * rounds)
+                lines = [json.loads(line) for line in found["lines"]]
+                if found["status"] or len(lines) != rounds + 1:
+                    said = process.log.read_text(errors="replace").strip()[-400:]
+                    raise RuntimeError(f"the agent in {node} ended with {found['status']}: {said}")
                 errors.append(max(line["error"] for line in lines[:-1]))
             idle = load.stop().idle
         return max(errors), idle
