@@ -234,7 +234,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
-    """Which controller is asked, and for how long."""
+    """Add the options that say which controller is asked, and for how long."""
     command.add_argument(
         "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
     )

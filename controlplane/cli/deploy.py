@@ -138,7 +138,7 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
         slots = slots_of(jobs if every else {int(which): jobs.get(int(which), {})})
         there = f"the switches hold entries of job {', '.join(map(str, jobs))}" if jobs else "no job has entries there"
         if which == "" and len(jobs) > 1:
-            raise DeployError(f"{there}: say which with --remove N, or --remove all")
+            raise DeployError(f"{there}: say which: remove N, or remove all")
         if every:
             removed = fabric.remove(targets, log)
             log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
@@ -231,7 +231,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.remove is not None and arguments.serve is not None:
         raise DeployError("--remove and --serve exclude each other")
     if arguments.clear_registers and (arguments.remove is None or of is None or not of.keeps_registers):
-        raise DeployError("--clear-registers goes with --remove and --tofino")
+        raise DeployError("--clear-registers goes with remove and --tofino")
     if arguments.serve is not None:
         check_address("--serve", arguments.serve)
     if arguments.cpu_port is not None and not (arguments.bridge and 0 <= arguments.cpu_port < 1 << 9):
@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"deploy: {error}", file=sys.stderr)
         return 2 if isinstance(error, DeployError | SwitchesFileError) else 1
     except KeyboardInterrupt as interrupt:
-        print(f"deploy: interrupted; {str(interrupt) or 'run it again, or with --remove'}", file=sys.stderr)
+        print(f"deploy: interrupted; {str(interrupt) or 'run it again, or inart deploy remove'}", file=sys.stderr)
         return 130
     return 0
 

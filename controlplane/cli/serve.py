@@ -100,7 +100,9 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         strangers = sorted(set(there) - {stored.job_id for stored in jobs} - {arguments.job_id})
         if strangers:
             numbers = ", ".join(map(str, strangers))
-            log(warning(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)"))
+            log(
+                warning(f"job {numbers} on the switches is none of this controller's: it stays (inart deploy remove N)")
+            )
         if state is not None:
             network.start(jobs, state.kept_off())
             kept = state.keeper(lambda: (network.stored(), network.taken_out()), log)
@@ -175,7 +177,7 @@ def _answer(
             log(f"job {job.name}: waiting for {workers} workers and {apart} parameter servers{shared}")
         print(json.dumps({"serves": address}) if arguments.json else f"controller serves on {address}", flush=True)
         end.wait()
-        log("stopping; the rules stay on the switches (deploy --remove takes them off)")
+        log("stopping; the rules stay on the switches (inart deploy remove takes them off)")
     finally:
         silent = threading.Timer(LEAVING_SECONDS, network.switches.cut)
         silent.daemon = True

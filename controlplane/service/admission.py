@@ -46,7 +46,7 @@ class Admission:
 
 
 class AdmissionControl:
-    """Of one network, as it is when it is asked.
+    """Says what a job would get on one network, as the network is when this is asked.
 
     Args:
         steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at

@@ -224,7 +224,7 @@ class Controller:
     # -- operators --------------------------------------------------------------------------------------------------
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
-        """Of one job and of the network. Aborts where there is no such job."""
+        """Return the status of one job and of the network. Aborts the call if there is no such job."""
         try:
             job = self.jobs.get(request.job) if request.job or len(self.jobs) == 1 else None
         except JobsError as error:
@@ -248,7 +248,7 @@ class Controller:
         return reply
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
-        """As `Network.replan`. Aborts with its error."""
+        """Do what `Network.replan` does. Aborts the call with its error."""
         try:
             with self._ordered("replan", request, context):
                 update = self.network.replan(
@@ -333,7 +333,7 @@ class Controller:
         return reload_reply(done)
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
-        """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
+        """Do what `Network.remove` does; with `share` the others are then planned together. Aborts with its error."""
         try:
             network = self.network
             if not request.name:

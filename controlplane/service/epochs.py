@@ -18,7 +18,7 @@ SECRET_BYTES = 32
 
 
 def default_file() -> Path:
-    """Where the last epoch is kept unless told otherwise: per user, for all jobs."""
+    """Return the file that keeps the last epoch of all jobs of this user, unless another one is given."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "inart" / "epoch"
 

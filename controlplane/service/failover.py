@@ -24,7 +24,7 @@ from controlplane.targets.base import TargetError
 
 
 class Failover:
-    """Of one network. Thread-safe. What is found wrong, by whomever, comes here.
+    """Handles the failures of one network, whoever finds them. Thread-safe.
 
     Args:
         answers: counts what was done, by what it was.

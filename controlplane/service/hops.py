@@ -28,7 +28,7 @@ class Hop:
 
     @property
     def link(self) -> str:
-        """Its name."""
+        """The name of the link."""
         return "-".join(self.ends)
 
 

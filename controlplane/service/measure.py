@@ -259,7 +259,7 @@ class Measurements:
 
 
 def _counters(keepers: Iterable[Keeper]) -> tuple[dict[str, tuple[float, Counters]], dict[str, str]]:
-    """Of every switch that answers, and when; and why others do not."""
+    """Return the counters of each switch that answers and when they were read, and why the others do not answer."""
     counters: dict[str, tuple[float, Counters]] = {}
     silent: dict[str, str] = {}
 

@@ -69,7 +69,7 @@ class Member:
         )
 
     def take(self, report: pb.ReportRequest, now: float) -> None:
-        """Its own report of the epoch that runs, at `now` (time.monotonic)."""
+        """Take a report that the agent made of the running epoch; it came at `now` (time.monotonic)."""
         self.statistics = dict(report.statistics)
         self.rates = dict(_rates(self.trees, report.trees))
         self.trees = {tree.tree: tree for tree in report.trees}
@@ -83,12 +83,12 @@ class Member:
         self.oldest = oldest
 
     def waits(self, now: float) -> float:
-        """For how many seconds it has had the same oldest open chunk, on the tree where that is longest; 0: nowhere."""
+        """Return for how many seconds the agent's oldest open chunk is the same, on the tree where that is longest."""
         return max((now - since for _, since in self.oldest.values()), default=0.0)
 
 
 def round_trips_ms(members: Iterable[Member]) -> dict[int, dict[str, float]]:
-    """By tree and node: the shortest in this epoch, as they reported; what nobody measured is not there."""
+    """Return each worker's shortest round trip of this epoch by tree and node, in ms, where one was reported."""
     found: dict[int, dict[str, float]] = {}
     for member in members:
         for number, tree in member.trees.items() if member.reported is not None else ():

@@ -347,7 +347,7 @@ class Network:
         strategy: str | None = None,
         dry_run: bool = False,
     ) -> Update:
-        """As an operator orders it (`orders.Replan`). Raises as `orders.replan`."""
+        """Change a job's plan as an operator orders it (`orders.Replan`). Raises what `orders.replan` raises."""
         order = Replan(name, given, tuple(changes), tuple(off), tuple(restored), strategy, dry_run)
         return replan(self, order)
 

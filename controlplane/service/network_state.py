@@ -53,7 +53,7 @@ class NetworkState:
         return with_measured(without(base, off), self.host_times_ms())
 
     def of(self, job: RunningJob) -> Topology:
-        """As `now`, with the changes that a job's last plan was made for."""
+        """Return the topology as `now` does, with the changes that the job's last plan was made for."""
         with self.lock:
             base = self.bases.get(job.name, self.topology)
             return self.at(base, [*avoidable(self.off, self.parts.layout, job.servers), *job.without])

@@ -20,7 +20,7 @@ class HandoverError(Exception):
 
 
 class PlanChanges:
-    """Of one job. Thread-safe. labels: as agents are told them."""
+    """Changes the plan of one job. Thread-safe. labels: as agents are told them."""
 
     def __init__(self, effects: Effects, labels: SecretLabels | None) -> None:
         self._effects, self._labels = effects, labels

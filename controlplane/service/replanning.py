@@ -29,7 +29,7 @@ CLOSE_SECONDS = 20.0
 
 
 class Replanning:
-    """Of one network. Thread-safe; plans from a thread of its own, from the first `soon` to `end`.
+    """Makes new plans for the jobs of one network. Thread-safe; its thread runs from the first `soon` to `end`.
 
     Args:
         answers: counts what was changed.
@@ -104,7 +104,7 @@ class Replanning:
         return job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
 
     def worst_first(self, jobs: Iterable[RunningJob], late: Collection[str] = ()) -> list[RunningJob]:
-        """In the order in which they are planned (core/turns.py)."""
+        """Return the jobs in the order in which they are planned (core/turns.py)."""
         found = {job.name: job for job in jobs}
         return [found[name] for name in worst_first({name: rate(job) for name, job in found.items()}, late)]
 

@@ -24,12 +24,12 @@ JOB_LABELS = 1 << 16
 
 
 def first_label(job_id: int) -> int:
-    """Where a job's labels begin (0 is no label)."""
+    """Return the first of a job's labels (0 is no label)."""
     return max(1, (job_id - 1) % JOB_IDS * JOB_LABELS)
 
 
 def last_label(job_id: int) -> int:
-    """Where a job's labels end, itself one of them."""
+    """Return the last of a job's labels."""
     return (job_id - 1) % JOB_IDS * JOB_LABELS + JOB_LABELS - 1
 
 

@@ -112,7 +112,7 @@ class Roster:
 
     @property
     def configs(self) -> dict[str, AgentConfig]:
-        """By node, the configurations of the plan that runs."""
+        """The configurations of the running plan, by node."""
         return self._effects.configs
 
     @property
@@ -156,7 +156,7 @@ class Roster:
     # -- what agents have measured ----------------------------------------------------------------------------------
 
     def round_trips_ms(self) -> dict[int, dict[str, float]]:
-        """By tree and worker: the shortest in this epoch, as they reported; what nobody measured is not there."""
+        """Return each worker's shortest round trip of this epoch by tree, in ms, where one was reported."""
         with self._lock:
             return round_trips_ms(self.members().values())
 

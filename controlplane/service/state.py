@@ -52,7 +52,7 @@ class Stored:
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
-    """Where the state of the network with these switches is kept unless told otherwise."""
+    """Return the folder that keeps the state of the network with these switches, unless another one is given."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     network = hashlib.sha256("\n".join(sorted(addresses)).encode()).hexdigest()[:12]
     return Path(state) / "inart" / f"network-{network}"
@@ -120,7 +120,7 @@ class StateFolder:
             self._store(json.dumps(data))
 
     def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:
-        """Of the events of a job, kept in a file here."""
+        """Return a journal of a job's events that is kept in a file of this folder."""
         return JournalFile(self.path / "journal" / f"job-{job_id}.jsonl", log).journal()
 
     def keeper(self, what: Callable[[], tuple[Iterable[Stored], Iterable[str]]], log: Callable[[str], None]) -> Kept:

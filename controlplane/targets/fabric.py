@@ -214,7 +214,7 @@ def _restored(before: Mapping[Held, RuleSet | None]) -> str:
     if not failures:
         return RESTORED
     names = ", ".join(sorted(one.name for one in failures))
-    return f"NOT RESTORED: {names}; run the same command with --remove once it answers\n{_summary(failures)}"
+    return f"NOT RESTORED: {names}; inart deploy remove takes the entries off once it answers\n{_summary(failures)}"
 
 
 def _on_all(switches: Iterable[Switch], work: Callable[[Switch], Result]) -> dict[Switch, Result | TargetError]:

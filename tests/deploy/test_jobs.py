@@ -695,7 +695,7 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
         again.communicate()
     capsys.readouterr()
     assert deploy(["--bmv2", "--switches", str(file), "--remove"]) == 2
-    assert "entries of job 1, 2: say which with --remove N, or --remove all" in capsys.readouterr().err
+    assert "entries of job 1, 2: say which: remove N, or remove all" in capsys.readouterr().err
     assert deploy(["--bmv2", "--switches", str(file), "--remove", "3"]) == 2
     assert "none of job 3" in capsys.readouterr().err
     assert deploy(["--bmv2", "--switches", str(file), "--remove", "2"]) == 0

@@ -131,7 +131,7 @@ def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switch
 
 def test_clearing_registers_goes_with_removing(command, capsys):
     assert main([*PLAN, *command, "--clear-registers"]) == 2
-    assert "--clear-registers goes with --remove" in capsys.readouterr().err
+    assert "--clear-registers goes with remove" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", [["1"], ["all", "--clear-registers"]])

@@ -120,7 +120,7 @@ class StoreEpoch:
 
 @dataclass(frozen=True)
 class After:
-    """In so many seconds, this happens."""
+    """This event is to happen in so many seconds."""
 
     seconds: float
     event: Event

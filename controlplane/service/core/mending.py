@@ -85,7 +85,7 @@ class PlanFound:
 
 @dataclass(frozen=True)
 class NoPlanFound:
-    """It could not, and why."""
+    """No plan was found; `error` says why."""
 
     error: str
 
@@ -136,7 +136,7 @@ class FindPlan:
 
 @dataclass(frozen=True)
 class TryAgain:
-    """In so many seconds: `TriedAgain`."""
+    """The event `TriedAgain` is to come in so many seconds."""
 
     seconds: float
 

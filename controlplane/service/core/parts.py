@@ -29,7 +29,7 @@ class SwitchesSeen:
 
 @dataclass(frozen=True)
 class PortsSeen:
-    """Which ports are up, of switches that can say."""
+    """Switches that can tell which of their ports are up told it."""
 
     states: States
 

@@ -172,7 +172,7 @@ class Handover:
 
     @property
     def workers(self) -> list[str]:
-        """Of the new plan."""
+        """The workers of the new plan."""
         return [place.node for place in self.places if place.role == "worker"]
 
     def unprepared(self) -> list[str]:

@@ -56,7 +56,7 @@ def link_name(u: str, v: str) -> str:
 
 
 def avoidable(off: Iterable[str], layout: Layout, servers: Iterable[str]) -> list[str]:
-    """Of what is kept off, all that a job of these servers can be planned without: not the only switch of one of them.
+    """Return all disabled things that a job of these servers can do without: not the only switch of one of them.
     A job waits for that one to be back, and is rerouted around what else fails."""
     only = {switch for node in servers for switch in layout.only_switch(node)}
     return [name for name in off if name not in only]

@@ -38,7 +38,7 @@ TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/j
 
 
 class WebError(ValueError):
-    """It cannot serve; the message says why."""
+    """The page cannot be served; the message says why."""
 
 
 class Site:
