@@ -104,9 +104,9 @@ def use(python: Path, folder: Path, **more: str) -> None:
     )
     assert missing.returncode == 1
     assert "pip install 'inart[control]'" in missing.stderr
-    lost = [command, "allreduce", "--controller", "127.0.0.1:1", "--timeout", "0.5"]
+    lost = [command, "allreduce", "--controller", "127.0.0.1:1", "--timeout", "3"]
     answer = subprocess.run(lost, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert "not ready after 0.5 s: controller at 127.0.0.1:1" in answer.stderr
+    assert "not ready after 3 s: controller at 127.0.0.1:1" in answer.stderr
 
 
 @pytest.fixture(scope="module")
