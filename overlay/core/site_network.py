@@ -32,6 +32,10 @@ SHARED_PART = 0.85
 UNKNOWN_MBPS = 1000.0
 """Between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
 
+LOSS_LEAST, LOSS_GROWN = 0.02, 2.0
+"""The network is measured again when a pair loses at least this part of its packets, and so many times what it lost
+when it was measured."""
+
 BROKEN_MBPS = 1e-3
 INNER_MBPS = 1e7  # inside a site: never what limits
 LEAST_WINDOW = 32
@@ -89,7 +93,7 @@ class SiteNetwork:
 
     pairs: Mbit/s of payload of each measured pair alone. out, into: Mbit/s of all that a site sends, or receives, where
     that is less than its pairs carry. round_trips: seconds. hidden: sites that others do not reach, so that two of them
-    have no link between them.
+    have no link between them. losses: of each pair's packets, as sites have told last.
     """
 
     def __init__(self, chunk_values: int, mtu: int = MTU) -> None:
@@ -100,6 +104,8 @@ class SiteNetwork:
         self.into: dict[str, float] = {}
         self.round_trips: dict[Pair, float] = {}
         self.hidden: set[str] = set()
+        self.losses: dict[Pair, float] = {}
+        self._losses_then: dict[Pair, float] = {}  # when the rates were measured
         self.known: set[Pair] = set()  # told by a file: never measured
         self._plans: dict[tuple[str, ...], tuple[int, Plan, Topology]] = {}
 
@@ -109,6 +115,7 @@ class SiteNetwork:
         """Pairs have been measured, alone and then all at once (Mbit/s of payload), and their round trips (seconds).
         What was known of other pairs stays."""
         self.version += 1
+        self._losses_then = dict(self.losses)
         self.pairs |= alone
         self.round_trips |= trips
         both = {pair for pair in together if pair in alone}
@@ -132,6 +139,13 @@ class SiteNetwork:
             (self.out, self.into)[end][site] = mbps
             both = {pair for pair in both if pair[end] != site}
 
+    def lost(self, sender: str, receiver: str, part: float) -> bool:
+        """This part of a pair's packets is lost now. Returns whether that is much more than when rates were measured,
+        which have what TCP carried at the loss of that time."""
+        self.losses[sender, receiver] = part
+        before = self._losses_then.setdefault((sender, receiver), part)
+        return part > max(LOSS_LEAST, LOSS_GROWN * before)
+
     def told(self, sender: str, receiver: str, mbps: float) -> None:
         """The rate of a pair is known from elsewhere (a file), or the pair was found broken."""
         self.version += 1
@@ -148,6 +162,15 @@ class SiteNetwork:
         pairs = [[*pair, mbps] for pair, mbps in self.pairs.items()]
         trips = [[*pair, seconds] for pair, seconds in self.round_trips.items()]
         return {"pairs": pairs, "round_trips": trips, "out": self.out, "into": self.into}
+
+    def status(self) -> dict[str, Any]:
+        """What is known, for people."""
+        links = [
+            {"from": a, "to": b, "mbps": mbps, "round_trip_ms": 1000 * self.round_trips.get((a, b), 0.0),
+             "loss": self.losses.get((a, b), 0.0)}
+            for (a, b), mbps in sorted(self.pairs.items())
+        ]  # fmt: skip
+        return {"links": links, "sends_at_most_mbps": dict(self.out), "receives_at_most_mbps": dict(self.into)}
 
     def adopt(self, given: Mapping[str, Any]) -> None:
         """Another coordinator has measured this (`to_json`). Rates that a file told to this one stay."""

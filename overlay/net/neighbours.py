@@ -197,6 +197,11 @@ class Neighbours:
                 found[name] = trip
         return found
 
+    def adapt_to(self, name: str) -> None:
+        """Opens more connections to this neighbour, if it is one, where packets to it are lost."""
+        if name in self.peers:
+            self.peers[name].adapt(self._most_connections)
+
     def bytes_sent(self) -> dict[str, int]:
         """Bytes sent to each neighbour."""
         return {name: peer.bytes_sent for name, peer in list(self.peers.items()) if peer.bytes_sent}

@@ -138,10 +138,21 @@ class SiteDesk:
         if expected < SLOW_LEAST_SECONDS:
             return
         self._slow = self._slow + 1 if seconds > SLOW_PART * expected else 0
+        if self._slow >= SLOW_ROUNDS:
+            self._again(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
+                        f"{seconds:.2f} s instead of {expected:.2f}")  # fmt: skip
+
+    def _losses(self, node: str, losses: dict[str, float]) -> None:
+        """A site has told which part of its packets to others was lost."""
+        for other, part in losses.items():
+            if self.network.lost(node, str(other), float(part)):
+                self._again(f"{float(part):.1%} of the packets from {node} to {other} are lost")
+
+    def _again(self, why: str) -> None:
+        """The network is measured again, unless that was done a short while ago."""
         late_enough = self._loop.time() > self._measured_at + self._patience
-        if self._slow >= SLOW_ROUNDS and late_enough and self._survey is None and self._probe_seconds > 0:
-            self.log(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
-                      f"{seconds:.2f} s instead of {expected:.2f}: the network is measured again")  # fmt: skip
+        if late_enough and self._survey is None and self._probe_seconds > 0 and self._surveyed:
+            self.log(f"{why}: the network is measured again")
             self._survey = asyncio.ensure_future(self._measure(again=True))
 
     def said(self, node: str, message: dict[str, Any]) -> None:
@@ -156,6 +167,7 @@ class SiteDesk:
             self._driver.handle(Tick())
         elif what == "state":
             self._states[node] = int(message["round"]), str(message["digest"])
+            self._losses(node, message.get("losses", {}))
             self._compare(node)
             self._answer()
         elif what == "here":
@@ -307,10 +319,6 @@ class SiteDesk:
             }
             for node, member in self._members.items()
         }
-        links = [
-            {"from": a, "to": b, "mbps": mbps, "round_trip_ms": 1000 * network.round_trips.get((a, b), 0.0)}
-            for (a, b), mbps in sorted(network.pairs.items())
-        ]
         return {
             "sites": sites,
             "round": policy.round,
@@ -318,9 +326,7 @@ class SiteDesk:
             "waits_for_sites": max(0, policy.sites - len(self._asking)) if not policy.started else 0,
             "waits_for": policy.missing(),
             "measuring": self._survey is not None,
-            "links": links,
-            "sends_at_most_mbps": dict(network.out),
-            "receives_at_most_mbps": dict(network.into),
+            **network.status(),
             "last": self.finished,
             "under_way": [
                 {"round": task.round, "op": task.op, "sites": len(task.participants), "without_result": sorted(waiting)}

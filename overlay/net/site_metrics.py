@@ -30,6 +30,8 @@ def metrics_of(status: dict[str, Any]) -> str:
         gauge("round_seconds", "Of the last round, on the network.", [("", status["last"]["seconds"])])
     ends = [(f'{{from="{link["from"]}",to="{link["to"]}"}}', link) for link in status["links"]]
     gauge("link_mbps", "Measured, of payload.", [(labels, link["mbps"]) for labels, link in ends])
+    gauge("link_loss", "Part of the packets that was sent again, lately.",
+          [(labels, link["loss"]) for labels, link in ends])  # fmt: skip
     gauge("round_trip_seconds", "Least that was seen.",
           [(labels, link["round_trip_ms"] / 1000) for labels, link in ends])  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from overlay.core.errors import OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
 from overlay.core.site_quorum import History, after, history_of, newer
+from overlay.net.losses import Losses
 from overlay.net.membership import Membership
 from overlay.net.neighbours import Neighbours
 
@@ -92,6 +93,7 @@ class SiteServices:
         self, node: str, loop: asyncio.AbstractEventLoop, membership: Membership, neighbours: Neighbours
     ) -> None:
         self._node, self._loop, self._membership, self._neighbours = node, loop, membership, neighbours
+        self.losses = Losses(neighbours.peers).since
         self._offered: State | None = None
         self._here: concurrent.futures.Future[dict[str, Any]] | None = None
         self._is_active = False
@@ -153,7 +155,7 @@ class SiteServices:
         assert self._offered is not None, "a site says what it has offered"
         self._membership.tell(
             type="site", what=what, round=self._offered.round, digest=self._offered.digest, active=self._is_active,
-            history=self.history,
+            history=self.history, losses=self.losses(),
         )  # fmt: skip
 
     def _ask(self, state: State, future: concurrent.futures.Future[dict[str, Any]]) -> None:
@@ -232,12 +234,15 @@ class SiteServices:
 
     def _probe(self, to: str, number: int, seconds: float) -> None:
         """Sends values to another site for so long, as fast as its connection takes them."""
-        end = self._loop.time() + seconds
+        end, adapt = self._loop.time() + seconds, [self._loop.time() + seconds / 4]
 
         def post(size: int, before: float) -> None:
             now = self._loop.time()
             if to not in self._neighbours.members or self._ended is not None:
                 return
+            if adapt and now > adapt[0]:  # what counts comes after the first third
+                adapt.clear()
+                self._neighbours.adapt_to(to)
             if now - before < PROBE_QUICK_SECONDS:
                 size = min(2 * size, PROBE_VALUES[1])
             path = self._neighbours.path(self._node, to)

@@ -319,6 +319,11 @@ class Peer:
         trips = [each.rtt_seconds for line in self._lines if (each := line.seen()) is not None]
         return min((trip for trip in trips if 0 < trip < NO_ROUND_TRIP), default=None)
 
+    def sent_again(self) -> tuple[int, int]:
+        """How many segments the present connections have sent again, of how many in all."""
+        now = [each for line in self._lines if (each := line.seen()) is not None]
+        return sum(each.again for each in now), sum(each.segments for each in now)
+
     @property
     def connections(self) -> int:
         """How many connections are open or being opened."""

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -19,6 +20,8 @@ from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Re
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import Behind, Late, OverlayError
 from overlay.core.site_network import SiteNetwork, direct_pairs, slots
+from overlay.net.losses import Losses
+from overlay.net.site_metrics import metrics_of
 from overlay.net.site_services import State, digest_of
 from overlay.sites import SiteGroup, init
 from overlay.sites.command import make_coordinator
@@ -419,6 +422,42 @@ def test_slow_rounds_have_the_network_measured_again():
         until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
         assert any("the network is measured again" in line for line in lines)
         averaged(groups, 1)
+
+
+def test_a_link_that_loses_packets_has_the_network_measured_again():
+    with coordinating(2, probe_seconds=0.05) as (coordinator, lines):
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        desk, losses = coordinator._desk, {"b": 0.004}
+        groups["a"]._agent.site.losses = lambda: losses
+        groups["b"]._agent.site.losses = dict
+
+        def told(number: int) -> None:
+            coordinator._loop.call_soon_threadsafe(setattr, desk, "_measured_at", -1e9)
+            groups["a"].offer(state(number), number)
+            until(lambda: desk._states["a"][0] == number)
+
+        told(2)
+        assert desk._survey is None and desk.network.losses["a", "b"] == 0.004
+        losses["b"] = 0.03
+        told(3)
+        until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
+        assert any("3.0% of the packets from a to b are lost: the network is measured again" in line for line in lines)
+        told(4)
+        assert desk._survey is None, "that was known when rates were measured"
+        assert 'inart_sites_link_loss{from="a",to="b"} 0.03' in metrics_of(coordinator._status())
+
+
+def test_a_neighbours_losses_are_those_since_they_were_asked_for_last():
+    counts = (0, 100)
+    losses = Losses({"b": SimpleNamespace(sent_again=lambda: counts)})
+    assert losses.since() == {}, "too few"
+    counts = (10, 1000)
+    assert losses.since() == {"b": 0.01} and losses.since() == {}
+    counts = (110, 2000)
+    assert losses.since() == {"b": 0.1}
+    counts = (5, 500)  # Another connection.
+    assert losses.since() == {"b": 0.01}
 
 
 def started_alone(coordinator) -> Task:

@@ -1,0 +1,39 @@
+"""Which part of the packets to each neighbour is lost, as the kernel has seen it (Linux's TCP_INFO)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+LEAST_SEGMENTS = 200
+"""Of fewer packets nothing is said of how many are lost."""
+
+
+class Sender(Protocol):
+    """A neighbour (transport.Peer)."""
+
+    def sent_again(self) -> tuple[int, int]:
+        """How many segments its present connections have sent again, of how many in all."""
+        ...
+
+
+class Losses:
+    """Of one agent's neighbours, by name."""
+
+    def __init__(self, peers: Mapping[str, Sender]) -> None:
+        self._peers = peers
+        self._then: dict[str, tuple[int, int]] = {}
+
+    def since(self) -> dict[str, float]:
+        """The part of the packets that was sent again since this was asked last, of neighbours to which LEAST_SEGMENTS
+        were sent since."""
+        found = {}
+        for name, peer in self._peers.items():
+            again, segments = peer.sent_again()
+            again_then, then = self._then.get(name, (0, 0))
+            if segments < then or again < again_then:  # over other connections
+                again_then = then = 0
+            if segments - then >= LEAST_SEGMENTS:
+                found[name] = (again - again_then) / (segments - then)
+                self._then[name] = again, segments
+        return found
