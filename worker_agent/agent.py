@@ -25,6 +25,7 @@ from worker_agent.errors import AbortedError, AgentError
 from worker_agent.member import LOOK_SECONDS, Member, scalars
 from worker_agent.own_root import OwnRoot
 from worker_agent.relay import NOTHING, Relay, Repeated
+from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 LATE_SECONDS = 2.0
@@ -77,6 +78,11 @@ class Agent(Member):
     def values_per_packet(self) -> int:
         """Of the network's packets; 0: not joined."""
         return self.config.values_per_packet if self.config is not None else 0
+
+    @property
+    def ways(self) -> Ways | None:
+        """What the choice between the network and torch.distributed depends on; None: not joined."""
+        return Ways.of(self.config) if self.config is not None else None
 
     @property
     def index(self) -> int:

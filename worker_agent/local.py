@@ -25,6 +25,7 @@ from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotRea
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.operands import operand
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence
+from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -113,6 +114,7 @@ class LocalAgent:
         self.index = int(answer["index"])
         self.epoch = int(answer["epoch"])
         self.values_per_packet = int(answer.get("values", 0))
+        self.ways = Ways(**answer["ways"]) if "ways" in answer else None
         self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
         self._thread.start()

@@ -345,8 +345,8 @@ class _Trainer:
     def serve(self, present: Callable[[], Team], place: _Place) -> bool:
         """Until the connection ends; True when the trainer said good-bye. present: the team that operations go to."""
         team = present()
-        welcome = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
-        welcome["values"] = team.values_per_packet
+        welcome: dict[str, Any] = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
+        welcome |= {"values": team.values_per_packet, "ways": team.ways.to_json()}
         self.connection.send({"type": "welcome", **welcome})
         if place.seat.bound:
             # Also one that has nothing under way must hear of it, to come back with the others.

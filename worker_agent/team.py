@@ -17,6 +17,7 @@ from worker_agent.agent import Agent
 from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.errors import AbortedError, AllReduceError
 from worker_agent.operands import operand
+from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 
@@ -48,7 +49,7 @@ class Team:
         self._listeners: list[Callable[[str], None]] = []
         config = agent.wait_ready(0)
         self.epoch, self.workers, self.node, self.index = config.epoch, len(config.workers), config.node, config.index
-        self.values_per_packet = config.values_per_packet
+        self.values_per_packet, self.ways = config.values_per_packet, Ways.of(config)
         agent.on_stop(self.end)
         if agent.problem:
             self.end(agent.problem)
@@ -122,7 +123,7 @@ class Port:
 
     def __init__(self, team: Team, member: int, close: Callable[[], None], stats: Callable[[], Any]) -> None:
         self.world_size, self.node, self.index, self.epoch = team.workers, team.node, team.index, team.epoch
-        self.values_per_packet = team.values_per_packet
+        self.values_per_packet, self.ways = team.values_per_packet, team.ways
         self._team = team
         self._member = member
         self._close: Callable[[], None] | None = close

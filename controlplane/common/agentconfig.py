@@ -123,7 +123,8 @@ class AgentConfig:
     with it. Empty: all zeros (test rigs without a controller). sources: addresses that packets may come from: the
     parameter servers' for a worker, the workers' for a parameter server; empty: any. link_mbps: what the link of a node
     of both roles carries outwards, which its two engines share (native/uplink.h); 0: not known, or the node has one
-    role.
+    role. ring_mbps: what a ring among the job's workers, without switches that add, would reach over the same links
+    (worker_agent/ways.py); 0: not known.
     """
 
     job: str
@@ -143,6 +144,7 @@ class AgentConfig:
     key: str = field(default="", repr=False)
     sources: tuple[str, ...] = ()
     link_mbps: float = 0.0
+    ring_mbps: float = 0.0
 
     @property
     def both_roles(self) -> bool:

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
+from controlplane.planner.plan.host_collectives import gloo_ring_mbps
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource
 from controlplane.planner.rules import Deployment, Taken, build, routes
 from controlplane.planner.topology import Topology
@@ -70,6 +72,13 @@ def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
     return replace(base, labels=tuple(labels), groups=tuple(groups))
 
 
+def _knowing_the_ring(deployment: Deployment, job: Job, topology: Topology) -> Deployment:
+    """The same, in which agents know what a ring among the job's workers would reach."""
+    mbps = gloo_ring_mbps(topology, job.workers)
+    agents = {node: replace(config, ring_mbps=mbps) for node, config in deployment.agents.items()}
+    return replace(deployment, agents=agents)
+
+
 def place(
     plan: Plan,
     topology: Topology,
@@ -90,7 +99,8 @@ def place(
     own = _labels(installed or {})
 
     def attempt(label: int) -> Deployment:
-        return build(plan, topology, limits, job_id=job_id, epoch=0, first_label=label, taken=taken)
+        made = build(plan, topology, limits, job_id=job_id, epoch=0, first_label=label, taken=taken)
+        return _knowing_the_ring(made, plan.job, topology)
 
     if installed and own and not fresh:
         first = attempt(low)

@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
 from p4src.protocol import data_values
-from worker_agent.collectives import MEAN, SUM, Collective, Kind
+from worker_agent.collectives import GATHER, MEAN, SCATTER_SUM, SUM, Collective, Kind, broadcast
 from worker_agent.fields import FIELDS
 from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES, SMALL_DTYPES
@@ -184,12 +184,12 @@ class InArtProcessGroup(dist.ProcessGroup):
             tensors = [tensors]
         given = _reduction(opts)
         factor = _factor(given)
-        if factor is not None and self._scales(tensors[0]):
+        if factor is not None and self._scales(tensors[0], SUM):
             for tensor in tensors:
                 tensor.detach().mul_(factor)
             given = dist.ReduceOp.SUM
         op = _operation(given)
-        if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
+        if op is not None and len(tensors) == 1 and self._suits(tensors[0], op):
             return self._through_network(tensors[0], op)
         if len(tensors) == 1 and (few := self._of_few(tensors[0], given)) is not None:
             return self._through_network(tensors[0], few)
@@ -202,10 +202,10 @@ class InArtProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.reduce_scatter_tensor."""
         factor = _factor(_reduction(opts))
-        if factor is not None and self._scales(given):
+        if factor is not None and self._scales(given, SCATTER_SUM):
             given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
         op = _operation(opts)
-        if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
+        if op is not None and self._suits(given, op.scattered) and given.numel() == self.size() * output.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
                 return self._work(*parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
@@ -215,7 +215,7 @@ class InArtProcessGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.all_gather_into_tensor."""
-        if self._suits(output, raw=True) and output.numel() == self.size() * given.numel():
+        if self._suits(output, GATHER) and output.numel() == self.size() * given.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
                 return self._work(*parts.all_gather(output, given))
@@ -227,14 +227,14 @@ class InArtProcessGroup(dist.ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
             size = inputs[0].numel() * inputs[0].element_size() * self.size()
-            if self._suits(inputs[0], raw=True, nbytes=size) and (parts := self._parts()) is not None:
+            if self._suits(inputs[0], GATHER, nbytes=size) and (parts := self._parts()) is not None:
                 return self._work(*parts.all_gather(list(outputs[0]), inputs[0]))
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
         """Run through the network if possible; see torch.distributed.broadcast."""
         source = getattr(opts, "rootRank", None)
-        if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], raw=True):
+        if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], broadcast(source)):
             parts = self._parts()
             if parts is not None:
                 return self._work(*parts.broadcast(tensors[0], source))
@@ -276,26 +276,31 @@ class InArtProcessGroup(dist.ProcessGroup):
     def _parts(self) -> Parts | None:
         return self.network.parts() if self.network is not None else None
 
-    def _suits(self, tensor: torch.Tensor, *, raw: bool = False, nbytes: int | None = None) -> bool:
-        """Return whether the network reduces this tensor.
+    def _suits(self, tensor: torch.Tensor, op: Collective, *, nbytes: int | None = None) -> bool:
+        """Return whether this operation on the tensor goes through the network: it can, and gloo or NCCL is not known
+        to be faster.
 
-        raw: its bytes travel unchanged. nbytes: bytes that the whole operation moves.
+        nbytes: bytes that the whole operation moves.
         """
         size = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
+        network = self.network
         return (
-            self.network is not None
+            network is not None
+            and not (
+                network.ways is not None and self._options.bits is None and network.ways.is_faster_outside(op, size)
+            )
             and tensor.layout == torch.strided
-            and (raw or str(tensor.dtype).removeprefix("torch.") in DTYPES)
+            and (op.raw or str(tensor.dtype).removeprefix("torch.") in DTYPES)
             and tensor.device.type in ("cpu", "cuda")
             and self._at_least(size, tensor)
             and size <= MOST_BYTES
         )
 
-    def _scales(self, tensor: torch.Tensor) -> bool:
+    def _scales(self, tensor: torch.Tensor, op: Collective) -> bool:
         """Return whether this class multiplies the values of a PREMUL_SUM, which FSDP2 uses when it is given a divisor.
         gloo cannot multiply, and the network only adds. Small tensors on CUDA go to NCCL, which can.
         """
-        return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor))
+        return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor, op))
 
     def _through_network(self, tensor: torch.Tensor, op: Collective) -> InArtWork:
         assert self.network is not None, "it suits"

@@ -28,11 +28,13 @@ from worker_agent.fields import FIELDS
 from worker_agent.metrics import Counts
 from worker_agent.operands import DTYPES
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
+from worker_agent.torch.choice import agreed_ways, said
 from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
 from worker_agent.torch.groups import agree, default_store, exchange, make_group
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
 from worker_agent.torch.recovery import Route, Sequence
+from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 OPERATION_TIMEOUT = 1800.0
@@ -87,6 +89,7 @@ class Network:
         self._rank = rank
         self._order: Order | None = None
         self._parts: Parts | None = None
+        self.ways: Ways | None = None
         problem = ""
         try:
             self.local = self._find_local(options, store, rank)
@@ -131,6 +134,12 @@ class Network:
             node = getattr(self.reducer, "node", "") or "this node"
             ranks = f", {self.local.size} ranks a node" if self.local is not None else ""
             logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
+        if fallback and not reproducible:
+            self.ways = agreed_ways(None if problems or self.local is not None else self.reducer, self._control)
+        if self.ways is not None and self.sequence is not None:
+            self.sequence.choose(self.ways)
+            if line := said(self.ways):
+                logger.info("%s", line)
 
     @property
     def in_network(self) -> bool:

@@ -38,6 +38,7 @@ from worker_agent.torch.local_ranks import LocalRanks
 from worker_agent.torch.parts import outside
 from worker_agent.torch.passage import Passage, passage
 from worker_agent.torch.staging import Completion, CudaStaging
+from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 COMMON_VALUES = 256
@@ -91,10 +92,12 @@ class Route:
 
 @dataclass
 class _Step:
-    """A step. network: True through it, False over torch.distributed, None when not decided."""
+    """A step. network: True through it, False over torch.distributed, None when not decided. aside: it goes over
+    torch.distributed in any case, because that is faster."""
 
     number: int
     network: bool | None
+    aside: bool = False
     began: float = field(default_factory=time.monotonic)
     items: list[_Item] = field(default_factory=list)
     problem: str = ""
@@ -166,6 +169,7 @@ class Sequence:
         self._counts = counts
         self._reproducible = reproducible
         self._shape: tuple[list[int], int] | None = None
+        self._ways: Ways | None = None
         self._lock = threading.RLock()
         self._route: Route | None = None
         self._now = False
@@ -198,6 +202,11 @@ class Sequence:
             last = self._latest is None or bool(self._latest.network)
             return last and self._mode(self._begun)
 
+    def choose(self, ways: Ways | None) -> None:
+        """Let each step take the faster way for the operation and size of its first buffer, from the next step on. All
+        ranks give the same ways. None: the network, whenever it can be had."""
+        self._ways = ways
+
     def begin_in_network(self, reducer: Reducer) -> None:
         """Set the reducer before the first step."""
         self._route, self._now = Route(reducer), True
@@ -227,8 +236,9 @@ class Sequence:
         with self._lock:
             step = self._step
             if step is None:
-                mode = None if self._paused else self._mode(self._begun)
-                step = _Step(self._begun, mode)
+                aside = self._ways is not None and self._ways.is_faster_outside(op, buffer.nbytes)
+                mode = None if self._paused else self._mode(self._begun) and not aside
+                step = _Step(self._begun, mode, aside)
                 self._begun += 1
                 self._latest = step
             item = _Item(step, buffer, op, last, Completion(buffer), before=before)
@@ -594,7 +604,7 @@ class Sequence:
             self._flush()
             for item in held:
                 if item.step.network is None:
-                    item.step.network = self._mode(item.step.number)
+                    item.step.network = self._mode(item.step.number) and not item.step.aside
                 self._begin(item)
 
     def _fall(self, reasons: str) -> None:

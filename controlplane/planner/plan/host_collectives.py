@@ -18,9 +18,11 @@ its own over least-loaded shortest paths, as collective libraries do with their 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ NOTABLY = 1.001
 """How many times as fast as a plan another way has to be to be spoken of."""
 
 MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
+MOST_IN_RING = 64  # up to which agents are told what a ring reaches: it takes a tenth of a second
 MOST_WORKERS = 160  # up to which the best trees of hosts are looked for: it takes a second with 120, minutes with 1,000
 CHANNELS = 16
 UNITS = 1_000_000  # of a rate, for minimum cuts: they are of whole numbers
@@ -69,6 +72,7 @@ __all__ = [
     "best_host_trees",
     "faster_rows",
     "faster_than",
+    "gloo_ring_mbps",
     "host_rows",
     "row_json",
 ]
@@ -121,12 +125,33 @@ def _ring(network: Network, job: Job) -> HostRow:
     if len(order) < workers:
         missing = next(iter(wanted - set(order)))
         raise Unreachable(job.workers[0], network.names[missing])
+    return _around(network, order)
+
+
+def _around(network: Network, order: list[int]) -> HostRow:
+    """The ring of these nodes in this order."""
     router = Router(network)
-    part = 2 * (workers - 1) / workers / CHANNELS
+    part = 2 * (len(order) - 1) / len(order) / CHANNELS
     for _ in range(CHANNELS):
         for here, there in zip(order, [*order[1:], order[0]], strict=True):
             router.route(here, there, part)
     return _rated("host-ring", router)
+
+
+@lru_cache(maxsize=16)
+def gloo_ring_mbps(topology: Topology, workers: tuple[str, ...]) -> float:
+    """Return what a ring of the workers in this order reaches, as torch.distributed's ranks have it; 0: not known.
+
+    It is not evaluated where results do not load links, nor for more than MOST_IN_RING workers.
+    """
+    if not 2 <= len(workers) <= MOST_IN_RING or not topology.results_on_links:
+        return 0.0
+    network = Network(topology)
+    try:
+        rate = _around(network, [network.index[worker] for worker in workers]).rate_mbps
+    except Unreachable:
+        return 0.0
+    return rate if math.isfinite(rate) else 0.0
 
 
 def _walk(network: Network, start: int) -> Iterator[int]:

@@ -1,0 +1,138 @@
+"""What is faster over torch.distributed goes there, on all ranks alike, and everything else through the network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.planner.generators import fattree
+from controlplane.planner.job import Job
+from controlplane.planner.plan.host_collectives import gloo_ring_mbps, host_rows
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.strategies import get_strategy
+from controlplane.service.room import place
+from worker_agent.collectives import GATHER, MEAN, SCATTER_SUM, SUM, broadcast, collective
+from worker_agent.ways import Ways
+from worker_agent.work import Work
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from worker_agent.shared import Options  # noqa: E402
+from worker_agent.torch.choice import said  # noqa: E402
+from worker_agent.torch.hook import Network  # noqa: E402
+
+PAIR = Ways(workers=2, network_mbps=194.0, ring_mbps=200.0)
+"""Two workers on links of 200 Mbit/s: a ring moves no more bytes than the network, in packets with smaller headers."""
+EIGHT = Ways(workers=8, network_mbps=194.0, ring_mbps=200 * 8 / 14, gather_speed=8 / 7)
+
+
+def test_two_workers_do_large_sums_among_themselves() -> None:
+    assert not PAIR.is_faster_outside(SUM, 4) and not PAIR.is_faster_outside(SUM, 64_000)
+    assert PAIR.is_faster_outside(SUM, 1_000_000) and PAIR.is_faster_outside(SCATTER_SUM, 25_000_000)
+    assert 128_000 < (PAIR.outside_from(SUM) or 0) < 1_000_000
+    assert "all-reduce from" in said(PAIR)
+
+
+def test_eight_workers_do_sums_in_the_network() -> None:
+    assert EIGHT.outside_from(SUM) is None and EIGHT.outside_from(SCATTER_SUM) is None
+    assert not any(EIGHT.is_faster_outside(SUM, 1 << power) for power in range(31))
+    assert "all-reduce" not in said(EIGHT)
+
+
+def test_a_plan_that_carries_little_leaves_sums_to_the_hosts() -> None:
+    """With one parameter server whose link is shared with others the ring of four may carry twice as much."""
+    assert Ways(workers=4, network_mbps=50.0, ring_mbps=133.0).is_faster_outside(SUM, 1_000_000)
+
+
+def test_what_only_the_network_does_it_does() -> None:
+    assert not PAIR.is_faster_outside(MEAN.encoded(8, 1), 1_000_000), "fewer bits were asked for"
+    assert not PAIR.is_faster_outside(collective("max"), 1_000_000)
+    beside = replace(EIGHT, beside=True)
+    assert EIGHT.is_faster_outside(GATHER, 25_000_000) and not beside.is_faster_outside(GATHER, 25_000_000)
+    assert not replace(PAIR, ring_mbps=0.0).is_faster_outside(SUM, 1_000_000), "no ring is known"
+
+
+def test_small_broadcasts_take_one_message() -> None:
+    assert PAIR.is_faster_outside(broadcast(0), 4_000) and not EIGHT.is_faster_outside(broadcast(0), 4_000)
+
+
+def test_agents_are_told_what_a_ring_reaches() -> None:
+    topology = fattree(4, 20.0, aggregation_mbps=9.0)
+    job = Job("job", ("h1", "h2", "h3", "h4", "h5", "h6", "h7", "h8"), ("h9", "h10"), model_bytes=1 << 20)
+    plan = get_strategy("atp")(topology, job)
+    agents = place(plan, topology, Limits.of_target(), job_id=1).agents
+    ring = next(row for row in host_rows(topology, job) if row.strategy == "host-ring")
+    assert [agents[worker].ring_mbps for worker in job.workers] == pytest.approx([ring.rate_mbps] * 8)
+    ways = Ways.of(agents["h1"])
+    assert (ways.workers, ways.ring_mbps) == (8, pytest.approx(ring.rate_mbps))
+    assert ways.network_mbps == pytest.approx(plan.rate_mbps)
+    assert gloo_ring_mbps(topology, ("h1",)) == 0.0
+
+
+class Reducer:
+    """An agent that answers at once and notes what it was given."""
+
+    world_size = 2
+
+    def __init__(self, ways: Ways | None) -> None:
+        self.ways = ways
+        self.given: list[int] = []
+
+    def allreduce_async(self, array: Any, op: Any = "sum", *, dtype: str | None = None) -> Work:
+        self.given.append(array.numel())
+        work = Work(array.numel(), array.nbytes)
+        work.finish(None)
+        return work
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _threads_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of one process would be those of one node."""
+    monkeypatch.setattr("worker_agent.torch.hook.node_key", lambda agent, node, size: node)
+
+
+def on_two_ranks(reducers: list[Reducer], run: Callable[[int, Network], Any]) -> list[Any]:
+    """Run something on the networks of two ranks, which are threads of this process; returns what they return."""
+    store, found = dist.HashStore(), [None, None]
+
+    def rank(number: int) -> None:
+        options = Options(None, None, f"node{number}")
+        network = Network("choice", store, number, 2, options=options, given=reducers[number])
+        found[number] = run(number, network)
+        network.close()
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    return found
+
+
+def test_the_hook_takes_the_faster_way_by_size() -> None:
+    reducers = [Reducer(PAIR), Reducer(PAIR)]
+
+    def run(number: int, network: Network) -> tuple[float, bool]:
+        large, small = torch.full((1_000_000,), float(number)), torch.ones(100)
+        network.reduce(large, SUM, True).wait()
+        network.reduce(small, SUM, True).wait()
+        return float(large[-1]), network.in_network
+
+    assert on_two_ranks(reducers, run) == [(1.0, True), (1.0, True)], "0 + 1, by gloo"
+    assert [reducer.given for reducer in reducers] == [[100], [100]], "only the small one met the agents"
+
+
+def test_ranks_that_know_different_rates_choose_alike() -> None:
+    """One has another configuration, or none: all stay in the network."""
+    for other in (None, replace(PAIR, network_mbps=190.0)):
+        reducers = [Reducer(PAIR), Reducer(other)]
+        found = on_two_ranks(reducers, lambda _, network: network.reduce(torch.ones(1_000_000), SUM, True).wait()[0])
+        assert [float(value) for value in found] == [1.0, 1.0]
+        assert [reducer.given for reducer in reducers] == [[1_000_000], [1_000_000]]

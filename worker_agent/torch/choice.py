@@ -1,0 +1,37 @@
+"""The choice between the network and torch.distributed by what is faster (worker_agent/ways.py), alike on all ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch.distributed as dist
+
+from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, broadcast
+from worker_agent.torch.groups import exchange
+from worker_agent.ways import Ways
+
+NAMED = {"all-reduce": SUM, "reduce-scatter": SCATTER_SUM, "all-gather": GATHER, "broadcast": broadcast(0)}
+
+
+def agreed_ways(reducer: Any, control: dist.ProcessGroup) -> Ways | None:
+    """Return what the choice depends on, when all ranks of the group know the same; None: there is no choice, and
+    whatever can goes through the network. A collective call.
+
+    reducer: this rank's agent; None: it has none, or shares it with other ranks.
+    """
+    own = getattr(reducer, "ways", None)
+    first, *others = exchange(control, "" if own is None else json.dumps(own.to_json()))
+    return Ways(**json.loads(first)) if first and all(text == first for text in others) else None
+
+
+def said(ways: Ways) -> str:
+    """Return which operations go over torch.distributed because that is faster; empty: none."""
+    found = {name: ways.outside_from(op) for name, op in NAMED.items()}
+    parts = [f"{name} from {size:,} bytes on" for name, size in found.items() if size is not None]
+    if not parts:
+        return ""
+    return (
+        f"faster over torch.distributed, and done so: {', '.join(parts)} (the plan carries {ways.network_mbps:.4g} "
+        f"Mbit/s, a ring of {ways.workers} hosts {ways.ring_mbps:.4g})"
+    )

@@ -1,0 +1,98 @@
+"""Which way is faster for an operation: through the network's switches, or torch.distributed's own among the hosts.
+
+Decided from what is the same on all ranks: the operation, its bytes, the number of workers, the rate that was planned
+and what a ring among the hosts would reach over the same links, which the controller computes
+(controlplane/planner/plan/host_collectives.py). Nothing is measured, so nothing changes from one step to the next.
+
+gloo's ways (torch 2.13): an all-reduce is a ring, a reduce-scatter an all-reduce, an all-gather W - 1 turns of a ring,
+a broadcast a binomial tree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from controlplane.common.agentconfig import AgentConfig
+from p4src.protocol import data_values, frame_bytes
+from worker_agent.collectives import Collective, Kind
+
+TCP_PART = 1448 / 1514
+"""Of the bits of a full Ethernet frame, those that are TCP's payload."""
+TURN_SECONDS, MESSAGE_SECONDS = 0.5e-3, 0.3e-3
+"""What a turn of gloo's ring takes beside the bytes, and a message of its broadcast (`evaluation.collectives`)."""
+ROUND_SECONDS = 0.4e-3
+"""A round trip through the switches; operations that are not small take two."""
+CLEARLY = 0.98
+"""Of the time in the network, what the other way has to take at most to be chosen."""
+WORD_BYTES = 4
+SMALL_BYTES = 12
+"""Bytes that a small operation has at most for each of a worker's words in a packet (gathered.py): it takes one round
+trip."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What the choice depends on.
+
+    network_mbps: wire rate at which each worker sends, in all trees together. ring_mbps: wire rate that a ring among
+    the hosts reaches; 0: not known, and everything goes through the network. gather_speed: of all-gathers, see
+    AgentConfig. beside: gathers run beside reductions in the network, which hosts alone cannot do at the same rate.
+    values: of a packet.
+    """
+
+    workers: int
+    network_mbps: float
+    ring_mbps: float
+    gather_speed: float = 1.0
+    beside: bool = False
+    values: int = 256
+
+    @classmethod
+    def of(cls, config: AgentConfig) -> Ways:
+        trees = config.worker_trees
+        return cls(
+            len(config.workers),
+            math.fsum(tree.rate_mbps for tree in trees),
+            config.ring_mbps,
+            min((tree.gather_speed for tree in trees), default=1.0),
+            any(tree.directions > 1 for tree in trees),
+            config.values_per_packet,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def seconds_in_network(self, op: Collective, nbytes: int) -> float:
+        """Of an operation over so many bytes in all, at the planned rate."""
+        words = data_values(self.values) * WORD_BYTES / frame_bytes(self.values)
+        mbps = self.network_mbps * (self.gather_speed if op.in_parts and op.raw else 1.0)
+        small = nbytes <= SMALL_BYTES * (data_values(self.values) // self.workers)
+        return 8e-6 * nbytes / (words * mbps) + (1 if small else 2) * ROUND_SECONDS
+
+    def seconds_outside(self, op: Collective, nbytes: int) -> float:
+        """Of the same over torch.distributed."""
+        turns = self.workers - 1
+        link = self.ring_mbps * 2 * turns / self.workers * TCP_PART
+        if op.kind is not Kind.GATHER:
+            return 8e-6 * nbytes / (self.ring_mbps * TCP_PART) + 2 * turns * TURN_SECONDS
+        if op.source < 0:
+            return turns * (8e-6 * nbytes / self.workers / link + TURN_SECONDS)
+        return math.ceil(math.log2(self.workers)) * (8e-6 * nbytes / link + MESSAGE_SECONDS)
+
+    def is_faster_outside(self, op: Collective, nbytes: int) -> bool:
+        """Whether torch.distributed is clearly faster for an operation over so many bytes in all. Not where the user
+        asked for fewer bits, or for what only the network does."""
+        if self.workers < 2 or not self.ring_mbps > 0 or not 0 < self.network_mbps < math.inf:
+            return False
+        if op.bits is not None or op.feedback or op.merge or (self.beside and op.in_parts):
+            return False
+        return self.seconds_outside(op, nbytes) < CLEARLY * self.seconds_in_network(op, nbytes)
+
+    def outside_from(self, op: Collective) -> int | None:
+        """The power of two of bytes from which on an operation is faster outside; None: none up to 1 GB is."""
+        sizes = [1 << power for power in range(31)]
+        if not self.is_faster_outside(op, sizes[-1]):
+            return None
+        return min(size for size in sizes if all(self.is_faster_outside(op, s) for s in sizes if s >= size))
