@@ -103,7 +103,9 @@ def test_a_forked_process_that_outlives_its_trainer_blocks_no_other(network):
         dead.process.wait()
         assert "w0 is gone" in tell([other], "sum 10")[0]
         born = Trainer(network, "w0", 0, 1, "no")
-        assert tell([born, other], "join") == [f"joined 2 {epoch + 1}"] * 2
+        joined = tell([born, other], "join")
+        assert joined == [f"joined 2 {network.controller.roster.epoch}"] * 2
+        assert network.controller.roster.epoch > epoch, "the next one, or the seconds since 1970 where more have passed"
         assert tell([born, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
         os.kill(forked, 0)  # The process has existed all the time.
     finally:
