@@ -253,8 +253,10 @@ def probe(arguments: argparse.Namespace) -> int:
         print(json.dumps({k: found[k] for k in ("links", "sends_at_most_mbps", "receives_at_most_mbps")}, indent=1))
         return 0
     for link in found["links"]:
-        print(f"{link['from']:<20} -> {link['to']:<20} {link['mbps']:10.2f} Mbit/s {link['round_trip_ms']:8.1f} ms "
-              f"{link['loss']:7.2%} lost")
+        print(
+            f"{link['from']:<20} -> {link['to']:<20} {link['mbps']:10.2f} Mbit/s {link['round_trip_ms']:8.1f} ms "
+            f"{link['loss']:7.2%} lost"
+        )
     for words, limits in (("sends", found["sends_at_most_mbps"]), ("receives", found["receives_at_most_mbps"])):
         for site, mbps in sorted(limits.items()):
             print(f"{site:<20} {words} at most {mbps:.2f} Mbit/s in all")
