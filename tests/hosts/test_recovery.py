@@ -15,7 +15,8 @@ from tests.hosts.test_allreduce import VALUES, starts
 from tests.support.waiting import wait_until
 from worker_agent.engine import Engine
 
-ELEMENTS, SLOTS = 150_000, 64
+ELEMENTS, SLOTS = 1_500_000, 64
+"""A second at the rate of the tree: packets are lost in the middle, also where this process waits for a processor."""
 
 
 def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) -> None:
