@@ -82,7 +82,7 @@ def source_files(target: str) -> list[Path]:
     """Return every file from which a target's program is compiled, in a fixed order; raises ArtifactError."""
     if target not in SOURCES:
         raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(SOURCES)}")
-    files = [*(DIRECTORY / SOURCES[target]).glob("*.p4"), *(DIRECTORY / "include").glob("*.p4")]
+    files = [*(DIRECTORY / SOURCES[target]).rglob("*.p4"), *(DIRECTORY / "include").glob("*.p4")]
     return [*sorted(files), DIRECTORY / "protocol.json"]
 
 

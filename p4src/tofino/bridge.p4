@@ -20,7 +20,7 @@ control Bridge(in headers_t hdr, in ingress_intrinsic_metadata_t ig_intr_md,
         ig_tm_md.bypass_egress = 1;
     }
 
-    action flood(bit<16> group) {
+    action flood(group_t group) {
         ig_tm_md.mcast_grp_a = group;
         ig_tm_md.bypass_egress = 1;
     }
@@ -32,7 +32,7 @@ control Bridge(in headers_t hdr, in ingress_intrinsic_metadata_t ig_intr_md,
     table bridge_table {
         key = {
             ig_intr_md.ingress_port: ternary @name("ingress_port");
-            hdr.ethernet.destination: ternary @name("destination");
+            hdr.ethernet.dst_addr: ternary @name("destination");
         }
         actions = { bridge; flood; discard; }
         const default_action = discard();

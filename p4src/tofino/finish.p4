@@ -20,11 +20,11 @@
 control Finish(inout headers_t hdr, inout metadata_t meta,
                inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
                inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
-    action send(bit<8> verdict) {
+    action send(verdict_t verdict) {
         meta.verdict = verdict;
     }
 
-    action drop(bit<8> verdict) {
+    action drop(verdict_t verdict) {
         meta.verdict = verdict;
         ig_dprsr_md.drop_ctl = 1;
     }
@@ -36,7 +36,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
 
 #ifdef INART_FOLD
     // On to the pass that adds the second half. What stays is counted, and on its way though it is absorbed.
-    action fold(bit<8> step) {
+    action fold(step_t step) {
         hdr.inart.version = FOLDED_VERSION;
         hdr.fold.setValid();
         hdr.fold.step = step;
@@ -60,7 +60,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         fold(STEP_STAYS);
     }
 
-    action go_round(bit<8> verdict) {
+    action go_round(verdict_t verdict) {
         meta.verdict = verdict;
         fold(STEP_LEAVES);
     }
@@ -92,7 +92,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         hdr.fold.setInvalid();
     }
 #elif defined(INART_ONE_PASS)
-    action go_round(bit<8> verdict) {
+    action go_round(verdict_t verdict) {
         meta.verdict = verdict;
     }
 
@@ -101,7 +101,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         hdr.inart.label = meta.next_label;
     }
 #else
-    action go_round(bit<8> verdict) {
+    action go_round(verdict_t verdict) {
         meta.verdict = verdict;
         hdr.inart.bitmap[63:32] = meta.generation;
         ig_tm_md.ucast_egress_port = meta.loopback;
@@ -137,72 +137,9 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
 #endif
         }
         const default_action = NoAction();
-#ifdef INART_FOLD
-#ifdef INART_ONE_PASS
-#define INART_ANY_JOINED
-#else
-#define INART_ANY_JOINED , _
-#endif
         const entries = {
-            (DO_REFUSE, _, _, _ INART_ANY_JOINED): drop(INART_VERDICT_REFUSED);
-            (DO_FORGET, _, _, _ INART_ANY_JOINED): drop(0);
-            (DO_STORE, _, _, STEP_STAYS INART_ANY_JOINED): drop(0);
-            (DO_ADD, _, _, STEP_STAYS INART_ANY_JOINED): drop(0);
-#ifdef INART_ONE_PASS
-            (DO_ADD, _, _, STEP_LEAVES): fetch();
-#else
-            (DO_ADD, _, _, STEP_LEAVES, 1): fetch_second();
-            (DO_ADD, _, _, STEP_LEAVES, _): drop(0);
-#endif
-            (DO_MAXIMUM, _, _, STEP_STAYS INART_ANY_JOINED): drop(0);
-#ifdef INART_ONE_PASS
-            (DO_MAXIMUM, _, _, STEP_LEAVES): fetch();
-#else
-            (DO_MAXIMUM, _, _, STEP_LEAVES, 1): fetch_second();
-            (DO_MAXIMUM, _, _, STEP_LEAVES, _): drop(0);
-#endif
-#ifndef INART_ONE_PASS
-            (DO_READ, _, _, STEP_FETCHES, 1): fetch();
-            (DO_READ, _, _, STEP_FETCHES, _): drop(0);
-#endif
-            (DO_READ, _, _, STEP_READ INART_ANY_JOINED): leave();
-            (DO_PASS, _, _, _ INART_ANY_JOINED): send(INART_VERDICT_STALE);
-            (DO_STORE, 0, _, _ INART_ANY_JOINED): send_complete();
-            (DO_STORE, _, _, _ INART_ANY_JOINED): stay();
-            (DO_ADD, 0, _, _ INART_ANY_JOINED): go_round_complete();
-            (DO_ADD, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _ INART_ANY_JOINED): go_round(INART_VERDICT_FLUSHED);
-            (DO_ADD, _, _, _ INART_ANY_JOINED): stay();
-            (DO_MAXIMUM, 0, _, _ INART_ANY_JOINED): go_round_complete();
-            (DO_MAXIMUM, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _ INART_ANY_JOINED): go_round(INART_VERDICT_FLUSHED);
-            (DO_MAXIMUM, _, _, _ INART_ANY_JOINED): stay();
-            (DO_FLUSH_FIRST, 0, _, _ INART_ANY_JOINED): send_complete();
-            (DO_FLUSH_FIRST, _, _, _ INART_ANY_JOINED): send(INART_VERDICT_FLUSHED);
-            (DO_FLUSH_KNOWN, 0, _, _ INART_ANY_JOINED): send(INART_VERDICT_STALE);
-            (DO_FLUSH_KNOWN, _, _, _ INART_ANY_JOINED): send(INART_VERDICT_FLUSHED);
-            (DO_DUPLICATE, 0, _, _ INART_ANY_JOINED): send(INART_VERDICT_STALE);
-            (DO_DUPLICATE, _, _, _ INART_ANY_JOINED): drop(INART_VERDICT_DUPLICATE);
+#include INART_ENTRIES_OF_FINISH
         }
-#else
-        const entries = {
-            (DO_REFUSE, _, _): drop(INART_VERDICT_REFUSED);
-            (DO_PASS, _, _): send(INART_VERDICT_STALE);
-            (DO_STORE, 0, _): send_complete();
-            (DO_STORE, _, _): drop(INART_VERDICT_ABSORBED);
-            (DO_ADD, 0, _): go_round_complete();
-            (DO_ADD, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND): go_round(INART_VERDICT_FLUSHED);
-            (DO_ADD, _, _): drop(INART_VERDICT_ABSORBED);
-            (DO_MAXIMUM, 0, _): go_round_complete();
-            (DO_MAXIMUM, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND): go_round(INART_VERDICT_FLUSHED);
-            (DO_MAXIMUM, _, _): drop(INART_VERDICT_ABSORBED);
-            (DO_FLUSH_FIRST, 0, _): send_complete();
-            (DO_FLUSH_FIRST, _, _): send(INART_VERDICT_FLUSHED);
-            (DO_FLUSH_KNOWN, 0, _): send(INART_VERDICT_STALE);
-            (DO_FLUSH_KNOWN, _, _): send(INART_VERDICT_FLUSHED);
-            (DO_DUPLICATE, 0, _): send(INART_VERDICT_STALE);
-            (DO_DUPLICATE, _, _): drop(INART_VERDICT_DUPLICATE);
-            (DO_FORGET, _, _): drop(0);
-        }
-#endif
         size = 32;
     }
 

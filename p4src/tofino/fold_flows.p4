@@ -21,8 +21,8 @@
 
 #if defined(INART_FOLD) && !defined(INART_ONE_PASS)
 struct owner_t {
-    bit<32> epoch;
-    bit<32> sequence;
+    epoch_t epoch;
+    sequence_t sequence;
 }
 
 control SecondHalf(inout headers_t hdr, inout metadata_t meta) {
@@ -43,15 +43,15 @@ control SecondHalf(inout headers_t hdr, inout metadata_t meta) {
         }
     };
 
-    Register<bit<32>, slot_t>(INART_SLOTS) half_flows;
-    RegisterAction<bit<32>, slot_t, bit<8>>(half_flows) put_flows = {
-        void apply(inout bit<32> flows, out bit<8> joined) {
+    Register<flows_t, slot_t>(INART_SLOTS) half_flows;
+    RegisterAction<flows_t, slot_t, bit<8>>(half_flows) put_flows = {
+        void apply(inout flows_t flows, out bit<8> joined) {
             flows = hdr.inart.bitmap[31:0];
             joined = 1;
         }
     };
-    RegisterAction<bit<32>, slot_t, bit<8>>(half_flows) follow_half = {
-        void apply(inout bit<32> flows, out bit<8> joined) {
+    RegisterAction<flows_t, slot_t, bit<8>>(half_flows) follow_half = {
+        void apply(inout flows_t flows, out bit<8> joined) {
             joined = 0;
             if (flows == hdr.fold.held) {
                 flows = hdr.inart.bitmap[31:0];
@@ -59,8 +59,8 @@ control SecondHalf(inout headers_t hdr, inout metadata_t meta) {
             }
         }
     };
-    RegisterAction<bit<32>, slot_t, bit<8>>(half_flows) check_flows = {
-        void apply(inout bit<32> flows, out bit<8> joined) {
+    RegisterAction<flows_t, slot_t, bit<8>>(half_flows) check_flows = {
+        void apply(inout flows_t flows, out bit<8> joined) {
             joined = 0;
             if (flows == hdr.inart.bitmap[31:0]) {
                 joined = 1;

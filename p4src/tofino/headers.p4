@@ -12,12 +12,24 @@
 #define INART_HEADERS_P4
 
 typedef bit<9> port_t;
-typedef bit<48> mac_t;
-typedef bit<16> slot_t;
+typedef bit<48> mac_addr_t;
+typedef bit<32> ipv4_addr_t;
+typedef bit<16> group_t;        // a multicast group of the packet replication engine
+typedef bit<32> label_t;        // what an aggregation packet is switched by, as MPLS packets are
+typedef bit<32> epoch_t;        // a job's plan and membership; two epochs never share a sum
+typedef bit<32> sequence_t;     // which chunk of a tree
+typedef bit<32> flows_t;        // a bit for each flow into an aggregation point; the highest: the slot is closed
+typedef bit<32> generation_t;   // how often a slot's epoch has changed; 0: it is another than the packet's
+typedef bit<16> slot_t;         // an index into the registers
+typedef bit<8> verdict_t;       // an index into verdict_counter
+typedef bit<8> operation_t;     // what is to be done: one of DO_...
+typedef bit<8> step_t;          // which pass of a packet this is: one of STEP_...
+typedef int<32> value_t;
 
+// Names are those of the Open-Tofino examples and the RFCs.
 header ethernet_t {
-    mac_t destination;
-    mac_t source;
+    mac_addr_t dst_addr;
+    mac_addr_t src_addr;
     bit<16> ether_type;
 }
 
@@ -28,34 +40,35 @@ header half_t {
 
 header ipv4_t {
     bit<4> version;
-    bit<4> header_words;
-    bit<8> service;
-    bit<16> total_length;
+    bit<4> ihl;                     // the header's length in words of 32 bits
+    bit<8> diffserv;
+    bit<16> total_len;              // bytes, this header included
     bit<16> identification;
-    bit<16> fragment;
+    bit<16> flags_frag_offset;      // flags and frag_offset in one: the parser compares them together
     bit<8> ttl;
     bit<8> protocol;
-    bit<16> checksum;
-    bit<32> source;
-    bit<32> destination;
+    bit<16> hdr_checksum;
+    ipv4_addr_t src_addr;
+    ipv4_addr_t dst_addr;
 }
 
+// IPv4 and UDP of an aggregation packet.
 header outer_t {
     bit<4> version;
-    bit<4> header_words;
-    bit<8> service;
-    bit<16> total_length;
+    bit<4> ihl;
+    bit<8> diffserv;
+    bit<16> total_len;
     bit<16> identification;
-    bit<16> fragment;
+    bit<16> flags_frag_offset;
     bit<8> ttl;
     bit<8> protocol;
-    bit<16> ipv4_checksum;
-    bit<32> source;
-    bit<32> destination;
-    bit<16> source_port;
-    bit<16> destination_port;
-    bit<16> udp_length;
-    bit<16> udp_checksum;
+    bit<16> hdr_checksum;
+    ipv4_addr_t src_addr;
+    ipv4_addr_t dst_addr;
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> hdr_length;             // of UDP: bytes, its header included
+    bit<16> checksum;               // of UDP
 }
 
 // What the parser finds behind a frame's values: of a whole frame its check sequence, which leaves in its place.
@@ -67,12 +80,12 @@ header tail_t {
 // What a packet takes along from one pass to the next, between its header and its values (fold.p4, fold_flows.p4). Of 6 bytes:
 // with 10, byte 173 of a header came from a place in the deparser that early chips of Tofino 2 (A0) get wrong.
 header fold_t {
-    bit<8> step;
-    bit<8> operation;
+    step_t step;
+    operation_t operation;
 #ifdef INART_ONE_PASS
     bit<32> ticket;
 #else
-    bit<32> held;
+    flows_t held;
 #endif
 }
 
@@ -80,12 +93,12 @@ header fold_t {
 const bit<8> FOLDED_VERSION = 0x80 | INART_VERSION;
 
 // Which pass of a packet this is.
-const bit<8> STEP_FIRST = 0;        // it comes from a host or another switch
-const bit<8> STEP_STAYS = 1;        // its second half is added, and that is all
-const bit<8> STEP_LEAVES = 2;       // its second half is added, and then it leaves
-const bit<8> STEP_READ = 3;         // it has the second half of a sum and fetches the first (Tofino 1: the rest of it)
+const step_t STEP_FIRST = 0;        // it comes from a host or another switch
+const step_t STEP_STAYS = 1;        // its second half is added, and that is all
+const step_t STEP_LEAVES = 2;       // its second half is added, and then it leaves
+const step_t STEP_READ = 3;         // it has the second half of a sum and fetches the first (Tofino 1: the rest of it)
 #ifndef INART_ONE_PASS
-const bit<8> STEP_FETCHES = 4;      // it has half of the first and of the second half, and fetches the second's rest
+const step_t STEP_FETCHES = 4;      // it has half of the first and of the second half, and fetches the second's rest
 #endif
 #endif
 
@@ -118,42 +131,42 @@ const bit<8> AGE_NEWER = 2;
 const bit<8> AGE_NONE = 3;          // not compared
 
 // What is to be done, as slots.p4 has decided.
-const bit<8> DO_NOTHING = 0;        // not for a slot
-const bit<8> DO_REFUSE = 1;
-const bit<8> DO_PASS = 2;           // stale: send on with its own bits and values
-const bit<8> DO_STORE = 3;          // the slot's first contribution
-const bit<8> DO_ADD = 4;
-const bit<8> DO_MAXIMUM = 5;
-const bit<8> DO_FLUSH_FIRST = 6;    // a resend into an empty slot: nothing to merge
-const bit<8> DO_FLUSH_KNOWN = 7;    // a resend of what is in the slot
-const bit<8> DO_DUPLICATE = 8;
-const bit<8> DO_READ = 9;           // fetch the second half and send on
-const bit<8> DO_FORGET = 10;        // the slot was taken over before the second half was fetched
+const operation_t DO_NOTHING = 0;        // not for a slot
+const operation_t DO_REFUSE = 1;
+const operation_t DO_PASS = 2;           // stale: send on with its own bits and values
+const operation_t DO_STORE = 3;          // the slot's first contribution
+const operation_t DO_ADD = 4;
+const operation_t DO_MAXIMUM = 5;
+const operation_t DO_FLUSH_FIRST = 6;    // a resend into an empty slot: nothing to merge
+const operation_t DO_FLUSH_KNOWN = 7;    // a resend of what is in the slot
+const operation_t DO_DUPLICATE = 8;
+const operation_t DO_READ = 9;           // fetch the second half and send on
+const operation_t DO_FORGET = 10;        // the slot was taken over before the second half was fetched
 
 // The mark in a slot's flows that says: closed for this chunk.
-const bit<32> CLOSED = 0x80000000;
+const flows_t CLOSED = 0x80000000;
 
 struct metadata_t {
     bool ours;          // UDP to our group, and no port that is not ours: it has a verdict
-    bit<8> verdict;
+    verdict_t verdict;
     bit<8> kind;
     bit<8> sequence_age;
-    bit<8> operation;
+    operation_t operation;
     slot_t slot_base;
     slot_t slot_offset;
     slot_t slot;
-    bit<32> flow;       // this flow's bit at this aggregation point
-    bit<32> claim;      // the same, with CLOSED for a resend
-    bit<32> everyone;   // the bits of all flows
-    bit<32> generation; // how often the slot's epoch has changed; 0: it is another than the packet's (and changes now)
-    bit<32> held;       // the flows that the slot had before this packet
-    bit<32> left;       // the flows that are missing after it (0: complete)
-    bit<32> next_label; // what a complete sum leaves with
+    flows_t flow;       // this flow's bit at this aggregation point
+    flows_t claim;      // the same, with CLOSED for a resend
+    flows_t everyone;   // the bits of all flows
+    generation_t generation; // of the slot; 0: its epoch is another than the packet's (and changes now)
+    flows_t held;       // the flows that the slot had before this packet
+    flows_t left;       // the flows that are missing after it (0: complete)
+    label_t next_label; // what a complete sum leaves with
 #ifdef INART_SECOND_PASS
     port_t loopback;
 #endif
 #ifdef INART_FOLD
-    bit<8> step;
+    step_t step;
 #ifdef INART_ONE_PASS
     bit<32> ticket;     // how often the values of the slot's half have changed
     bit<32> previous;   // the one before the packet's

@@ -32,6 +32,29 @@
 #define INART_SECOND_PASS
 #endif
 
+// Which entries the tables have that are alike in no two variants.
+#if defined(INART_FOLD) && defined(INART_ONE_PASS)
+#define INART_ENTRIES_OF_SUM "entries/sum_read.p4"
+#define INART_ENTRIES_OF_FINISH "entries/finish_fold.p4"
+#define INART_ENTRIES_OF_EPOCH "entries/epoch_fold.p4"
+#define INART_ENTRIES_OF_DECIDE "entries/decide_fold.p4"
+#elif defined(INART_FOLD)
+#define INART_ENTRIES_OF_SUM "entries/sum_fold_flows.p4"
+#define INART_ENTRIES_OF_FINISH "entries/finish_fold_flows.p4"
+#define INART_ENTRIES_OF_EPOCH "entries/epoch_fold_flows.p4"
+#define INART_ENTRIES_OF_DECIDE "entries/decide_fold_flows.p4"
+#elif defined(INART_ONE_PASS)
+#define INART_ENTRIES_OF_SUM "entries/sum.p4"
+#define INART_ENTRIES_OF_FINISH "entries/finish.p4"
+#define INART_ENTRIES_OF_EPOCH "entries/epoch.p4"
+#define INART_ENTRIES_OF_DECIDE "entries/decide.p4"
+#else
+#define INART_ENTRIES_OF_SUM "entries/sum_read.p4"
+#define INART_ENTRIES_OF_FINISH "entries/finish.p4"
+#define INART_ENTRIES_OF_EPOCH "entries/epoch_two_passes.p4"
+#define INART_ENTRIES_OF_DECIDE "entries/decide_two_passes.p4"
+#endif
+
 #include "../include/constants.p4"
 #include "../include/repeat.p4"
 #include "pairs.p4"

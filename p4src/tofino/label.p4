@@ -34,15 +34,15 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.bypass_egress = 1;
     }
 
-    action replicate(bit<16> group) {
+    action replicate(group_t group) {
         label_counter.count();
         meta.verdict = INART_VERDICT_REPLICATED;
         ig_tm_md.mcast_grp_a = group;
         ig_tm_md.bypass_egress = 1;
     }
 
-    action aggregate(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<32> next_label,
-                     bit<32> partial_label, port_t port INART_LOOPBACK) {
+    action aggregate(slot_t slot_base, slot_t slot_mask, flows_t flow, flows_t everyone, label_t next_label,
+                     label_t partial_label, port_t port INART_LOOPBACK) {
         label_counter.count();
         meta.kind = KIND_FLOW;
         meta.slot_base = slot_base;
@@ -54,7 +54,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         INART_GO_ROUND
         hdr.inart.bitmap = 32w0 ++ flow;
         hdr.inart.label = partial_label;
-        hdr.outer.udp_checksum = 0;
+        hdr.outer.checksum = 0;
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
     }

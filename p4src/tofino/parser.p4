@@ -65,7 +65,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 
     state parse_ethernet {
         packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type, hdr.ethernet.destination[40:40]) {
+        transition select(hdr.ethernet.ether_type, hdr.ethernet.dst_addr[40:40]) {
             (ETHERTYPE_IPV4, 0): parse_ipv4;
             (ETHERTYPE_IPV4, 1): look_at_protocol;
             default: accept;
@@ -75,7 +75,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
     // A state compares 32 bits at most.
     state look_at_protocol {
         outer_t outer = packet.lookahead<outer_t>();
-        transition select(outer.version, outer.header_words, outer.protocol) {
+        transition select(outer.version, outer.ihl, outer.protocol) {
             (4, 5, IPV4_PROTOCOL_UDP): look_at_destination;
             default: accept;
         }
@@ -83,7 +83,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 
     state look_at_destination {
         outer_t outer = packet.lookahead<outer_t>();
-        transition select(outer.destination) {
+        transition select(outer.dst_addr) {
             INART_GROUP: look_at_port;
             default: accept;
         }
@@ -91,7 +91,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 
     state look_at_port {
         outer_t outer = packet.lookahead<outer_t>();
-        transition select(outer.fragment, outer.destination_port) {
+        transition select(outer.flags_frag_offset, outer.dst_port) {
             (0 &&& IPV4_FRAGMENT_MASK, INART_UDP_PORT_BASE &&& INART_UDP_PORT_MASK): parse_outer;
             (0 &&& IPV4_FRAGMENT_MASK, _): accept;
             default: malformed;
@@ -106,7 +106,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
     state parse_outer {
         meta.ours = true;
         packet.extract(hdr.outer);
-        transition select(hdr.outer.total_length, hdr.outer.udp_length) {
+        transition select(hdr.outer.total_len, hdr.outer.hdr_length) {
             (INART_IPV4_LENGTH + 4 * INART_VALUES, INART_UDP_LENGTH + 4 * INART_VALUES): parse_inart;
             default: accept;
         }
@@ -188,7 +188,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         packet.extract(hdr.ipv4);
         ipv4_checksum.add(hdr.ipv4);
         meta.checksum_error = ipv4_checksum.verify();
-        transition select(hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.ttl) {
+        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.ttl) {
             (4, 5, 0 &&& 0xFE): accept;
             (4, 5, _): parse_routable;
             default: accept;

@@ -13,9 +13,9 @@
 control Route(inout headers_t hdr, in metadata_t meta,
               inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
               inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
-    action route(mac_t destination_mac, port_t port) {
-        hdr.ethernet.destination = destination_mac;
-        hdr.ethernet.source = INART_GATEWAY_MAC;
+    action route(mac_addr_t destination_mac, port_t port) {
+        hdr.ethernet.dst_addr = destination_mac;
+        hdr.ethernet.src_addr = INART_GATEWAY_MAC;
         hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
@@ -26,7 +26,7 @@ control Route(inout headers_t hdr, in metadata_t meta,
     }
 
     table ipv4_table {
-        key = { hdr.ipv4.destination: lpm @name("destination"); }
+        key = { hdr.ipv4.dst_addr: lpm @name("destination"); }
         actions = { route; @defaultonly no_route; }
         const default_action = no_route();
         size = INART_ROUTE_TABLE_SIZE;

@@ -21,14 +21,14 @@
 #ifndef INART_SLOTS_P4
 #define INART_SLOTS_P4
 
-struct epoch_t {
-    bit<32> epoch;
-    bit<32> generation;
+struct slot_epoch_t {
+    epoch_t epoch;
+    generation_t generation;
 }
 
-struct flows_t {
-    bit<32> sequence;
-    bit<32> flows;
+struct slot_flows_t {
+    sequence_t sequence;
+    flows_t flows;
 }
 
 #define INART_EACH_FLOW(F) \
@@ -46,9 +46,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     Hash<slot_t>(HashAlgorithm_t.XOR16) slot_hash;
 #endif
 
-    Register<epoch_t, slot_t>(INART_SLOTS) slot_epoch;
-    RegisterAction<epoch_t, slot_t, bit<32>>(slot_epoch) follow_epoch = {
-        void apply(inout epoch_t slot, out bit<32> generation) {
+    Register<slot_epoch_t, slot_t>(INART_SLOTS) slot_epoch;
+    RegisterAction<slot_epoch_t, slot_t, generation_t>(slot_epoch) follow_epoch = {
+        void apply(inout slot_epoch_t slot, out generation_t generation) {
             generation = 0;
             if (hdr.inart.epoch == slot.epoch) {
                 generation = slot.generation;
@@ -59,8 +59,8 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
     };
 #ifndef INART_ONE_PASS
-    RegisterAction<epoch_t, slot_t, bit<32>>(slot_epoch) check_epoch = {
-        void apply(inout epoch_t slot, out bit<32> generation) {
+    RegisterAction<slot_epoch_t, slot_t, generation_t>(slot_epoch) check_epoch = {
+        void apply(inout slot_epoch_t slot, out generation_t generation) {
             generation = 0;
             if (hdr.inart.epoch == slot.epoch && hdr.inart.bitmap[63:32] == slot.generation) {
                 generation = slot.generation;
@@ -69,9 +69,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     };
 #endif
 
-    Register<bit<32>, slot_t>(INART_SLOTS) slot_sequence;
-    RegisterAction<bit<32>, slot_t, bit<8>>(slot_sequence) follow_sequence = {
-        void apply(inout bit<32> sequence, out bit<8> age) {
+    Register<sequence_t, slot_t>(INART_SLOTS) slot_sequence;
+    RegisterAction<sequence_t, slot_t, bit<8>>(slot_sequence) follow_sequence = {
+        void apply(inout sequence_t sequence, out bit<8> age) {
             age = AGE_OLDER;
             if (hdr.inart.sequence > sequence) {
                 sequence = hdr.inart.sequence;
@@ -81,16 +81,16 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             }
         }
     };
-    RegisterAction<bit<32>, slot_t, bit<8>>(slot_sequence) take_sequence = {
-        void apply(inout bit<32> sequence, out bit<8> age) {
+    RegisterAction<sequence_t, slot_t, bit<8>>(slot_sequence) take_sequence = {
+        void apply(inout sequence_t sequence, out bit<8> age) {
             sequence = hdr.inart.sequence;
             age = AGE_NEWER;
         }
     };
 
-    Register<flows_t, slot_t>(INART_SLOTS) slot_flows;
-    RegisterAction<flows_t, slot_t, bit<32>>(slot_flows) follow_flows = {
-        void apply(inout flows_t slot, out bit<32> held) {
+    Register<slot_flows_t, slot_t>(INART_SLOTS) slot_flows;
+    RegisterAction<slot_flows_t, slot_t, flows_t>(slot_flows) follow_flows = {
+        void apply(inout slot_flows_t slot, out flows_t held) {
             held = 0;
             if (hdr.inart.sequence == slot.sequence) {
                 held = slot.flows;
@@ -103,8 +103,8 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             }
         }
     };
-    RegisterAction<flows_t, slot_t, bit<32>>(slot_flows) take_flows = {
-        void apply(inout flows_t slot) {
+    RegisterAction<slot_flows_t, slot_t, flows_t>(slot_flows) take_flows = {
+        void apply(inout slot_flows_t slot) {
             slot.sequence = hdr.inart.sequence;
             slot.flows = meta.claim;
         }
@@ -145,23 +145,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
         const default_action = NoAction();
         const entries = {
-#ifdef INART_FOLD
-            (KIND_READ, _, STEP_FIRST): refuse();
-#ifndef INART_ONE_PASS
-            (KIND_READ, _, STEP_READ): look_at_epoch();
-#endif
-            (KIND_READ, _, _): NoAction();
-            (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT, STEP_FIRST): refuse();
-            (KIND_FLOW, _, STEP_FIRST): touch_epoch();
-            (_, _, STEP_FIRST): NoAction();
-            (_, _, _): refuse();    // nobody but a switch to itself sends such a packet
-#else
-            (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT): refuse();
-            (KIND_FLOW, _): touch_epoch();
-#ifndef INART_ONE_PASS
-            (KIND_READ, _): look_at_epoch();
-#endif
-#endif
+#include INART_ENTRIES_OF_EPOCH
         }
 #ifdef INART_FOLD
         size = 8;
@@ -226,11 +210,11 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         size = 2;
     }
 
-    action operate(bit<8> operation) {
+    action operate(operation_t operation) {
         meta.operation = operation;
     }
 
-    action merge(bit<8> operation) {
+    action merge(operation_t operation) {
         meta.operation = operation;
         hdr.inart.bitmap[31:0] = hdr.inart.bitmap[31:0] | meta.held;
     }
@@ -272,36 +256,8 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
 #endif
         }
         const default_action = operate(DO_NOTHING);
-#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
-#define INART_ANY_STEP , _
-#else
-#define INART_ANY_STEP
-#endif
         const entries = {
-            (KIND_NONE, _, _, _, _ INART_ANY_STEP): operate(DO_NOTHING);
-            (KIND_REFUSED, _, _, _, _ INART_ANY_STEP): operate(DO_REFUSE);
-#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
-            (KIND_READ, AGE_SAME, _, _, _, STEP_READ): read();
-            (KIND_READ, _, _, _, _, STEP_READ): operate(DO_FORGET);
-            (KIND_READ, _, _, _, _, _): resume();
-#elif defined(INART_FOLD)
-            (KIND_READ, _, _, _, _): resume();
-#else
-#ifndef INART_ONE_PASS
-            (KIND_READ, AGE_SAME, _, _, _): read();
-            (KIND_READ, _, _, _, _): operate(DO_FORGET);
-#endif
-#endif
-            (_, AGE_OLDER, _, _, _ INART_ANY_STEP): operate(DO_PASS);
-            (_, _, _, _, CLOSED &&& CLOSED INART_ANY_STEP): operate(DO_PASS);
-            (_, _, INART_RESENT, _, 0 INART_ANY_STEP): operate(DO_FLUSH_FIRST);
-            (_, _, _, _, 0 INART_ANY_STEP): operate(DO_STORE);
-#define INART_KNOWN(i) \
-            (_, _, INART_RESENT, INART_BIT(i), INART_BIT(i) INART_ANY_STEP): operate(DO_FLUSH_KNOWN); \
-            (_, _, _, INART_BIT(i), INART_BIT(i) INART_ANY_STEP): operate(DO_DUPLICATE);
-            INART_EACH_FLOW(INART_KNOWN)
-            (_, _, INART_FLAG_MAXIMUM &&& INART_FLAG_MAXIMUM, _, _ INART_ANY_STEP): merge(DO_MAXIMUM);
-            (_, _, _, _, _ INART_ANY_STEP): merge(DO_ADD);
+#include INART_ENTRIES_OF_DECIDE
         }
         size = 128;
     }

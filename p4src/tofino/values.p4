@@ -1,8 +1,8 @@
-// The values: one register for each pair, one cell of two words per slot.
+// The values: one Sum for each pair of them, which has a register with one cell of two words per slot.
 //
-//               slot 0               slot 1               ...   slot INART_SLOTS - 1
-//   sum_00    [ first  | second    | first  | second    | ... ]        value_00 of first and of second
-//   sum_01    [        |           |        |           | ... ]        value_01 of first and of second
+//                     slot 0               slot 1               ...   slot INART_SLOTS - 1
+//   sum_00.pairs    [ first  | second    | first  | second    | ... ]        value_00 of first and of second
+//   sum_01.pairs    [        |           |        |           | ... ]        value_01 of first and of second
 //    ...
 //
 // slots.p4 has decided what to do (meta.operation). Every register is touched at most once per packet and pass:
@@ -18,9 +18,9 @@
 #ifndef INART_VALUES_P4
 #define INART_VALUES_P4
 
-struct sum_t {
-    int<32> first;
-    int<32> second;
+struct pair_t {
+    value_t first;
+    value_t second;
 }
 
 // Where the pass has its values.
@@ -32,123 +32,126 @@ struct sum_t {
 #define INART_CELLS INART_SLOTS
 #endif
 
-control Values(inout headers_t hdr, inout metadata_t meta) {
-#ifdef INART_ONE_PASS
-// A folded sum is given out in another pass than its last contribution's.
-#ifdef INART_FOLD
-#define INART_READ_ACTION(i) \
-    RegisterAction2<sum_t, slot_t, bit<32>, bit<32>>(sum_##i) read_##i = { \
-        void apply(inout sum_t sum, out bit<32> first, out bit<32> second) { \
-            first = (bit<32>)sum.first; \
-            second = (bit<32>)sum.second; \
-        } \
-    }; \
-    action do_read_##i() { hdr.first.value_##i = read_##i.execute(INART_CELL, hdr.second.value_##i); }
-#define INART_READ_NAME(i) do_read_##i;
-#define INART_READ_ENTRY(i) DO_READ: do_read_##i();
-#else
-#define INART_READ_ACTION(i)
-#define INART_READ_NAME(i)
-#define INART_READ_ENTRY(i)
-#endif
-#define INART_PAIR(i) \
-    Register<sum_t, slot_t>(INART_CELLS) sum_##i; \
-    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
-        void apply(inout sum_t sum) { \
-            sum.first = (int<32>)hdr.first.value_##i; \
-            sum.second = (int<32>)hdr.second.value_##i; \
-        } \
-    }; \
-    RegisterAction2<sum_t, slot_t, bit<32>, bit<32>>(sum_##i) add_##i = { \
-        void apply(inout sum_t sum, out bit<32> first, out bit<32> second) { \
-            sum.first = sum.first + (int<32>)hdr.first.value_##i; \
-            sum.second = sum.second + (int<32>)hdr.second.value_##i; \
-            first = (bit<32>)sum.first; \
-            second = (bit<32>)sum.second; \
-        } \
-    }; \
-    RegisterAction2<sum_t, slot_t, bit<32>, bit<32>>(sum_##i) maximum_##i = { \
-        void apply(inout sum_t sum, out bit<32> first, out bit<32> second) { \
-            sum.first = max(sum.first, (int<32>)hdr.first.value_##i); \
-            sum.second = max(sum.second, (int<32>)hdr.second.value_##i); \
-            first = (bit<32>)sum.first; \
-            second = (bit<32>)sum.second; \
-        } \
-    }; \
-    INART_READ_ACTION(i) \
-    action do_store_##i() { store_##i.execute(INART_CELL); } \
-    action do_add_##i() { hdr.first.value_##i = add_##i.execute(INART_CELL, hdr.second.value_##i); } \
-    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(INART_CELL, hdr.second.value_##i); } \
-    table value_##i { \
-        key = { meta.operation: exact; } \
-        actions = { do_store_##i; do_add_##i; do_maximum_##i; INART_READ_NAME(i) @defaultonly NoAction; } \
-        const default_action = NoAction(); \
-        const entries = { \
-            DO_STORE: do_store_##i(); \
-            DO_ADD: do_add_##i(); \
-            DO_MAXIMUM: do_maximum_##i(); \
-            INART_READ_ENTRY(i) \
-        } \
-        size = 4; \
-    }
-#else
-// A second half is only touched when it is that of the same flows as the first.
-#ifdef INART_FOLD
-#define INART_JOINED_KEY meta.joined: exact;
-#define INART_JOINED(operation) (operation, 1)
-#else
-#define INART_JOINED_KEY
-#define INART_JOINED(operation) operation
-#endif
-#define INART_PAIR(i) \
-    Register<sum_t, slot_t>(INART_CELLS) sum_##i; \
-    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
-        void apply(inout sum_t sum) { \
-            sum.first = (int<32>)hdr.first.value_##i; \
-            sum.second = (int<32>)hdr.second.value_##i; \
-        } \
-    }; \
-    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) add_##i = { \
-        void apply(inout sum_t sum, out bit<32> result) { \
-            sum.first = sum.first + (int<32>)hdr.first.value_##i; \
-            sum.second = sum.second + (int<32>)hdr.second.value_##i; \
-            result = (bit<32>)sum.first; \
-        } \
-    }; \
-    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) maximum_##i = { \
-        void apply(inout sum_t sum, out bit<32> result) { \
-            sum.first = max(sum.first, (int<32>)hdr.first.value_##i); \
-            sum.second = max(sum.second, (int<32>)hdr.second.value_##i); \
-            result = (bit<32>)sum.first; \
-        } \
-    }; \
-    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) read_##i = { \
-        void apply(inout sum_t sum, out bit<32> result) { \
-            result = (bit<32>)sum.second; \
-        } \
-    }; \
-    action do_store_##i() { store_##i.execute(INART_CELL); } \
-    action do_add_##i() { hdr.first.value_##i = add_##i.execute(INART_CELL); } \
-    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(INART_CELL); } \
-    action do_read_##i() { hdr.second.value_##i = read_##i.execute(INART_CELL); } \
-    table value_##i { \
-        key = { meta.operation: exact; INART_JOINED_KEY } \
-        actions = { do_store_##i; do_add_##i; do_maximum_##i; do_read_##i; @defaultonly NoAction; } \
-        const default_action = NoAction(); \
-        const entries = { \
-            INART_JOINED(DO_STORE): do_store_##i(); \
-            INART_JOINED(DO_ADD): do_add_##i(); \
-            INART_JOINED(DO_MAXIMUM): do_maximum_##i(); \
-            INART_JOINED(DO_READ): do_read_##i(); \
-        } \
-        size = 4; \
-    }
-#endif
-    INART_EACH_PAIR(INART_PAIR)
+// The sums of one value of the first half and one of the second half, in all slots.
+control Sum(inout bit<32> first, inout bit<32> second, in metadata_t meta) {
+    Register<pair_t, slot_t>(INART_CELLS) pairs;
 
-#define INART_APPLY_PAIR(i) value_##i.apply();
+    RegisterAction<pair_t, slot_t, bit<32>>(pairs) store = {
+        void apply(inout pair_t pair) {
+            pair.first = (value_t)first;
+            pair.second = (value_t)second;
+        }
+    };
+
+    action do_store() {
+        store.execute(INART_CELL);
+    }
+
+#ifdef INART_ONE_PASS
+    RegisterAction2<pair_t, slot_t, bit<32>, bit<32>>(pairs) add = {
+        void apply(inout pair_t pair, out bit<32> first_sum, out bit<32> second_sum) {
+            pair.first = pair.first + (value_t)first;
+            pair.second = pair.second + (value_t)second;
+            first_sum = (bit<32>)pair.first;
+            second_sum = (bit<32>)pair.second;
+        }
+    };
+    RegisterAction2<pair_t, slot_t, bit<32>, bit<32>>(pairs) maximum = {
+        void apply(inout pair_t pair, out bit<32> first_sum, out bit<32> second_sum) {
+            pair.first = max(pair.first, (value_t)first);
+            pair.second = max(pair.second, (value_t)second);
+            first_sum = (bit<32>)pair.first;
+            second_sum = (bit<32>)pair.second;
+        }
+    };
+
+    action do_add() {
+        first = add.execute(INART_CELL, second);
+    }
+
+    action do_maximum() {
+        first = maximum.execute(INART_CELL, second);
+    }
+
+#ifdef INART_FOLD
+    // A folded sum is given out in another pass than its last contribution's.
+    RegisterAction2<pair_t, slot_t, bit<32>, bit<32>>(pairs) read = {
+        void apply(inout pair_t pair, out bit<32> first_sum, out bit<32> second_sum) {
+            first_sum = (bit<32>)pair.first;
+            second_sum = (bit<32>)pair.second;
+        }
+    };
+
+    action do_read() {
+        first = read.execute(INART_CELL, second);
+    }
+#endif
+#else
+    RegisterAction<pair_t, slot_t, bit<32>>(pairs) add = {
+        void apply(inout pair_t pair, out bit<32> first_sum) {
+            pair.first = pair.first + (value_t)first;
+            pair.second = pair.second + (value_t)second;
+            first_sum = (bit<32>)pair.first;
+        }
+    };
+    RegisterAction<pair_t, slot_t, bit<32>>(pairs) maximum = {
+        void apply(inout pair_t pair, out bit<32> first_sum) {
+            pair.first = max(pair.first, (value_t)first);
+            pair.second = max(pair.second, (value_t)second);
+            first_sum = (bit<32>)pair.first;
+        }
+    };
+    RegisterAction<pair_t, slot_t, bit<32>>(pairs) read = {
+        void apply(inout pair_t pair, out bit<32> second_sum) {
+            second_sum = (bit<32>)pair.second;
+        }
+    };
+
+    action do_add() {
+        first = add.execute(INART_CELL);
+    }
+
+    action do_maximum() {
+        first = maximum.execute(INART_CELL);
+    }
+
+    action do_read() {
+        second = read.execute(INART_CELL);
+    }
+#endif
+
+    table sum_table {
+        key = {
+            meta.operation: exact;
+#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
+            meta.joined: exact;
+#endif
+        }
+        actions = {
+            do_store; do_add; do_maximum; @defaultonly NoAction;
+#if defined(INART_FOLD) || !defined(INART_ONE_PASS)
+            do_read;
+#endif
+        }
+        const default_action = NoAction();
+        const entries = {
+#include INART_ENTRIES_OF_SUM
+        }
+        size = 4;
+    }
+
     apply {
-        INART_EACH_PAIR(INART_APPLY_PAIR)
+        sum_table.apply();
+    }
+}
+
+control Values(inout headers_t hdr, in metadata_t meta) {
+#define INART_SUM(i) Sum() sum_##i;
+    INART_EACH_PAIR(INART_SUM)
+
+#define INART_APPLY_SUM(i) sum_##i.apply(hdr.first.value_##i, hdr.second.value_##i, meta);
+    apply {
+        INART_EACH_PAIR(INART_APPLY_SUM)
     }
 }
 

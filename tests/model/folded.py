@@ -127,14 +127,14 @@ def ingress(
     if step == READ:
         passing, rest = (0,) * size, packet.values
     sums = list(cell.sums)
-    action, _ = table["value_00"].apply(operation=operation)
-    if action == "do_store_00":
+    action, _ = table["sum_table"].apply(operation=operation)
+    if action == "do_store":
         sums[half] = passing
     elif action != "NoAction":
         merge: Callable[[int, int], int] = {
-            "do_add_00": lambda a, b: a + b & WORD,
-            "do_maximum_00": lambda a, b: max(a, b, key=signed),
-            "do_read_00": lambda a, b: a,
+            "do_add": lambda a, b: a + b & WORD,
+            "do_maximum": lambda a, b: max(a, b, key=signed),
+            "do_read": lambda a, b: a,
         }[action]
         sums[half] = passing = tuple(map(merge, sums[half] or (0,) * size, passing))
     cell = Folded(slot, (tickets[0], tickets[1]), (sums[0], sums[1]))

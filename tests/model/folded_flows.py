@@ -112,16 +112,16 @@ def ingress(
     before = quarter if step in (LEAVES, FETCHES) else 0
     carried, first, second, rest = cut(packet.values, before, quarter, 0 if step == READ else quarter)
     sums = list(cell.sums)
-    action, _ = table["value_00"].apply(operation=operation, joined=joined)
+    action, _ = table["sum_table"].apply(operation=operation, joined=joined)
     if action != "NoAction":
         change = VALUE_ACTIONS[action.split("_")[1]]
         there = sums[half] or ((0, 0),) * quarter
         done = [change(pair, a, b) for pair, a, b in zip(there, first, second or first, strict=True)]
         sums[half] = tuple(pair for pair, _ in done)
         given = tuple(result for _, result in done)
-        if action == "do_read_00":
+        if action == "do_read":
             second = given
-        elif action != "do_store_00":
+        elif action != "do_store":
             first = given
     cell = FoldedFlows(slot, owner, flows, (sums[0], sums[1]))
 

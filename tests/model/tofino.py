@@ -27,7 +27,7 @@ from tests.model.switch import Aggregate, Forward, Replicate, Switch
 CODES = {
     name: int(value, 0)
     for name, value in re.findall(
-        r"^const bit<\d+> (\w+) = (\w+);", (DIRECTORY / "tofino" / "headers.p4").read_text(), re.MULTILINE
+        r"^const [\w<>]+ (\w+) = (\w+);", (DIRECTORY / "tofino" / "headers.p4").read_text(), re.MULTILINE
     )
 }
 OLDER, SAME, NEWER, NONE = (CODES[f"AGE_{name}"] for name in ("OLDER", "SAME", "NEWER", "NONE"))
@@ -294,7 +294,7 @@ def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[
     cell, packet, operation, left, generation, _ = slots(cell, packet, entry, tables)
 
     # Values: the tables of all pairs have the same entries.
-    action, _ = tables["value_00"].apply(operation=operation)
+    action, _ = tables["sum_table"].apply(operation=operation)
     if action != "NoAction":
         name = action.split("_")[1]
         first, second = (list(half) for half in halves(packet.values))

@@ -108,7 +108,7 @@ def registers(path: Path | None = None) -> dict[str, Register]:
         if text.startswith("p4:"):
             name = re.search(r"name: ([\w.]+),", text)
             assert name is not None, text
-            current = found.setdefault(name[1].rpartition(".")[2], Register())
+            current = found.setdefault(name[1].removesuffix(".pairs").rpartition(".")[2], Register())
         elif text.startswith("format:"):
             current.pairs = "hi" in text
         elif text.startswith("exact group"):

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("target", ["tna", "t2na"])
 def tables(target: str, values: int | None = None) -> dict[str, dict[str, object]]:
     """Return bf-rt.json's tables by the last part of their names."""
     schema = json.loads(artifacts.find(target, values).program.read_text())
-    return {table["name"].rpartition(".")[2]: table for table in schema["tables"]}
+    return {table["name"].removesuffix(".pairs").rpartition(".")[2]: table for table in schema["tables"]}
 
 
 @both

@@ -105,7 +105,7 @@ def test_installs_again_and_removes_without_a_topology(command, switches, capsys
     assert [switch.snapshot() for switch in switches.values()] == [{}, {}]
 
 
-SUMS = "pipe.InartIngress.values.sum_1f"
+SUMS = "pipe.InartIngress.values.sum_1f.pairs"
 
 
 def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switches, capsys, tmp_path):
