@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 try:
     import uvloop
@@ -12,4 +13,20 @@ except ImportError:  # it is optional: pip install 'inart[overlay]'
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A new loop that does not run yet, for a thread of the caller's."""
-    return asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
+    if uvloop is not None:
+        return uvloop.new_event_loop()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(report_unless_lost_twice)
+    return loop
+
+
+def report_unless_lost_twice(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Reports an exception in a callback as asyncio does by itself, but for one that is asyncio's own.
+
+    Its transport for sockets (Python 3.11, selector_events.py, _write_ready) ends a connection twice where the peer
+    resets it while TLS writes what had waited; the second time there is no socket left, which is an AttributeError.
+    Who uses the connection has been told by then.
+    """
+    twice = "_call_connection_lost" in repr(context.get("handle"))
+    if not (twice and isinstance(context.get("exception"), AttributeError)):
+        loop.default_exception_handler(context)

@@ -166,6 +166,11 @@ class _Outbound(asyncio.Protocol):
         self.free = False
         self.unsent = 0
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether it is open and nothing waits in it. One that is closing has been lost; its peer learns that next."""
+        return self.free and self.transport is not None and not self.transport.is_closing()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's are of no common class
         try:
@@ -283,7 +288,7 @@ class Peer:
         """Gives connections the messages that they take now, the most urgent first. Each message goes to the connection
         with the fewest bytes under way: where a packet is lost, everything behind it on its connection waits."""
         while self._queue:
-            free = [line for line in self._lines if line.free and line.transport is not None]
+            free = [line for line in self._lines if line.takes_messages]
             if not free:
                 return
             _, _, header, values, sent, wanted, _ = heapq.heappop(self._queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import logging
@@ -23,6 +24,7 @@ from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Ready
 from overlay import Agent, Coordinator, Late, OverlayError
 from overlay.net import coordinator, liveness
+from overlay.net.loop import report_unless_lost_twice
 from overlay.net.tls import Security
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
 from tests.overlay.test_takeover import SlowCrew, SlowRounds
@@ -246,6 +248,7 @@ import sys, threading, numpy as np
 from pathlib import Path
 from controlplane.common.rpc.tls import credentials
 from overlay import Agent, OverlayError
+from overlay.net.loop import report_unless_lost_twice
 from overlay.net.tls import Security
 port, node, connections, folder = sys.argv[1:]
 security = Security.of(credentials(Path(folder))) if folder else None
@@ -295,3 +298,23 @@ def test_no_traceback_is_printed_when_a_peer_dies(connections, secure, tmp_path,
                 each.kill()
                 each.communicate()
     assert not caplog.records, [record.getMessage() for record in caplog.records]
+
+
+class _LostTwice:
+    """Has asyncio's transport's method, without the socket that the first call has closed."""
+
+    def _call_connection_lost(self) -> None:
+        raise AttributeError("'NoneType' object has no attribute 'close'")
+
+
+def test_a_connection_that_asyncio_ends_twice_is_no_traceback_but_what_else_fails_is(caplog):
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(report_unless_lost_twice)
+    loop.call_soon(_LostTwice()._call_connection_lost)
+    loop.call_soon(lambda: 1 / 0)
+    loop.call_soon(loop.stop)
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        loop.run_forever()
+    loop.close()
+    (record,) = caplog.records
+    assert "ZeroDivisionError" in str(record.exc_info)

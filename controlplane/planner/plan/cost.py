@@ -298,7 +298,7 @@ class Cost:
         for rate, count, seconds in zip(self.tree_rates_mbps, data, self.tree_seconds(size), strict=True):
             packets_sent = exponent_packets(count, self.values_per_packet) + count - 1 if count else 0
             sent = min(packets_sent * self.packet_bits / 1e6, seconds * rate)
-            found.append(Part(sent, seconds - sent / rate, seconds))
+            found.append(Part(sent, max(0.0, seconds - sent / rate), seconds))
         return found
 
     def seconds(self, size: int) -> float:
