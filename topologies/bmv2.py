@@ -5,7 +5,8 @@ import threading
 from pathlib import Path
 
 from topologies.network import EmulationError, shaping
-from topologies.switches import InterfaceCounters, Layout, SwitchAddress, free_ports, wait_listening
+from topologies.ports import free_ports
+from topologies.switches import InterfaceCounters, Layout, SwitchAddress, wait_listening
 
 PROGRAM = "simple_switch_grpc"
 

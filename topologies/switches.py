@@ -109,18 +109,6 @@ class Switches(Protocol):
         """End the processes, which may have ended already."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports of 127.0.0.1 on which nobody listens."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 def wait_listening(addresses: list[str], check: Callable[[], None], seconds: float = START_SECONDS) -> None:
     """Return when every HOST:PORT accepts connections; `check` raises if waiting is in vain."""
     deadline = time.monotonic() + seconds

@@ -192,7 +192,9 @@ class Check:
         """
         count = exponents_per_packet(len(words))
         mark = self.exponent_of(tree, sequence, 2, words[2])
-        for position in range(2 if mark >= MARK and words[0] < 0 and words[1] < 0 else 0, count):
+        for position in range(count):
+            if position < 2 and mark >= MARK and words[position] < 0:
+                continue
             exponent = self.exponent_of(tree, sequence, position, words[position])
             again = position + count
             if exponent < 0 or self.exponent_of(tree, sequence, again, words[again]) != exponent:

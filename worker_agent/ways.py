@@ -17,6 +17,7 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import Collective, Kind
+from worker_agent.gathered import MOST_PACKETS, WORD_BYTES
 
 TCP_PART = 1448 / 1514
 """Of the bits of a full Ethernet frame, those that are TCP's payload."""
@@ -26,10 +27,6 @@ ROUND_SECONDS = 0.4e-3
 """A round trip through the switches; operations that are not small take two."""
 CLEARLY = 0.98
 """Of the time in the network, what the other way has to take at most to be chosen."""
-WORD_BYTES = 4
-SMALL_BYTES = 12
-"""Bytes that a small operation has at most for each of a worker's words in a packet (gathered.py): it takes one round
-trip."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Ways:
         """Of an operation over so many bytes in all, at the planned rate."""
         words = data_values(self.values) * WORD_BYTES / frame_bytes(self.values)
         mbps = self.network_mbps * (self.gather_speed if op.in_parts and op.raw else 1.0)
-        small = nbytes <= SMALL_BYTES * (data_values(self.values) // self.workers)
+        small = nbytes <= MOST_PACKETS * WORD_BYTES * (data_values(self.values) // self.workers)
         return 8e-6 * nbytes / (words * mbps) + (1 if small else 2) * ROUND_SECONDS
 
     def seconds_outside(self, op: Collective, nbytes: int) -> float:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import re
 import sys
 import tarfile
@@ -22,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.common import command_line
+from controlplane.common.whole_file import replace_file
 from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.state import StateError, StateFolder, default_folder
 from controlplane.targets.switches_file import SwitchesFileError, load_switches
@@ -59,16 +59,13 @@ def backup(state: Path, epochs: Path, output: Path) -> int:
     if SECRET not in contents:
         raise BackupError(f"there is no secret beside {epochs}: give the --epoch-file that `inart serve` has")
     jobs = _check(contents)
-    new = output.with_name(f"{output.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, content in sorted(contents.items()):
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
-                archive.addfile(entry, io.BytesIO(content))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(output)
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, content in sorted(contents.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+    replace_file(output, made.getvalue())
     return jobs
 
 
@@ -134,12 +131,7 @@ def _check(contents: dict[str, bytes]) -> int:
 
 def _put(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    replace_file(path, content)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ MOST_SENT = 20_000
 
 @dataclass(frozen=True)
 class EntryChange:
-    """One entry that would be written to a switch, or taken off it."""
+    """A table entry that an order would write to a switch, or delete from it."""
 
     switch: str
     change: Change

@@ -29,7 +29,7 @@ class Order:
 def ordered(
     recorder: Recorder, access: Access, what: str, request: Message, context: grpc.ServicerContext
 ) -> Iterator[Order]:
-    """What is ordered meanwhile is this caller's, in the record and in the journals of the jobs."""
+    """Name this caller in the record and in the journals of jobs as who gives the orders of the `with` block."""
     caller = access.caller(context)
     given = {name.name: value for name, value in request.ListFields()}
     words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
 from controlplane.common.log_lines import failure
+from controlplane.common.whole_file import replace_file
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -106,12 +107,7 @@ class StateFolder:
 
     def _store(self, text: str) -> None:
         """Put this in its place, all or nothing. Raises OSError."""
-        new = self.path / "jobs.json.new"
-        with open(new, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path / "jobs.json")
+        replace_file(self.path / "jobs.json", text.encode(), 0o666)
 
     def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = ()) -> None:
         """Replace what is there, all or nothing, also when the machine stops meanwhile."""

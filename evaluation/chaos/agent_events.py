@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from evaluation.chaos import forger
-from evaluation.chaos.controller import ControllerProcess, eventually, stopped
+from evaluation.chaos.controller import ControllerProcess, eventually, repeated, stopped
 from evaluation.chaos.findings import Happening, Steps
 from evaluation.chaos.jobs import JobRun, Place
 from p4src.protocol import PROTOCOL, VERSION, Flag
@@ -89,23 +88,18 @@ class AgentEvents:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdin is not None
-        stop = threading.Event()
 
         def feed() -> None:
             assert process.stdin is not None
-            while not stop.wait(FORGE_EVERY):
-                with suppress(OSError, ValueError):
-                    process.stdin.write(json.dumps(self._forged(node, run)) + "\n")
-                    process.stdin.flush()
+            with suppress(OSError, ValueError):
+                process.stdin.write(json.dumps(self._forged(node, run)) + "\n")
+                process.stdin.flush()
 
         refused = run.refused(node)
-        thread = threading.Thread(target=feed, daemon=True)
-        thread.start()
         try:
-            yield
+            with repeated(feed, FORGE_EVERY):
+                yield
         finally:
-            stop.set()
-            thread.join()
             process.stdin.close()
         try:
             process.wait(30.0)

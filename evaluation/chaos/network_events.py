@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from evaluation.chaos.controller import eventually
+from evaluation.chaos.controller import eventually, repeated
 from evaluation.chaos.controller_events import ControllerEvents
 from evaluation.chaos.findings import Happening, Steps
 from p4src.protocol import HEADER_OFFSET, PROTOCOL
@@ -18,6 +17,7 @@ BURST_LOSS = 0.3
 FLIPPED = 0.01
 FLIP_SLOTS = 255
 FLIPS_AT_ONCE = 400
+FLIP_EVERY = 0.1
 VALUE_REGISTERS = "InartIngress.values."
 BACK_SECONDS = 10.0
 
@@ -102,21 +102,14 @@ class NetworkEvents:
 
     def _memory(self, one: Happening) -> Steps:
         one.evidence["bits flipped"] = 0
-        stop = threading.Event()
 
         def flip() -> None:
-            while not stop.wait(0.1):
-                with suppress(Exception):  # it has just rebooted
-                    flipped = self._emulation.flip(one.event.target, VALUE_REGISTERS, FLIPS_AT_ONCE, FLIP_SLOTS)
-                    one.evidence["bits flipped"] += flipped
+            with suppress(Exception):  # it has just rebooted
+                flipped = self._emulation.flip(one.event.target, VALUE_REGISTERS, FLIPS_AT_ONCE, FLIP_SLOTS)
+                one.evidence["bits flipped"] += flipped
 
-        thread = threading.Thread(target=flip, daemon=True)
-        thread.start()
-        try:
+        with repeated(flip, FLIP_EVERY):
             yield
-        finally:
-            stop.set()
-            thread.join()
         one.happened = one.evidence["bits flipped"] > 0
         self._operator.take_back(one)
 

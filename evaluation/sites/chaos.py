@@ -162,14 +162,13 @@ class Chaos:
             made = [sockets.enter_context(socket.create_server((host, 0))) for _ in range(arguments.coordinators)]
             self.ports = [each.getsockname()[1] for each in made]
         self.host, self.draws, self.ending = host, 0, False
+        self.began = time.monotonic()
         self.coordinators: list[Any] = [None for _ in self.ports]
         for k in range(len(self.ports)):
             self.start_coordinator(k)
 
     def say(self, line: str) -> None:
         print(f"{time.monotonic() - self.began:6.1f} s  {line}", file=sys.stderr, flush=True)
-
-    began = time.monotonic()
 
     # --- coordinators ---
 
@@ -264,7 +263,7 @@ class Chaos:
 
     def run(self) -> None:
         """Disturbs for so many minutes, then lets the sites go on for as long as one timeout."""
-        Chaos.began = time.monotonic()
+        self.began = time.monotonic()
         for name in self.names[: self.first]:
             self.start_site(name)
         while not self.seen.furthest and time.monotonic() < self.began + 120:

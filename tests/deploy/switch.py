@@ -9,7 +9,7 @@ from controlplane.common.rpc.tls import Tls
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask
 from tests.support import switches
-from tests.support.switches import free_port
+from topologies.ports import free_port
 
 START_SECONDS = 60.0
 DEVICE_ID = 7

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from p4src.protocol import ENCODING
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs
 from tests.support.served import serve
+from topologies.ports import free_port
 from worker_agent.agent import controller_address
 from worker_agent.errors import AgentError
 
@@ -200,8 +200,7 @@ def test_refusal_reaches_the_agent_and_ends_its_tries(job, until):
 
 def test_absent_controller_is_tried_until_it_is_there(tmp_path, until):
     job = Job(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        job.port = probe.getsockname()[1]
+    job.port = free_port()
     joined = {node: job.join(node) for node in job.configs}
     until(lambda: joined["w1"][1].unreachable, "the agent says so")
     assert "UNAVAILABLE" in joined["w1"][1].unreachable[0]

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from controlplane.service.pair.shared_state import SharedEpochs, SharedState
 from controlplane.service.pair.store import FolderStore, Store, StoreError, Value
 from p4src.protocol import ENCODING
 from tests.deploy.fake_switch import FakeSwitch
+from topologies.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = "leafspine:leaves=2,spines=1,servers=2"
@@ -45,10 +45,7 @@ def etcd(tmp_path_factory) -> Iterator[str]:
     if shutil.which("etcd") is None:
         pytest.skip("there is no etcd: apt-get install etcd-server")
     folder = tmp_path_factory.mktemp("etcd")
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        ports = one.getsockname()[1], two.getsockname()[1]
+    ports = free_ports(2)
     client, peer = (f"http://127.0.0.1:{port}" for port in ports)
     command = [
         "etcd", "--data-dir", str(folder / "data"), "--listen-client-urls", client, "--advertise-client-urls", client,
@@ -329,11 +326,7 @@ class Pair:
         self.file = folder / "switches.json"
         there = {n: {"address": s.address, "device_id": s.device_id} for n, s in self.switches.items()}
         self.file.write_text(json.dumps(there))
-        self.ports = {}
-        for name in ("a", "b"):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.ports[name] = probe.getsockname()[1]
+        self.ports = dict(zip("ab", free_ports(2), strict=True))
         self.controllers = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
         self.processes: list[Process] = []
         self.agents: list[Agent] = []

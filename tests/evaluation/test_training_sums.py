@@ -5,7 +5,6 @@ noticed.
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from evaluation.bmv2_fattree.results import Checked, Training
+from topologies.ports import free_port
 from worker_agent import fixedpoint
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -181,8 +181,7 @@ FORKS.set_forkserver_preload(["evaluation.bmv2_fattree.training", "examples.trai
 
 def trained(kind: str) -> dict[str, Any]:
     """Return rank 0's report of a training of two ranks, forked from a process that has imported torch."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     ends = [FORKS.Pipe() for _ in range(2)]
     processes = [FORKS.Process(target=_rank, args=(i, port, kind, ends[i][1])) for i in range(2)]
     for process in processes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from examples.train_gpt import HOW, make_parser
 from tests.hook.conftest import ROOT
 from tests.hook.processes import Rank
 from tests.hook.test_training import start_agents
+from topologies.ports import free_port
 
 LAUNCH = ROOT / "examples" / "launch"
 
@@ -26,8 +26,7 @@ def test_gpt_trains_in_the_network_as_over_gloo(network, tmp_path):
     losses = {}
     for how in ("gloo", "hook", "fsdp2"):
         output = tmp_path / f"{how}.json"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         ranks = []
         for number, where in enumerate(agents):
             for local in range(2):

@@ -23,6 +23,7 @@ from controlplane.common.rpc.client import fetch_status
 from tests.hook.conftest import ROOT, Network
 from tests.hook.processes import Rank
 from tests.support.waiting import wait_until
+from topologies.ports import free_port
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.local import LocalAgent
@@ -300,8 +301,7 @@ def test_example_trains_through_the_agents(network, tmp_path):
     losses = {}
     for hook in ("inart", "gloo"):
         output = tmp_path / f"{hook}.json"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         ranks = []
         for rank, address in enumerate(addresses):
             arguments = ["--hook", hook, "--steps", "6", "--width", "8", "--output", str(output)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evaluation.hosts.checks import NativeCheck
 from p4src.protocol import Flag, HostFlag, exponents_per_packet
-from worker_agent.checkword import Check
+from worker_agent.checkword import MARK, Check
 from worker_agent.fixedpoint import BIAS
 
 KEY = bytes(range(1, 17))
@@ -124,6 +125,21 @@ def test_exponent_words_are_checked_too(values: int, tree: int, sequence: int, d
     )
     wrong = sum(check.exponent_of(tree, sequence, position, words[position] ^ 1 << one) >= 0 for one in range(31))
     assert wrong == 0, "31 flips of one word, each undetected once in 2^18"
+
+
+@pytest.mark.parametrize(("first", "second"), [(-7, -9), (-7, None), (None, -9), (None, None)])
+def test_sizes_without_a_code_are_taken_where_the_operation_is_described(first: int | None, second: int | None) -> None:
+    """Either of the first two words may be one: a switch that forgets a size leaves whatever else there is."""
+    check, native = Check(KEY, 3, 16), NativeCheck(KEY, 3, 16)
+    exponents = [1, 2, MARK, *[0] * (exponents_per_packet(16) - 3)] * 2
+    words = [*(check.exponent_word(0, 0, j, e) for j, e in enumerate(exponents)), 0, 0]
+    for position, size in enumerate((first, second)):
+        words[position] = words[position] if size is None else size
+    assert check.maximum_right(words, 0, 0) and native.maximum_right(words, 0, 0)
+    words[2] = check.exponent_word(0, 0, 2, 5)
+    words[2 + exponents_per_packet(16)] = check.exponent_word(0, 0, 2 + exponents_per_packet(16), 5)
+    right = first is None and second is None
+    assert check.maximum_right(words, 0, 0) == native.maximum_right(words, 0, 0) == right
 
 
 def test_another_key_is_another_check() -> None:

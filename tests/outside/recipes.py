@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+
+from topologies.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "examples" / "recipes"
@@ -78,9 +79,7 @@ def run(recipe: str, *arguments: str, agents: list[str], script: Path | None = N
 
     Raises RuntimeError with their output when one fails.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     started = []
     for rank, agent in enumerate(agents):
         environment = os.environ | {

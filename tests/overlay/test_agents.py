@@ -24,6 +24,7 @@ from overlay.core.message import Header, Kind
 from overlay.net.transport import Inbound
 from tests.overlay.networks import random_task
 from tests.support.waiting import wait_until as until
+from topologies.ports import free_port
 
 SECONDS = 60.0
 
@@ -233,9 +234,7 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
             return Task(number, values, (tree,))
 
     with running(One(("a", "b"))) as (coordinator, agents):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            nowhere = free.getsockname()
+        nowhere = ("127.0.0.1", free_port())
 
         def moved() -> None:
             coordinator._members["a"].address = nowhere

@@ -5,7 +5,6 @@ superfluous.
 from __future__ import annotations
 
 import os
-import socket
 
 import pytest
 
@@ -14,6 +13,7 @@ from controlplane.planner.strategies.wan.policy import Event, Lost, Order, Round
 from overlay import Agent, Coordinator
 from overlay.net.transport import KEPT_CONNECTIONS, Peer, kept_open
 from tests.overlay.test_agents import Drawn, edges, running, synchronise, until
+from topologies.ports import free_port
 
 NODES = ("a", "b", "c")
 
@@ -98,9 +98,7 @@ def test_an_idle_connection_that_breaks_is_reopened_without_a_loss():
 def test_an_unreachable_member_is_not_lost_until_a_task_needs_it(monkeypatch):
     monkeypatch.setattr("overlay.net.transport.CONNECT_SECONDS", 0.2)
     monkeypatch.setattr("overlay.net.neighbours.REOPEN_SECONDS", 0.05)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nowhere = free.getsockname()
+    nowhere = ("127.0.0.1", free_port())
     policy = Star(NODES)
     with running(policy) as (_, agents):
         until(lambda: met(agents))

@@ -5,8 +5,8 @@ sites are, and never at two places.
 from __future__ import annotations
 
 import random
-import socket
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -21,6 +21,7 @@ from overlay.sites import init
 from overlay.sites.command import make_coordinator
 from tests.overlay.test_agents import until
 from tests.overlay.test_partition import Wire
+from topologies.ports import free_ports
 
 VALUES = 3000
 NAMES = ("a", "b", "c")
@@ -152,9 +153,18 @@ class Training:
         self.thread.join(30)
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
+def go_on(sites: Mapping[str, Training], names: Sequence[str], wrong: list[str], lines: Sequence[str] = ()) -> None:
+    """Wait until the sites of these names, and no others, have done three more rounds together. lines: a log, of which
+    the last lines are shown when something is wrong.
+    """
+    before = {name: len(sites[name].seen) for name in names}
+
+    def done() -> bool:
+        seen = [sites[name].seen[before[name] :] for name in names]
+        return all(len(each) > 3 and each[-1][1] == names for each in seen)
+
+    until(lambda: wrong or done())
+    assert not wrong, [*wrong, *lines[-30:]]
 
 
 class Rig:
@@ -187,15 +197,7 @@ class Rig:
         self.stack.callback(self.sites[name].close)
 
     def goes_on(self, *names: str) -> None:
-        """These sites, and no others, do three more rounds together."""
-        before = {name: len(self.sites[name].seen) for name in names}
-
-        def done() -> bool:
-            seen = [self.sites[name].seen[before[name] :] for name in names]
-            return all(len(each) > 3 and each[-1][1] == names for each in seen)
-
-        until(lambda: self.wrong or done())
-        assert not self.wrong, self.wrong + self.lines[-30:]
+        go_on(self.sites, names, self.wrong, self.lines)
 
     def one_history(self) -> None:
         """No round was done by two sets of sites, but for those that broke off at some sites."""

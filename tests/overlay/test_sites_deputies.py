@@ -17,7 +17,8 @@ from overlay.core.site_quorum import DeputyQuorum, History, SiteQuorum, after, a
 from overlay.net import deputy, leadership
 from overlay.sites.command import make_coordinator
 from tests.overlay.test_agents import until
-from tests.overlay.test_sites_coordinators import Training, free_ports
+from tests.overlay.test_sites_coordinators import Training, go_on
+from topologies.ports import free_port
 
 # --- the rule, without a network ---
 
@@ -179,7 +180,7 @@ class Rig:
     """Sites that train, and their only coordinator: a process of its own, which is killed."""
 
     def __init__(self, stack: ExitStack) -> None:
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.wrong: list[str] = []
         self.sites: dict[str, Training] = {}
         self.stack = stack
@@ -204,15 +205,7 @@ class Rig:
             self.stack.callback(self.sites[name].close)
 
     def goes_on(self, *names: str) -> None:
-        """These sites, and no others, do three more rounds together."""
-        before = {name: len(self.sites[name].seen) for name in names}
-
-        def done() -> bool:
-            seen = [self.sites[name].seen[before[name] :] for name in names]
-            return all(len(each) > 3 and each[-1][1] == names for each in seen)
-
-        until(lambda: self.wrong or done())
-        assert not self.wrong, self.wrong
+        go_on(self.sites, names, self.wrong)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ import pytest
 
 from inart.command import main
 from overlay.sites.packing import bits_a_value
+from topologies.ports import free_port
 from topologies.wan.networks import Wan, emulated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,11 +49,6 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
 def test_errors_say_what_to_do(words, said, capsys):
     assert main(["site", *words]) == 1
     assert said in capsys.readouterr().err
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def test_a_site_that_is_started_before_its_coordinator_waits_for_it():

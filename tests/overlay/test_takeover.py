@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, PeerLost
 from overlay.net.takeover import NUMBERS_PER_COORDINATOR, AgentState, recover_tasks
 from tests.overlay.test_agents import SECONDS, Drawn, edges, running, until
+from topologies.ports import free_port, free_ports
 
 NODES = ("a", "b", "c", "d")
 SPAWN = multiprocessing.get_context("spawn")
@@ -109,12 +109,6 @@ def test_values_of_a_replaced_process_are_not_waited_for():
         coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
         until(lambda: coordinator.policy.ready["b"])
         assert not coordinator.policy.ready["c"]
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def coordinate(policy, port: int, ready) -> None:
@@ -268,7 +262,7 @@ def test_a_backup_admits_no_agent_while_the_primary_is_active():
 
 
 def test_two_backups_of_one_another_agree():
-    ports = free_port(), free_port()
+    ports = free_ports(2)
     first = Coordinator(Drawn(NODES, 1), port=ports[0], backs_up=("127.0.0.1", ports[1]))
     second = Coordinator(Drawn(NODES, 1), port=ports[1], backs_up=("127.0.0.1", ports[0]))
     with first, second, joined(first.address, second.address) as agents:

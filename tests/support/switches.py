@@ -46,11 +46,6 @@ def run(*command: str) -> None:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
 def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
     """Return raw sockets that are opened inside ``namespace`` and bound to ``interfaces``."""
     library = ctypes.CDLL(None, use_errno=True)

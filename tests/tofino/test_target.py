@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import grpc
 import pytest
@@ -20,6 +19,7 @@ from tests.tofino.conftest import BFRT
 from tests.tofino.plans import deployment
 from tests.tofino.switch import TofinoSwitch, device_port
 from tests.tofino.wire import bri_wire_pb2 as pb
+from topologies.ports import free_port
 
 
 @pytest.fixture
@@ -229,9 +229,7 @@ def test_no_switch_there(make_target, switches):
 
 
 def test_waits_for_a_switch_that_starts_late(make_target, until):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     late: list[TofinoSwitch] = []
 
     class Starting:

@@ -183,9 +183,8 @@ int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lan
 /* ---- timers ---- */
 
 /* The time (ns) of so many packets of a tree, for a timer for what may be lost; 0 where its rate is not known. A tree
- * may be planned a packet in many seconds: no such timer waits longer than SLOWEST_WAIT for it, but for the time of
- * SLOWEST_PACKETS: a peer that did not
- * begin at the same moment is so late. */
+ * may be planned a packet in many seconds: no such timer waits longer than SLOWEST_WAIT, or than the time of
+ * SLOWEST_PACKETS where that is more: a peer that did not begin at the same moment is so late. */
 static inline double engine_turn(double packets_per_second, int packets) {
     if (!(packets_per_second > 0)) return 0;
     double turn = packets * 1e9 / packets_per_second, most = SLOWEST_PACKETS * 1e9 / packets_per_second;

@@ -9,9 +9,10 @@
 #include "protocol.h"
 
 #define INART_MIN_VALUES 8
+#define INART_MAX_VALUES 2048
+
 /* Exponents in a packet: each is there twice, in different words (check.h, check_maximum_right). */
 #define INART_EXPONENT_WORDS(values) (INART_DATA_VALUES(values) / 2)
-#define INART_MAX_VALUES 2048
 
 #define INART_FLAGS                                                                                        \
     (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | \

@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 @contextmanager
 def orders_of(who: str) -> Iterator[None]:
-    """What is ordered meanwhile counts as this one's, as "operator alice"."""
+    """Name `who` ("operator alice") in journals as who gives the orders of the `with` block."""
     token = ordered_by.set(who)
     try:
         yield

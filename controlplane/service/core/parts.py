@@ -164,7 +164,7 @@ def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]
 
 
 def _relaid(state: Parts, layout: Layout) -> Parts:
-    """What is known of what is still there, at the port where it was."""
+    """Return the state for a new layout: what was known of a port is kept where the same neighbour is still there."""
     seen, before = state.ports, state.layout.ports
     same = {
         (switch, port)

@@ -19,9 +19,9 @@ from controlplane.service.pair.store import Store, StoreError, Value
 AFTER_SECONDS = 1.5
 """Without a beat for so long, another controller takes the lead."""
 PART_THAT_LEADS = 2 / 3
-"""Of that time, for how long a leader without an answer of the store still leads."""
+"""A leader that the store does not answer leads for this part of AFTER_SECONDS, and then ends."""
 BEATS, BEAT_SECONDS = 6, 0.25
-"""Beats in that time, at least, and the longest time between two of them."""
+"""A leader writes at least so many beats in AFTER_SECONDS, and waits at most so many seconds between two of them."""
 LEADER, BEAT = "leader", "beat"
 
 
@@ -107,7 +107,11 @@ class Leadership:
         """Write these values as the leader. Raises NotLeading, StoreError; returns 0 as `Store.commit` does."""
         if not self.leads:
             raise NotLeading(f"{self.name} does not lead any more")
-        done = self.store.commit(values, {LEADER: self._revision, **(expected or {})})
+        return self._commit(values, expected or {})
+
+    def _commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
+        """Write these values while the store says that this controller leads. Raises and returns as `commit`."""
+        done = self.store.commit(values, {LEADER: self._revision, **expected})
         if not done and self.store.read(LEADER).revision != self._revision:
             self._end("another controller leads")
             raise NotLeading(f"{self.name} does not lead any more")
@@ -130,10 +134,9 @@ class Leadership:
             number += 1
             began = time.monotonic()
             try:
-                done = self.store.commit({BEAT: str(number).encode()}, {LEADER: self._revision})
-                if not done and self.store.read(LEADER).revision != self._revision:
-                    self._end("another controller leads")
-                    return
+                done = self._commit({BEAT: str(number).encode()}, {})
+            except NotLeading:
+                return
             except StoreError:
                 continue
             if done and began < self._until:  # An answer that comes too late does not make up for the time in between.

@@ -16,7 +16,7 @@ JOBS, EPOCH, SECRET = "jobs", "epoch", "secret"
 
 
 class SharedState(StateFolder):
-    """As a state folder, with the jobs in the store; the record and the journals stay in a folder of this controller.
+    """Keeps jobs in the store that controllers share, and the record and the journals in a folder of this controller.
 
     Where the store has no jobs yet, those of the folder are taken: a network's only controller so becomes the first of
     several.
@@ -35,7 +35,7 @@ class SharedState(StateFolder):
 
 
 class SharedEpochs(EpochStore):
-    """As the epoch's file, with epoch and secret in the store; where it has none yet, the file's are taken."""
+    """Keeps the last epoch and the secret in the store that controllers share; at first it takes them from the file."""
 
     def __init__(self, path: Path | None, leadership: Leadership) -> None:
         super().__init__(path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from controlplane.common.whole_file import replace_file
 
 NAME = re.compile(r"[a-z][a-z0-9.-]*")
 
@@ -20,7 +21,9 @@ class StoreError(OSError):
 
 @dataclass(frozen=True)
 class Value:
-    """What is there under a name. revision: a number that grows with every change; 0: nothing is there."""
+    """The content that a store has under a name. revision: a number that grows with every change; 0: the store has
+    nothing under that name.
+    """
 
     content: bytes = b""
     revision: int = 0
@@ -91,11 +94,5 @@ class FolderStore:
         return Value(content, int(revision))
 
     def _write(self, name: str, revision: int, content: bytes) -> None:
-        path = self._path(name)
-        new = path.with_name(f"{name}.new")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(b"%d\n" % revision + content)
-            file.flush()
-            if len(content) > 64:  # A beat comes several times a second, and is worth nothing after a power failure.
-                os.fsync(file.fileno())
-        new.replace(path)
+        synced = len(content) > 64  # A beat comes several times a second, and is worth nothing after a power failure.
+        replace_file(self._path(name), b"%d\n" % revision + content, synced=synced)

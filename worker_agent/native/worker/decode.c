@@ -34,14 +34,14 @@ static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, 
     int16_t *agreed = &p->exponents[index];
     /* The root's seal was right, so it holds this for the result, and others may have used it. */
     if (one ? *agreed < NOT_AGREED && exponent < own_exponent_of(p, (uint32_t)index)
-            : exponent > 1 || (*mixed == OWN_MIXED && !exponent)) {
+            : *mixed == OWN_MIXED && !exponent) {
         worker_fail(x, STATUS_PROTOCOL,
                     "tree %u (root %s): the workers were to agree on an exponent below this worker's own: a switch has "
                     "lost what this worker sent",
                     t->config.tree, t->config.root);
         return FAILED;
     }
-    if (one && !inart_exponent_valid(exponent)) {
+    if (one ? !inart_exponent_valid(exponent) : exponent > 1) {
         worker_fail(x, STATUS_PROTOCOL, "tree %u (root %s): an impossible exponent came back (%d)", t->config.tree,
                     t->config.root, exponent);
         return FAILED;
