@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,9 @@ class Lane:
         self._allreduce_async = allreduce_async
         self._lock = threading.RLock()  # An operation may end, and its callback run, while it is being started.
         self._waiting = 0
+        self._count = threading.Lock()  # It is held for counting only, and never while something is called.
+        self._under_way = 0
+        self._since = 0.0
         self._queue: queue.SimpleQueue[_Later | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -41,7 +45,7 @@ class Lane:
         """Submit a tensor that is ready, in place; it starts at once when nothing waits. Raises as the agent does."""
         with self._lock:
             if not self._waiting:
-                return self._allreduce_async(tensor, op)
+                return self._begin(tensor, op)
         return self.submit_later(lambda: tensor, op, tensor.numel(), tensor.element_size())
 
     def submit_later(self, ready: Callable[[], Any], op: Collective, elements: int, item_bytes: int) -> Work:
@@ -55,6 +59,11 @@ class Lane:
                 self._thread.start()
         return work
 
+    def stuck_seconds(self) -> float:
+        """Return for how long operations have been under way at the agent and none has ended; 0: there are none."""
+        with self._count:
+            return time.monotonic() - self._since if self._under_way else 0.0
+
     def close(self, *, wait: bool = False) -> None:
         """End after the last operation. wait: until the agent has it."""
         with self._lock:
@@ -63,6 +72,19 @@ class Lane:
                 self._queue.put(None)
         if wait and thread is not None:
             thread.join()
+
+    def _begin(self, tensor: Any, op: Collective) -> Work:
+        work = self._allreduce_async(tensor, op)
+        with self._count:
+            self._since = self._since if self._under_way else time.monotonic()
+            self._under_way += 1
+        work.add_done_callback(self._ended)
+        return work
+
+    def _ended(self, _: Work) -> None:
+        with self._count:
+            self._since = time.monotonic()
+            self._under_way -= 1
 
     def _run(self) -> None:
         while (later := self._queue.get()) is not None:
@@ -75,7 +97,7 @@ class Lane:
                 self._waiting -= 1
                 if failure is None:
                     try:
-                        later.work.follow(self._allreduce_async(tensor, later.op))
+                        later.work.follow(self._begin(tensor, later.op))
                     except Exception as error:
                         failure = error
             if failure is not None:

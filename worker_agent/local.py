@@ -177,6 +177,13 @@ class LocalAgent:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
+    def abort(self, reason: str) -> None:
+        """End all operations with AbortedError(reason), and leave without a good-bye: the agent joins its job anew,
+        which ends these operations for the other workers, too."""
+        with self._lock:
+            self._lost = self._lost or reason
+        self._connection.close()
+
     def abandon(self) -> None:
         """In a forked process: its parent is the trainer. The connection abandons itself."""
         self._lock, self._lost = threading.Lock(), why()

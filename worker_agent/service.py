@@ -163,7 +163,7 @@ class Service:
         except BaseException:
             self._release(place, clean=True)
             raise
-        return Port(team, seat.rank, lambda: self._release(place, clean=True), self._agent.stats)
+        return Port(team, seat.rank, lambda clean: self._release(place, clean), self._agent.stats)
 
     @property
     def trainers(self) -> int:

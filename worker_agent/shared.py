@@ -164,6 +164,15 @@ class Node:
         except AgentError:
             pass  # who attaches is told
 
+    def abort(self, reason: str) -> None:
+        """End the operations of all users that are under way, with AbortedError(reason); who needs the agent again
+        joins anew."""
+        with self._lock:
+            reducer, self._reducer = self._reducer, None
+        if reducer is not None:
+            close_lane(reducer)
+            reducer.abort(reason)
+
     def abandon(self) -> None:
         """In a forked process: its parent has the place."""
         self._lock, self._service, self._reducer = threading.Lock(), None, None

@@ -118,25 +118,25 @@ class Team:
 class Port:
     """A trainer's place in a team of this process: what the hook and the backend need of an agent.
 
-    close: called once, by `close`.
+    leave: called once, by `close` (True) or `abort` (False): whether in good order.
     """
 
-    def __init__(self, team: Team, member: int, close: Callable[[], None], stats: Callable[[], Any]) -> None:
+    def __init__(self, team: Team, member: int, leave: Callable[[bool], None], stats: Callable[[], Any]) -> None:
         self.world_size, self.node, self.index, self.epoch = team.workers, team.node, team.index, team.epoch
         self.values_per_packet, self.ways = team.values_per_packet, team.ways
         self._team = team
         self._member = member
-        self._close: Callable[[], None] | None = close
+        self._leave: Callable[[bool], None] | None = leave
         self.stats = stats
 
     @property
     def ready(self) -> bool:
         """Whether operations are taken."""
-        return not self._team.ended and self._close is not None
+        return not self._team.ended and self._leave is not None
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """As Engine.allreduce_async."""
-        if self._close is None:
+        if self._leave is None:
             raise AbortedError("the connection to the agent is closed")
         return self._team.submit(self._member, array, collective(op), dtype)
 
@@ -146,6 +146,13 @@ class Port:
 
     def close(self) -> None:
         """Leave the team. Again: nothing happens."""
-        close, self._close = self._close, None
-        if close is not None:
-            close()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave(True)
+
+    def abort(self, reason: str) -> None:
+        """End all operations of the team with AbortedError, and leave: the agent joins its job anew, which ends these
+        operations for the other workers, too."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave(False)

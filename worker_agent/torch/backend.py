@@ -30,6 +30,7 @@ import torch.distributed as dist
 from controlplane.common.rpc.tls import Tls
 from p4src.protocol import data_values
 from worker_agent.collectives import GATHER, MEAN, SCATTER_SUM, SUM, Collective, Kind, broadcast
+from worker_agent.errors import AbortedError
 from worker_agent.fields import FIELDS
 from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES, SMALL_DTYPES
@@ -145,7 +146,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         # InArtWork.
         self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
         self._name, self._desc = opts.group_id, ""
-        self._inner = dist.ProcessGroup(dist.PrefixStore(f"{name}/others", opts.store), rank, size)
+        self._inner: Any = dist.ProcessGroup(dist.PrefixStore(f"{name}/others", opts.store), rank, size)
         backends = [("gloo", "cpu")] + ([("nccl", "cuda")] if torch.cuda.is_available() else [])
         for backend, device in backends:
             made = make_group(f"{name}/{device}", opts.store, rank, size, backend=backend, timeout=opts.timeout)
@@ -365,11 +366,32 @@ class InArtProcessGroup(dist.ProcessGroup):
         self._inner.shutdown()
 
     def abort(self) -> None:
-        """Abort operations in progress over gloo and NCCL."""
+        """End operations under way with an error, on all ranks; the group cannot be used any more.
+
+        What goes over NCCL is aborted; gloo has no abort, and ends an operation when the other ranks go. Idle, this is
+        `shutdown`.
+        """
+        if self.network is not None:
+            self.network.abort("the process group was aborted")
         self._inner.abort()
+        self._inner = _Ended()
 
     def __repr__(self) -> str:
         return f"InArtProcessGroup(rank={self.rank()}, size={self.size()})"
+
+
+class _Ended:
+    """Replaces the groups of gloo and NCCL once the process group has ended: their connections close, so that other
+    ranks that wait for this one have an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AbortedError(f"the process group was aborted: no {name}")
+
+    def abort(self) -> None:
+        """Do nothing: it has ended."""
+
+    def shutdown(self) -> None:
+        """Do nothing: it has ended."""
 
 
 def _reduction(opts: Any) -> Any:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
 from worker_agent.collectives import MEAN, Collective, Operation, collective
-from worker_agent.errors import AgentError
+from worker_agent.errors import AbortedError, AgentError
 from worker_agent.fields import FIELDS
 from worker_agent.metrics import Counts
 from worker_agent.operands import DTYPES
@@ -33,12 +33,18 @@ from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
 from worker_agent.torch.groups import agree, default_store, exchange, make_group
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
+from worker_agent.torch.presence import Presence
 from worker_agent.torch.recovery import Route, Sequence
 from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 OPERATION_TIMEOUT = 1800.0
 """The default of torch.distributed: a rank may take a long time, for an evaluation or a checkpoint."""
+
+AGREED_PATIENCE_SECONDS, PATIENCE_SECONDS = 3.0, 8.0
+"""Operations end so many seconds after a rank has left that they wait for. Where the ranks agree on each step, none
+leaves before all have its results; else the last ones may still be on their way.
+"""
 
 logger = logging.getLogger("inart")
 
@@ -90,6 +96,8 @@ class Network:
         self._order: Order | None = None
         self._parts: Parts | None = None
         self.ways: Ways | None = None
+        self._presence: Presence | None = None
+        self._aborted = ""
         problem = ""
         try:
             self.local = self._find_local(options, store, rank)
@@ -134,6 +142,14 @@ class Network:
             node = getattr(self.reducer, "node", "") or "this node"
             ranks = f", {self.local.size} ranks a node" if self.local is not None else ""
             logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
+        self._presence = Presence(
+            name,
+            store,
+            rank,
+            stuck=self._stuck_seconds,
+            end=self.abort,
+            patience=AGREED_PATIENCE_SECONDS if fallback else PATIENCE_SECONDS,
+        )
         if fallback and not reproducible:
             self.ways = agreed_ways(None if problems or self.local is not None else self.reducer, self._control)
         if self.ways is not None and self.sequence is not None:
@@ -167,6 +183,8 @@ class Network:
 
         Waiting for the Work first gives the result sooner.
         """
+        if self._aborted:
+            raise AbortedError(self._aborted)
         if self.sequence is not None:
             return self.sequence.start(buffer, op, last or not self.fallback, before)
         if self._route is None:
@@ -177,6 +195,8 @@ class Network:
         """Return the collectives whose arrays have one part per rank; None when they do not go through the network,
         because not all ranks have been in it yet. A collective call until they have.
         """
+        if self._aborted:
+            raise AbortedError(self._aborted)
         if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
             if self.sequence is not None:
                 self.sequence.order = order
@@ -204,11 +224,37 @@ class Network:
                 numbers["measured_mbps"] = stats().measured_mbps
         return numbers
 
+    def abort(self, reason: str) -> None:
+        """End what is under way with AbortedError(reason), here and then on the other ranks, and leave.
+
+        For any thread. What torch.distributed does for this group is not ended: gloo ends it when the other ranks go.
+        """
+        self._aborted = self._aborted or reason
+        sequence, node, presence = self.sequence, self._node, self._presence
+        stuck = self._stuck_seconds() > 0
+        if presence is not None:
+            presence.leave(f"has given the process group up ({reason})")
+        if sequence is not None:
+            sequence.abort(reason)
+        if stuck and node is not None:
+            node.abort(reason)
+        self.close()
+
+    def _stuck_seconds(self) -> float:
+        """Return for how long the oldest operation has been under way; 0: there is none."""
+        sequence, route = self.sequence, self._route
+        if sequence is not None:
+            return sequence.stuck_seconds()
+        return route.lane.stuck_seconds() if route is not None else 0.0
+
     def close(self) -> None:
         """Leave the job after the last reduction. A second call does nothing."""
         sequence, self.sequence = self.sequence, None
         if sequence is not None:
             sequence.close()
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.leave()
         self._route = self.reducer = None
         node, self._node = self._node, None
         if node is not None:

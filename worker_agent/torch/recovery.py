@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from worker_agent.collectives import Collective, Kind
-from worker_agent.errors import AgentError, NotReadyError
+from worker_agent.errors import AbortedError, AgentError, NotReadyError
 from worker_agent.lane import Lane, lane_of
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
@@ -103,7 +103,7 @@ class _Step:
     problem: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Item:
     """A buffer of a step.
 
@@ -191,6 +191,8 @@ class Sequence:
         self._window = Window(name, store, size)
         self._settled_to = 0  # Steps before this one are settled one by one: they had begun when one failed.
         self._late_at = 0.0
+        self._open: set[_Item] = set()
+        self._aborted: AbortedError | None = None
         self.order: list[int] = list(range(size))  # The number of each rank's worker, where that matters.
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
@@ -234,6 +236,8 @@ class Sequence:
         sooner.
         """
         with self._lock:
+            if self._aborted is not None:
+                raise self._aborted
             step = self._step
             if step is None:
                 aside = self._ways is not None and self._ways.is_faster_outside(op, buffer.nbytes)
@@ -244,6 +248,7 @@ class Sequence:
             item = _Item(step, buffer, op, last, Completion(buffer), before=before)
             item.early = last and not step.items and self._agreement and self._local is None and is_early(buffer, op)
             step.items.append(item)
+            self._open.add(item)
             self._step = None if last else step
             if buffer.is_cuda:
                 item.written = torch.cuda.Event()
@@ -254,10 +259,23 @@ class Sequence:
                 self._begin(item)
         return item.completion.future, item.work
 
+    def stuck_seconds(self) -> float:
+        """Return for how long the oldest operation has been under way; 0: there is none."""
+        return time.monotonic() - min((item.added for item in set(self._open)), default=time.monotonic())
+
+    def abort(self, reason: str) -> None:
+        """End all operations with an error, wherever they are, and take none any more. The caller then makes the agent
+        give up what it has begun. The thread may still wait for other ranks over gloo: it ends when they go, too.
+        """
+        with self._lock:
+            self._aborted = AbortedError(reason)
+        for item in set(self._open):
+            self._complete(item, self._aborted)
+
     def close(self) -> None:
         """End the thread, after the last step."""
         self._queue.put(None)
-        if threading.current_thread() is not self._thread:
+        if self._aborted is None and threading.current_thread() is not self._thread:
             self._thread.join()
         if self._return is not None:
             self._return.close()
@@ -352,6 +370,7 @@ class Sequence:
                 continue
             step = item.step
             try:
+                self._check_aborted()
                 with self._stream(item.buffer.device):
                     if step.items[0] is item:
                         self._counts.step_begins(bool(step.network))
@@ -365,11 +384,11 @@ class Sequence:
                             self._think_of_return()
             except Exception as error:  # A rank is lost, so no rank can continue.
                 for one in step.items:
-                    one.completion.finish_once(_explained(error))
+                    self._complete(one, _explained(error))
             finally:
                 if item.last:
                     self._pass(step)
-        if self._window.await_close():
+        if self._aborted is None and self._window.await_close():
             self._agree_on(self._window.take())
 
     def _next(self) -> _Item | list[_Item] | None:
@@ -412,7 +431,7 @@ class Sequence:
                 item.kept = item.before = None
         except Exception as error:  # A rank is lost, so no rank can continue.
             for item in items:
-                item.completion.finish_once(_explained(error))
+                self._complete(item, _explained(error))
                 self._pass(item.step)
 
     def _are_well(self, items: list[_Item]) -> bool:
@@ -434,6 +453,7 @@ class Sequence:
 
     def _agreed(self, good: bool) -> bool:
         """Return whether `good` holds on all ranks."""
+        self._check_aborted()
         self._window.begin_agreement(good)
         return bool(reduce_numbers(self._control, [int(good)], dist.ReduceOp.MIN)[0])
 
@@ -565,9 +585,17 @@ class Sequence:
 
     def _finish(self, item: _Item, error: Exception | None) -> None:
         self._counts.reduced(item.buffer.numel() * item.buffer.element_size())
-        item.completion.finish_once(error)
+        self._complete(item, error)
         if item.last and not item.step.network:
             self._counts.step_ends(item.step.began, item.added)
+
+    def _complete(self, item: _Item, error: Exception | None) -> None:
+        self._open.discard(item)
+        item.completion.finish(error)
+
+    def _check_aborted(self) -> None:
+        if self._aborted is not None:
+            raise self._aborted
 
     def _spare(self, device: str) -> dist.ProcessGroup:
         """Return torch.distributed's group for tensors of a device; it is made at its first use, by all ranks at the

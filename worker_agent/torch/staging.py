@@ -30,22 +30,23 @@ class Completion:
     def __init__(self, buffer: torch.Tensor) -> None:
         self._buffer = buffer
         self._error: Exception | None = None
+        self._lock = threading.Lock()
+        self._finished = False
         devices: list[int | str | torch.device] = [] if buffer.device.type == "cpu" else [buffer.device]
         self._reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.future: torch.futures.Future[torch.Tensor] = self._reduced.then(self._result)
 
     def finish(self, error: Exception | None) -> None:
-        """Complete the Future: the bucket holds the result, or `error` occurred.
+        """Complete the Future, unless it is done already: the bucket holds the result, or `error` occurred.
 
         On CUDA the current stream must be the one that writes the bucket.
         """
+        with self._lock:
+            if self._finished:
+                return
+            self._finished = True
         self._error = error
         self._reduced.set_result(self._buffer)
-
-    def finish_once(self, error: Exception | None) -> None:
-        """Do the same as `finish`, unless the Future is already done."""
-        if not self._reduced.done():
-            self.finish(error)
 
     def _result(self, _: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         if self._error is not None:
