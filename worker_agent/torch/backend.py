@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
@@ -98,9 +99,16 @@ class InArtWork(dist.Work):
         self._future = future
         self._part = work
 
-    def wait(self, timeout: Any = None) -> bool:
-        """Wait for the result. Raises the error of the all-reduce."""
-        if self._part is not None:
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the result. Raises the error of the all-reduce, and TimeoutError when there is no result yet after
+        the timeout (None or 0: there is none); the operation goes on.
+        """
+        if timeout:
+            ended = threading.Event()
+            self._future.add_done_callback(lambda _: ended.set())
+            if not ended.wait(timeout.total_seconds()):
+                raise TimeoutError(f"the operation has no result yet: timed out after {timeout.total_seconds():g} s")
+        elif self._part is not None:
             self._part.fetch(None)
         self._future.wait()
         return True

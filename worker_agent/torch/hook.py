@@ -256,6 +256,8 @@ class Network:
         if presence is not None:
             presence.leave()
         self._route = self.reducer = None
+        # They hold this object and groups of gloo, which close their connections when nobody holds them.
+        self._order = self._parts = None
         node, self._node = self._node, None
         if node is not None:
             node.close()

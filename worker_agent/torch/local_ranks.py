@@ -18,7 +18,7 @@ from worker_agent.torch.groups import make_group
 def node_key(agent: str | None, node: str | None, size: int) -> str:
     """Return a text that all ranks of one node share and no other node has. size: ranks of this node."""
     if size == 1:
-        return f"process {os.getpid()} on {_machine()}"
+        return f"process {os.getpid()} {agent or node or ''} on {_machine()}"  # Threads may be ranks of several nodes.
     if "GROUP_RANK" in os.environ:  # This is torchrun's number of the node.
         return f"node {os.environ['GROUP_RANK']}"
     return f"{agent or node or ''} on {_machine()}"

@@ -1,0 +1,24 @@
+"""torchft's own tests of process groups pass over ours."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.outside import recipes, torchft
+from tests.outside.network import Nodes
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(400)
+def test_torchft_s_tests_of_all_reduce_and_barrier_pass_and_a_rank_that_goes_ends_them():
+    if why := recipes.missing(*torchft.NEEDS):
+        pytest.skip(why)
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    with Nodes(3) as nodes:
+        found = torchft.run(["_allreduce", "_barrier"], nodes.agents)
+        assert {one["outcome"] for one in found} == {"passed"}, found
+        assert sum("resiliency" in one["name"] for one in found) >= 2
+        assert nodes.added() > 0, "they went through the switch"
