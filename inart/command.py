@@ -63,6 +63,7 @@ VERBS = {
     "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",), order=True),
     "ps": Verb("ps_server.__main__", "a parameter server"),
     "run": Verb("worker_agent.launch.command", "run a training command with a job of its own in the network"),
+    "slurm": Verb("worker_agent.launch.slurm", "what Slurm calls when a job begins and ends (prolog, epilog, task)"),
     "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),
     "site": Verb("overlay.sites.command", "train across data centres: coordinator, run, status", extra="control"),
     "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),

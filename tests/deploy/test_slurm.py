@@ -1,0 +1,220 @@
+"""`inart slurm`, as Slurm calls it, with a real controller; Slurm itself is the environment and two commands of a line.
+
+tests/emulation/test_slurm.py does it with a real Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ask
+from controlplane.planner.generators import leaf_spine
+from controlplane.service.controller import Controller
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
+from p4src.artifacts import find
+from tests.deploy.memory_network import MemoryNetwork
+from worker_agent.launch import holder, slurm
+from worker_agent.launch.slurm import Refused, Wish, main, wished
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "slurm"
+NETWORK = leaf_spine(2, 2, 3, 300.0)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
+    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
+    yield made
+    print("\n".join(made.log))
+    made.network.close()
+
+
+@pytest.fixture
+def controller(rig: MemoryNetwork) -> Iterator[Controller]:
+    made = Controller(rig.network, log=rig.log.append)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a command first on the path that prints something, and writes down what it was called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def make(name: str, prints: str = "") -> Path:
+        calls = tmp_path / f"{name}.calls"
+        (folder / name).write_text(f"#!/bin/sh\necho \"$@\" >> {calls}\ncat <<'END'\n{prints}\nEND\n")
+        (folder / name).chmod(0o755)
+        return calls
+
+    return make
+
+
+@pytest.fixture
+def job(controller: Controller, monkeypatch: pytest.MonkeyPatch, commands: Callable[[str, str], Path]):
+    """Call the verb as for job 7 of Slurm."""
+    monkeypatch.setenv("INART_CONTROLLER", f"127.0.0.1:{controller.start('127.0.0.1:0')}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    calls = commands("scontrol", "")
+
+    def call(what: str, comment: str = "inart", nodes: str = "h[1,4]") -> int:
+        monkeypatch.setenv("SLURM_JOB_COMMENT", comment)
+        monkeypatch.setenv("SLURM_JOB_NODELIST", nodes)
+        return main([what])
+
+    call.remarks = lambda: calls.read_text() if calls.exists() else ""  # type: ignore[attr-defined]
+    return call
+
+
+def test_a_job_with_the_comment_is_in_the_network_from_its_prolog_to_its_epilog(job, rig, capsys):
+    """Its nodes are the workers, and the parameter servers; its tasks are told; Slurm shows what it gets."""
+    assert job("prolog") == 0
+    (running,) = rig.network.jobs
+    assert running.name == "slurm-7"
+    assert running.plan.job.workers == running.plan.job.parameter_servers == ("h1", "h4")
+    assert "update JobId=7 AdminComment=inart: job slurm-7:" in job.remarks() and "Mbit/s" in job.remarks()
+    capsys.readouterr()
+    assert job("task") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert f"export INART_CONTROLLER={os.environ['INART_CONTROLLER']}" in said
+    assert {"export INART_JOB=slurm-7", "export INART_SLURM_JOB=7"} <= set(said)
+    assert any(line.startswith("print inart: job slurm-7 is in the network") for line in said)
+    assert job("epilog") == 0 and not list(rig.network.jobs) and rig.as_wanted()
+    assert job("epilog") == 0, "also when somebody else has removed it"
+
+
+def test_jobs_without_the_comment_are_left_alone(job, rig):
+    assert [job("prolog", comment=comment) for comment in ("", "for the paper", "inarticulate")] == [0, 0, 0]
+    assert not list(rig.network.jobs) and not job.remarks()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("inart:ps=9", "h[1,4]", "needs 9 parameter servers"),
+        ("inart", "h1", "one node has nothing to send"),
+        ("inart", "h[1,99]", "'h99' is no node of the topology"),
+        ("inart:name=x", "h[1,4]", "name= in the comment"),
+        ("inart:strategy=fast", "h[1,4]", "strategy 'fast'"),
+        ("inart:else=panic", "h[1,4]", "it is one of gloo, wait"),
+    ],
+)
+def test_what_is_refused_runs_over_gloo_and_its_user_reads_why(job, rig, commands, capsys, case):
+    comment, nodes, reason = case
+    assert job("prolog", comment, nodes) == 0
+    assert not list(rig.network.jobs)
+    written = job.remarks()
+    assert "not in the network, it runs over torch.distributed" in written and reason in written
+    commands("scontrol", f"JobId=7 JobName=x {written.partition('JobId=7 ')[2].strip()} Comment={comment} StdErr=/x")
+    capsys.readouterr()
+    assert job("task", comment, nodes) == 0
+    said = capsys.readouterr().out
+    assert "print inart: not in the network" in said and reason in said and "StdErr" not in said
+    assert "INART_JOB=" not in said and "INART_CONTROLLER=" not in said
+
+
+def test_a_job_may_rather_wait_for_the_network(job, rig):
+    """Slurm puts a batch job back into its queue when its prolog fails."""
+    assert job("prolog", comment="inart:ps=9,else=wait") == 1
+    assert "waits for room in the network: the job needs 9" in job.remarks()
+    assert job("prolog", comment="inart:else=wait") == 0 and len(list(rig.network.jobs)) == 1
+
+
+def test_a_job_that_begins_again_on_other_nodes_has_these(job, rig):
+    """Slurm calls the prolog again after a restart of slurmctld, and for a job that was put back into the queue."""
+    assert job("prolog") == 0 and job("prolog", nodes="h[2,5]") == 0
+    (running,) = rig.network.jobs
+    assert running.plan.job.workers == ("h2", "h5") and rig.as_wanted()
+
+
+def test_what_jobs_have_left_that_are_gone_is_taken_off(job, rig, commands):
+    for number, nodes in (("7", "h[1,4]"), ("8", "h[2,5]")):
+        os.environ["SLURM_JOB_ID"] = number
+        assert job("prolog", nodes=nodes) == 0
+    hosts = [pb.Host(name=node) for node in ("h3", "h6")]
+    ask(os.environ["INART_CONTROLLER"], "add_job", pb.AddJobRequest(job="name=slurm-lab", hosts=hosts))
+    commands("squeue", "8\n9")
+    assert job("sweep") == 0
+    assert sorted(running.name for running in rig.network.jobs) == ["slurm-8", "slurm-lab"]
+    commands("squeue", "")
+    (Path(os.environ["PATH"].split(os.pathsep)[0]) / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    assert job("sweep") == 1 and len(list(rig.network.jobs)) == 2, "Slurm that does not answer has no say"
+
+
+def test_a_controller_that_is_away_costs_no_job_its_start(job, controller, monkeypatch, capsys):
+    monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(holder, "REMOVE_SECONDS", 0.0)
+    controller.stop()
+    assert job("prolog") == 0 and "runs over torch.distributed" in job.remarks()
+    assert job("prolog", comment="inart:else=wait") == 1
+    capsys.readouterr()
+    assert job("task") == 0
+    said = capsys.readouterr().out
+    assert "export INART_JOB=slurm-7" in said and "goes into the network if it answers in time" in said
+    assert job("epilog") == 1 and "inart job remove slurm-7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("comment", "wish"),
+    [
+        ("", None),
+        ("inarts", None),
+        ("inart", Wish()),
+        ("for alice; inart", Wish()),
+        ("inart:ps=workers", Wish()),
+        ("inart:ps=2,model=100M,share", Wish("ps=2,model=100M", share=True)),
+        ("inart:strategy=atp,else=wait other=x", Wish(strategy="atp", waits=True)),
+        ("inart:else=gloo", Wish()),
+    ],
+)
+def test_comments_are_read(comment: str, wish: Wish | None):
+    assert wished(comment) == wish
+
+
+def test_a_comment_that_is_wrong_is_said():
+    for comment in ("inart:else=no", "inart:name=x", "inart:workers=3"):
+        with pytest.raises(Refused):
+            wished(comment)
+
+
+def test_slurms_job_number_is_wanted(monkeypatch, capsys):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(SystemExit):
+        main(["epilog", "--controller", "127.0.0.1:1"])
+    assert "Slurm calls this" in capsys.readouterr().err
+
+
+def test_the_shell_files_call_the_verb_only_where_the_comment_says_so(tmp_path, commands):
+    """Python is not started for jobs of others, and asked once for a job and not for each of its steps."""
+    calls = commands("inart", "")
+    commands("scontrol", "JobId=7 Comment=inart StdErr=/x")
+    for name in ("prolog", "epilog", "task"):
+        (tmp_path / name).write_text((SCRIPTS / name).read_text())
+    (tmp_path / "settings").write_text(f"export PATH={os.environ['PATH']}\n")
+
+    def call(name: str, **more: str) -> str:
+        done = subprocess.run(
+            ["sh", str(tmp_path / name)], env={"SLURM_JOB_ID": "7", **more}, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    for name in ("prolog", "epilog"):
+        call(name, SLURM_JOB_COMMENT="a paper")
+        call(name)
+    call("task", INART_SLURM_JOB="7")
+    assert not calls.exists()
+    for name in ("prolog", "epilog"):
+        call(name, SLURM_JOB_COMMENT="alice inart:ps=2")
+    call("task", INART_SLURM_JOB="6")
+    assert calls.read_text().splitlines() == ["slurm prolog", "slurm epilog", "slurm task"]
+    commands("scontrol", "JobId=7 JobName=x")
+    assert call("task") == "export INART_SLURM_JOB=7\n"
+    assert all(os.access(SCRIPTS / name, os.X_OK) for name in ("prolog", "epilog", "task"))
+    assert "INART_CONTROLLER" in (SCRIPTS / "settings").read_text()

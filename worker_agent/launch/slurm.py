@@ -1,0 +1,241 @@
+"""What Slurm calls at the begin and the end of a job, so that a job with the comment `inart` has one in the network.
+
+    sbatch --comment inart train.sh
+    sbatch --comment inart:ps=2,model=100M,share,else=wait train.sh
+
+inart slurm prolog     PrologSlurmctld: add the job for the nodes that Slurm has given it
+inart slurm epilog     EpilogSlurmctld: take it off, however it has ended
+inart slurm task       TaskProlog: tell the job's tasks of it, and the user what became of it
+inart slurm sweep      take off what jobs have left that Slurm does not run any more (from time to time, by cron)
+
+examples/slurm/ has the shell files that Slurm calls. After `inart:` come words as `inart job add` takes them, and
+strategy=NAME, share, and what to do where the network cannot take the job: else=gloo (it runs over torch.distributed,
+as without the comment; this is the default) or else=wait (it goes back into Slurm's queue, and is tried again). Exit
+status: 0, or 1 where the job is to wait or could not be taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.common import command_line
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.channels import controller_address
+from controlplane.common.rpc.client import ControllerError, ask, fetch_status
+from worker_agent.launch.holder import remove
+from worker_agent.launch.machines import MachinesError, expand, resolve
+
+WORD = "inart"
+PREFIX = "slurm-"
+"""A job's name in the network is this and its number in Slurm, as `inart run` names it, too."""
+SCONTROL_SECONDS = 30.0
+ADD_SECONDS = 120.0
+ANSWER_SECONDS = 30.0
+"""How long a job waits for a controller that does not answer: longer than another one takes to take over."""
+PAUSE_SECONDS = 1.0
+ELSE = ("gloo", "wait")
+Environment = Mapping[str, str]
+
+
+class Refused(Exception):
+    """The job is not in the network; the message says why."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a comment asks for. job: words for `inart job add`. waits: whether the job waits where it is refused."""
+
+    job: str = ""
+    strategy: str = "inart"
+    share: bool = False
+    waits: bool = False
+
+
+def wished(comment: str) -> Wish | None:
+    """Return what a job's comment asks for; None if it does not ask for the network. Raises Refused."""
+    found = [word for word in comment.replace(";", " ").split() if word == WORD or word.startswith(f"{WORD}:")]
+    if not found:
+        return None
+    words = [word for word in found[0].partition(":")[2].split(",") if word]
+    given = dict(word.partition("=")[::2] for word in words)
+    other = given.pop("else", ELSE[0])
+    strategy = given.pop("strategy", "inart")
+    share = given.pop("share", None) is not None
+    if other not in ELSE:
+        raise Refused(f"else={other} in the comment: it is one of {', '.join(ELSE)}")
+    if taken := {"name", "workers"}.intersection(given):
+        raise Refused(f"{taken.pop()}= in the comment: Slurm says which nodes a job has, and its name is its number")
+    if given.get("ps") == "workers":  # That is what happens without the word.
+        del given["ps"]
+    return Wish(",".join(f"{name}={value}" for name, value in given.items()), strategy, share, other == "wait")
+
+
+def wanted(environment: Environment) -> Wish | None:
+    """Return what the job asks for in whose prolog we are. Raises Refused."""
+    return wished(environment.get("SLURM_JOB_COMMENT", ""))
+
+
+def number_of(environment: Environment) -> str:
+    """Return the job's number. Raises ValueError."""
+    number = environment.get("SLURM_JOB_ID", "")
+    if not number.isdigit():
+        raise ValueError("SLURM_JOB_ID is not set: Slurm calls this (slurm.conf, examples/slurm/)")
+    return number
+
+
+def prolog(controller: str, environment: Environment) -> int:
+    """Add the job. Returns 1 where it is to wait for it."""
+    number, wish = number_of(environment), None
+    try:
+        if (wish := wanted(environment)) is None:
+            return 0
+        remark(number, admitted(controller, f"{PREFIX}{number}", wish, environment.get("SLURM_JOB_NODELIST", "")))
+        return 0
+    except (Refused, ControllerError, MachinesError) as error:
+        if wish is not None and wish.waits:
+            remark(number, f"waits for room in the network: {error}")
+            return 1
+        remark(number, f"not in the network, it runs over torch.distributed: {error}")
+        return 0
+
+
+def admitted(controller: str, name: str, wish: Wish, listed: str) -> str:
+    """Add a job on these nodes; returns what it gets, in words. Raises Refused, ControllerError, MachinesError."""
+    nodes = expand(listed)
+    if len(nodes) == 1:
+        raise Refused("one node has nothing to send through the network")
+    patiently(lambda: _take_off_another(controller, name))
+    request = pb.AddJobRequest(
+        job=",".join(filter(None, [wish.job, f"name={name}"])), strategy=wish.strategy, share=wish.share
+    )
+    for node in nodes:
+        request.hosts.add(name=node, addresses=resolve(node))
+    reply = ask(controller, "add_job", request, timeout=ADD_SECONDS)
+    servers = ", ".join(reply.parameter_servers)
+    rate = f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
+    return f"job {name}: {rate}; parameter servers {servers}"
+
+
+def _take_off_another(controller: str, name: str) -> None:
+    """Remove a job of this name, where Slurm begins its job again, or calls us again. Raises ControllerError."""
+    if any(job.name == name for job in fetch_status(controller).jobs):
+        ask(controller, "remove_job", pb.RemoveJobRequest(name=name), timeout=ADD_SECONDS)
+
+
+def patiently(act: Callable[[], None]) -> None:
+    """Do it, again and again for a while: another controller may be about to take over. Raises ControllerError."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            return act()
+        except ControllerError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(PAUSE_SECONDS)
+
+
+def epilog(controller: str, environment: Environment) -> int:
+    """Take the job off, if it is there; returns 1 where that could not be done."""
+    return remove(controller, f"{PREFIX}{number_of(environment)}")
+
+
+def task(controller: str, environment: Environment) -> int:
+    """Print what Slurm's TaskProlog is to do: `export NAME=value` for the task, `print words` for the user."""
+    number = number_of(environment)
+    name = f"{PREFIX}{number}"
+    print(f"export INART_SLURM_JOB={number}")
+    speaks = environment.get("SLURM_PROCID", "0") == "0"  # One task of a step is enough.
+    try:
+        there = any(job.name == name for job in fetch_status(controller).jobs)
+    except ControllerError as error:
+        there = True
+        if speaks:
+            print(f"print inart: {_line(error)}; the job goes into the network if it answers in time")
+    if not there:
+        if speaks:
+            why = _remarked(number) or f"there is no job {name} in the network"
+            print(f"print inart: {_line(why)}")
+        return 0
+    for known in ("INART_CONTROLLER", "INART_CREDENTIALS"):
+        if value := environment.get(known):
+            print(f"export {known}={value}")
+    print(f"export INART_JOB={name}")
+    if speaks:
+        print(f"print inart: job {name} is in the network (inart job show {name})")
+    return 0
+
+
+def sweep(controller: str, _: Environment) -> int:
+    """Take off jobs that Slurm does not run any more; returns 1 where that could not be done."""
+    try:
+        listed = subprocess.run(
+            ["squeue", "--noheader", "--states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING", "--format=%A"],
+            capture_output=True, text=True, check=True, timeout=SCONTROL_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"inart slurm: squeue does not answer, so nothing is taken off: {error}", file=sys.stderr)
+        return 1
+    running = {f"{PREFIX}{number}" for number in listed.stdout.split()}
+    try:
+        there = [job.name for job in fetch_status(controller).jobs]
+    except ControllerError as error:
+        print(f"inart slurm: {error}", file=sys.stderr)
+        return 1
+    left = [name for name in there if name.removeprefix(PREFIX).isdigit() and name not in running]
+    return max([remove(controller, name) for name in left if name.startswith(PREFIX)], default=0)
+
+
+def remark(number: str, words: str) -> None:
+    """Write into Slurm's AdminComment of the job what became of it (`scontrol show job`), and to standard error."""
+    text = f"inart: {_line(words)}"
+    print(text, file=sys.stderr, flush=True)
+    try:
+        subprocess.run(
+            ["scontrol", "update", f"JobId={number}", f"AdminComment={text}"],
+            capture_output=True, check=True, timeout=SCONTROL_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"inart slurm: no comment to job {number}: {error}", file=sys.stderr, flush=True)
+
+
+def _remarked(number: str) -> str:
+    """Return what `remark` has written; empty if nothing can be read."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "--oneliner", "show", "job", number],
+            capture_output=True, text=True, check=True, timeout=SCONTROL_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    words = done.stdout.partition("AdminComment=inart: ")[2]
+    return words.partition(" Comment=")[0].strip()
+
+
+def _line(words: object) -> str:
+    return " ".join(str(words).split())
+
+
+DOES: Mapping[str, Callable[[str, Environment], int]] = {
+    "prolog": prolog, "epilog": epilog, "task": task, "sweep": sweep,
+}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command_line.make("worker_agent.launch.slurm", __doc__)
+    parser.add_argument("what", choices=tuple(DOES), help="when Slurm calls it")
+    parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
+    arguments: argparse.Namespace = parser.parse_args(argv)
+    try:
+        return DOES[arguments.what](controller_address(arguments.controller), os.environ)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
