@@ -139,6 +139,7 @@ def format_added(reply: pb.AddJobReply) -> str:
         f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
         f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
     ]
+    lines += [f"note: {reply.note}"] if reply.note else []
     lines += _rate_lines(reply.others)
     if reply.job_id:
         lines.append(f"installed as job {reply.job_id}: {reply.entries} changes on the switches; its agents can join")

@@ -36,13 +36,15 @@ MOST_COMPARED = 64
 class Admission:
     """What a job would get beside those that run. others: their rates before and after, Mbit/s.
 
-    plans: the others', where all are planned together.
+    plans: the others', where all are planned together. note: which way is faster than this plan, for whoever adds the
+    job; empty: none that was looked at.
     """
 
     plan: Plan
     bottleneck: str
     others: dict[str, tuple[float, float]]
     plans: dict[str, Plan] = field(default_factory=dict)
+    note: str = ""
 
 
 class AdmissionControl:
@@ -83,16 +85,10 @@ class AdmissionControl:
                 f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
                 f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
             )
-        self._say_faster(admission.plan, state)
-        return admission
-
-    def _say_faster(self, plan: Plan, state: Topology) -> None:
-        """Log where the hosts alone, with switches that only forward, would be faster than the plan."""
-        for row in faster_than(plan, state, plan.rate_mbps, MOST_COMPARED)[:1]:
-            self._log(
-                f"job {plan.job.name}: {row.strategy}, without switches that add, would be faster: {row.rate_mbps:.4g} "
-                f"instead of {plan.rate_mbps:.4g} Mbit/s; {MORE_SERVERS}"
-            )
+        note = _faster_way(admission.plan, state)
+        if note:
+            self._log(f"job {job.name}: {note}")
+        return replace(admission, note=note)
 
     def admission(self, plan: Plan, job_id: int | None = None) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
@@ -208,6 +204,16 @@ class AdmissionControl:
         if not unbroken(plan, state):
             plan = replan(plan, limited(state, self.state.kind.limits))
         return _demand(plan.job, (plan,), job.terms, plan.split)
+
+
+def _faster_way(plan: Plan, state: Topology) -> str:
+    """Return which way the hosts alone, with switches that only forward, would be faster than the plan; "": none."""
+    for row in faster_than(plan, state, plan.rate_mbps, MOST_COMPARED)[:1]:
+        return (
+            f"{row.strategy}, without switches that add, would be faster: {row.rate_mbps:.4g} instead of "
+            f"{plan.rate_mbps:.4g} Mbit/s; {MORE_SERVERS}"
+        )
+    return ""
 
 
 def used(plan: Plan, kind: str, topology: Topology) -> set[str]:

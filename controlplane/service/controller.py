@@ -306,6 +306,7 @@ class Controller:
                 name=plan.job.name,
                 rate_mbps=plan.rate_mbps,
                 bottleneck=admission.bottleneck,
+                note=admission.note,
                 plan=json.dumps(plan.to_json()),
                 workers=plan.job.workers,
                 parameter_servers=plan.job.parameter_servers,

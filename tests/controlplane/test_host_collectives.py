@@ -132,6 +132,14 @@ def test_compare_does_not_recommend_hosts_where_switches_are_faster(capsys):
     assert found["rate_mbps"] <= found["all_reduce_bound_mbps"]
 
 
+def test_the_bound_of_any_kind_holds_where_results_do_not_count_on_links(capsys):
+    words = ["--topology", "testbed:switch=60,server=40,link=60", "--job", "workers=3,ps=workers", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rate_mbps"] == pytest.approx(90)
+    assert found["rate_mbps"] <= found["all_reduce_bound_mbps"] * (1 + 1e-6)
+
+
 def test_one_worker_and_workers_that_cannot_reach_each_other():
     topology = fattree(4)
     assert host_rows(topology, place_job(topology, 1, 1)) == []

@@ -15,12 +15,13 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddJobReply(_message.Message):
-    __slots__ = ["bottleneck", "changes", "entries", "job_id", "name", "others", "parameter_servers", "plan", "rate_mbps", "workers"]
+    __slots__ = ["bottleneck", "changes", "entries", "job_id", "name", "note", "others", "parameter_servers", "plan", "rate_mbps", "workers"]
     BOTTLENECK_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_SERVERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -31,12 +32,13 @@ class AddJobReply(_message.Message):
     entries: int
     job_id: int
     name: str
+    note: str
     others: _containers.RepeatedCompositeFieldContainer[JobRate]
     parameter_servers: _containers.RepeatedScalarFieldContainer[str]
     plan: str
     rate_mbps: float
     workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
     __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "plan", "priority", "seed", "share", "strategy", "weight"]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -306,6 +306,7 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     least f and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of
     its capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it:
     2 (W - 1) f <= what all hosts take in + sum_v C_v (1 - 1/W).
+    Where the topology does not count results on links, all workers together send (W - 1) f.
     """
     workers = len(job.workers)
     hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
@@ -321,7 +322,9 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
     if workers < 2:
         return best
-    if counted:
+    if not counted:  # A worker then need not send what is added up at itself; of all workers together that is f.
+        best = replace(best, mbps=sum(map(goes, job.workers)) / (workers - 1))
+    else:
         added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
         together = (sum(map(comes, hosts)) + added) / (2 * (workers - 1))
         if together < best.mbps:
