@@ -114,11 +114,14 @@ class AgentEvents:
 
     def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:
         """What somebody who knows everything but the keys would send next."""
-        kept = self._controller.agents().get(run.job.name, {}).get(node)
+        kept = self._controller.agents().get(run.job.name, {})
         address = self._emulation.topology.address(node)
-        if kept is None:
+        if node not in kept:
             return {"address": address, "packets": []}
-        config = AgentConfig.from_json(kept)
+        agents = {name: AgentConfig.from_json(each) for name, each in kept.items()}
+        config = agents[node]
+        if not config.worker_trees and not config.root_trees:  # A server on standby: it forges another agent's packets.
+            config = next(one for one in agents.values() if one.worker_trees)
         common = {"job": config.job_id, "epoch": run.epoch, "count": FORGED_AT_ONCE}
         packets: list[dict[str, Any]] = []
         for tree in config.worker_trees:

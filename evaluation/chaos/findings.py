@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluation.chaos.kinds import KINDS
+from evaluation.chaos.kinds import AWAY, KINDS, NEEDS_CONTROLLER
 from evaluation.chaos.schedule import Event
 
 AFTER_SECONDS = 6.0
@@ -82,7 +82,7 @@ class Findings:
         """No all-reduce of this job was done from `start` to `end`, one was then. What has to do with it is noted."""
         with self.lock:
             felt = [each for each in self.happenings if each.felt(start, end)]
-            waits = [min(each.ended, end) for each in felt if job in each.jobs]
+            waits = [min(each.ended, end) for each in felt if job in each.jobs or _nobody_mends(each, felt)]
             outage = end - max([start, *waits])
             if outage <= 0:
                 return
@@ -177,6 +177,14 @@ class Findings:
         lines += [f"FAILED: {what}" for what in self.failed[:SHOWN]]
         lines += [f"DID NOT HAPPEN: {each.event}: {each.problem or each.evidence}" for each in self.missed]
         return "\n".join(lines).rstrip()
+
+
+def _nobody_mends(away: Happening, felt: list[Happening]) -> bool:
+    """Whether the controller is away by this event while another one leaves something that only it puts right."""
+    return away.event.kind in AWAY and any(
+        each.event.kind in NEEDS_CONTROLLER and each.began < away.ended and away.began < each.ended + AFTER_SECONDS
+        for each in felt
+    )
 
 
 def _overlap(a: Happening, b: Happening) -> bool:

@@ -67,6 +67,10 @@ APART: tuple[frozenset[str], ...] = (
 """Kinds of which two never overlap: they would undo each other, or leave a job nothing that it could go on with."""
 
 
+NEEDS_CONTROLLER = frozenset({"link", "switch", "edge", "reboot", "ps", "stop-ps", "worker"})
+"""What these leave behind only a controller puts right: it finds another way, or writes a switch's entries again."""
+AWAY = frozenset({"controller", "stop-controller", "clock"})
+"""Meanwhile there is no controller."""
 NEEDS_TRAFFIC = frozenset({"flip", "burst"})
 """Nothing is seen of these where a job only waits meanwhile."""
 

@@ -20,7 +20,7 @@
 #define FEW_CHUNKS 4     /* that are asked for one by one; more by one question */
 #define ARRIVAL_TIME (50 * INART_MS)   /* that a result may be under way, */
 #define ARRIVAL_PACKETS 12             /* ... and at least the time of so many at the tree's rate */
-#define QUESTION_MOST (250 * INART_MS) /* that a question is expected to take */
+#define QUESTION_MOST (120 * INART_MS) /* that a question is expected to take: much may have been lost lately */
 #define RATE_TIME (20 * INART_MS)
 #define GUARD_KEPT (2000 * INART_MS) /* for which packets that overtake each other are remembered */
 #define ROUND 16                     /* questions, after which it begins again */

@@ -99,6 +99,15 @@ def test_an_outage_is_attributed_to_the_failures_during_it() -> None:
     assert (link.outage, late.outage) == pytest.approx((2.0, 1.0))
 
 
+def test_what_only_a_controller_mends_waits_for_the_controller() -> None:
+    edge, away = happening("edge", 100.0, 103.0, frozenset({"a"})), happening("controller", 101.0, 109.0)
+    fork, late = happening("fork", 200.0, 203.0), happening("stop-controller", 201.0, 209.0)
+    findings = Findings([edge, away, fork, late])
+    findings.add_gap("a", 99.9, 110.5)
+    findings.add_gap("a", 202.0, 204.5)  # nothing needs a controller
+    assert findings.longest == pytest.approx({"controller + edge": 1.5, "fork + stop-controller": 2.5})
+
+
 def test_the_report_counts_and_its_exit_status_shows_errors() -> None:
     findings = Findings([happening("link", 1.0, 2.0)])
     findings.add_sums(3)
