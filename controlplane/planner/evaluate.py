@@ -178,16 +178,23 @@ def unit_loads(
     links: dict[tuple[str, str], float] = {}
     switches: dict[str, float] = {}
     roots: dict[str, float] = {}
+    # The workers' own links: most trees use the same ones.
+    own_links: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
     for tree in plan.trees:
         share, root = tree.share, tree.root
         for node, count in tree.ends().items():
             loaded = roots if node == root else switches
             loaded[node] = loaded.get(node, 0.0) + count * share
-        crossed = tree.crossed()
-        if results_on_links:
-            crossed.update(tree.return_edges)
-        for pair, count in crossed.items():
+        for pair, count in tree.inner_crossed().items():
             links[pair] = links.get(pair, 0.0) + count * share
+        own = tree.assignments.starts, tree.assignments.first_nodes()
+        own_links[own] = own_links.get(own, 0.0) + share
+        for pair in tree.return_edges if results_on_links else ():
+            links[pair] = links.get(pair, 0.0) + share
+    for own, share in own_links.items():
+        for pair in zip(*own, strict=True):
+            if pair[0] != pair[1]:
+                links[pair] = links.get(pair, 0.0) + share
     for each in plan.multicasts:
         for pair in each.links:
             links[pair] = links.get(pair, 0.0) + 1

@@ -6,7 +6,7 @@ Servers never forward, and links without residual bandwidth are not used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
@@ -197,15 +197,15 @@ class Router:
 
 def downwards(root: str, edges: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """The edges of a tree in order from the root down."""
-    children: dict[str, list[str]] = {}
-    for u, v in edges:
-        children.setdefault(u, []).append(v)
+    children: dict[str, list[tuple[str, str]]] = {}
+    for edge in edges:
+        children.setdefault(edge[0], []).append(edge)
     ordered: list[tuple[str, str]] = []
-    queue: list[Any] = [root]
+    queue = [root]
     for node in queue:
-        for child in children.get(node, ()):
-            ordered.append((node, child))
-            queue.append(child)
+        for edge in children.get(node, ()):
+            ordered.append(edge)
+            queue.append(edge[1])
     return tuple(ordered)
 
 

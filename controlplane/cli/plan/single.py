@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from controlplane.cli.plan.pareto import fewest
-from controlplane.cli.plan.report import Planned, planned, print_plan, report
+from controlplane.cli.plan.report import Planned, planned, print_plan, report, written
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import faster_than
 from controlplane.planner.plan.model import Plan
@@ -24,20 +22,23 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     """Print the plan; write and draw it if asked for. Raises planning.ERRORS, OSError."""
     found = _made(arguments, topology, job)
     after = losses(found.plan, topology) if arguments.losses else []
-    content = report(found, topology)
-    if after:
-        content["losses"] = [loss.to_json() for loss in after]
+    changes = None
     if arguments.frozen_split:
         from controlplane.planner.plan.replan import difference
 
         previous = Plan.load(arguments.frozen_split)
-        content["difference"] = difference(previous, found.plan).to_json(previous, found.plan)
-    if arguments.json:
-        print(json.dumps(content))
-    else:
-        _print(found, topology, after, content.get("difference"))
-    if arguments.output:
-        Path(arguments.output).write_text(json.dumps(content) + "\n")
+        changes = difference(previous, found.plan).to_json(previous, found.plan)
+    if not arguments.json:
+        _print(found, topology, after, changes)
+    if arguments.json or arguments.output:
+        content = report(found, topology)
+        content |= {"losses": [loss.to_json() for loss in after]} if after else {}
+        content |= {} if changes is None else {"difference": changes}
+        if arguments.output:
+            with open(arguments.output, "w") as file:
+                file.writelines(written(content, found.plan))
+        if arguments.json:
+            sys.stdout.writelines(written(content, found.plan))
     if arguments.draw:
         _draw(found, topology, arguments.draw)
 

@@ -1,5 +1,6 @@
 """Plans: weighted aggregation trees. `python -m controlplane.plan` is the planner's command line."""
 
-from controlplane.planner.plan.model import Assignment, Multicast, Plan, PlanError, Relay, Tree
+from controlplane.planner.plan.assignments import Assignment, Assignments, Way
+from controlplane.planner.plan.model import Multicast, Plan, PlanError, Relay, Tree
 
-__all__ = ["Assignment", "Multicast", "Plan", "PlanError", "Relay", "Tree"]
+__all__ = ["Assignment", "Assignments", "Multicast", "Plan", "PlanError", "Relay", "Tree", "Way"]

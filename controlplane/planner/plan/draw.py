@@ -94,7 +94,7 @@ def _parts(plan: Plan) -> tuple[dict[str, dict[str, float]], dict[str, list[str]
     shares: dict[str, dict[str, float]] = {}
     numbers: dict[str, list[str]] = {}
     for number, tree in enumerate(plan.trees):
-        if any(a.point == tree.root for a in tree.assignments):
+        if tree.root in tree.assignments.ends():
             numbers.setdefault(tree.root, []).append(str(number))
         for point in tree.points:
             numbers.setdefault(point, []).append(str(number))

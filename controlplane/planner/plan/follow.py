@@ -6,7 +6,6 @@ packets that is little, and following them takes long.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -120,7 +119,7 @@ class _Network:
         self.order = count()
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.missing: list[dict[tuple[str, int], int]] = [{} for _ in streams]
-        self.flows = [Counter(flow.end for flow in s.tree.flows) for s in streams]
+        self.flows = [s.tree.ends() for s in streams]
         self.routes = [{a.worker: (a.point, a.route) for a in s.tree.assignments} for s in streams]
         self.relays = [{r.node: (r.next, r.route) for r in s.tree.relays} for s in streams]
         self.children: list[dict[str, list[str]]] = []

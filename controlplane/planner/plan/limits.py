@@ -192,7 +192,10 @@ def label_entries(tree: Tree) -> Counter[str]:
     """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
     node for the results, one per worker and node for answers to it; and for what an aggregation point sends that is not
     complete, where it sends to another one, one per node on its way to the root."""
-    entries = Counter(chain.from_iterable([a.route[1:-1] for a in tree.assignments]))
+    entries: Counter[str] = Counter()
+    for way, count in tree.assignments.counts():
+        for node in way.behind[:-1]:
+            entries[node] += count
     entries.update(chain.from_iterable([r.route[1:-1] for r in tree.relays]))
     entries.update(fan_in(tree))
     for relay in tree.relays:
@@ -200,7 +203,7 @@ def label_entries(tree: Tree) -> Counter[str]:
             entries.update(tree.way(relay.node)[1:-1])
     parent = {child: above for above, child in tree.return_edges}
     entries.update({above for above, _ in tree.return_edges if above != tree.root})
-    for above, workers in Counter([parent[a.worker] for a in tree.assignments if a.worker != tree.root]).items():
+    for above, workers in Counter([parent[w] for w in tree.assignments.workers if w != tree.root]).items():
         node = above
         while node != tree.root:
             entries[node] += workers

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from controlplane.common.inputs import parse_json
 from controlplane.planner.job import Job
+from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.topology import Topology
 
 SHARE_TOLERANCE = 1e-6
@@ -26,15 +27,6 @@ SHOWN_TREES, SHOWN_POINTS = 40, 16
 
 class PlanError(ValueError):
     """The plan is not well formed, or does not fit its topology; names tree and node."""
-
-
-class Assignment(NamedTuple):
-    """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct. A worker
-    on whose own host that is has itself alone as route, which crosses no link."""
-
-    worker: str
-    point: str
-    route: tuple[str, ...]
 
 
 class Relay(NamedTuple):
@@ -59,13 +51,17 @@ class Tree:
     """One aggregation tree over all workers, for `share` of the model.
 
     return_edges: (parent, child) from the root down to every worker but the root, the links that results take.
+    assignments: may be given as any sequence of Assignment.
     """
 
     root: str
     share: float
-    assignments: tuple[Assignment, ...]
+    assignments: Assignments
     relays: tuple[Relay, ...]
     return_edges: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assignments", Assignments.of(self.assignments))
 
     @cached_property
     def points(self) -> tuple[str, ...]:
@@ -82,14 +78,22 @@ class Tree:
 
     def ends(self) -> Counter[str]:
         """Flows that end at each aggregation point, and at the root."""
-        found = Counter([a.point for a in self.assignments])
+        found = self.assignments.ends()
         found.update([r.next for r in self.relays])
+        return found
+
+    def inner_crossed(self) -> Counter[tuple[str, str]]:
+        """Flows over each link, upwards, but for what workers send over their own links."""
+        found = self.assignments.inner_links()
+        found.update(chain.from_iterable([pairwise(r.route) for r in self.relays]))
         return found
 
     def crossed(self) -> Counter[tuple[str, str]]:
         """Flows over each link, upwards."""
-        routes = chain((a.route for a in self.assignments), (r.route for r in self.relays))
-        return Counter(chain.from_iterable(map(pairwise, routes)))
+        found = self.inner_crossed()
+        first = self.assignments.first_nodes()
+        found.update([pair for pair in zip(self.assignments.starts, first, strict=True) if pair[0] != pair[1]])
+        return found
 
     def way(self, point: str) -> tuple[str, ...]:
         """Nodes from an aggregation point along the relays to the root. Routes in a row may cross a link twice: what is
@@ -122,7 +126,9 @@ class Tree:
         return cls(
             str(data["root"]),
             float(data["share"]),
-            tuple(Assignment(_name(a["worker"]), _name(a["point"]), _route(a["route"])) for a in data["assignments"]),
+            Assignments.of(
+                [Assignment(_name(a["worker"]), _name(a["point"]), _route(a["route"])) for a in data["assignments"]]
+            ),
             tuple(Relay(_name(r["node"]), _name(r["next"]), _route(r["route"])) for r in data["relays"]),
             tuple((_name(u), _name(v)) for u, v in data["return_edges"]),
         )
@@ -231,9 +237,10 @@ class Plan:
         total = sum(tree.share for tree in self.trees)
         if abs(total - 1.0) > SHARE_TOLERANCE:
             raise PlanError(f"the trees' shares sum to {total:.9f}, not to 1")
-        good: set[tuple[str, ...]] = set()
+        known = _Known(set(), set(), set())
         for index, tree in enumerate(self.trees):
-            _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology, good)
+            _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology, known)
+        good = known.behind
         for route in self.detours:
             _check_route(f"detour {' '.join(route)}", route, route[0], route[-1], topology, good=good)
 
@@ -304,7 +311,7 @@ class Plan:
         ]
         lines += [f"  {each.sender} ({each.layer}): to {', '.join(each.receivers)}" for each in self.multicasts]
         for index, tree in enumerate(self.trees[:SHOWN_TREES]):
-            counts = Counter(a.point for a in tree.assignments)
+            counts = tree.assignments.ends()
             where = {point: counts[point] for point in (*tree.points, tree.root) if counts[point]}
             parts = [
                 f"{count} at {point}" if point != tree.root else f"{count} direct"
@@ -341,14 +348,25 @@ def _check_route(
     good.add(behind)
 
 
-def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[tuple[str, ...]]) -> None:
-    """good: as _check_route has it."""
+class _Known(NamedTuple):
+    """What was found to be right in the trees before, as trees have much in common; grows.
+
+    behind: as _check_route has it. access: the workers of a tree, where their routes begin and the nodes behind these.
+    links: links that there are.
+    """
+
+    behind: set[tuple[str, ...]]
+    access: set[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
+    links: set[tuple[str, str]]
+
+
+def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, known: _Known) -> None:
     if tree.root not in job.parameter_servers:
         raise PlanError(f"{name}: the root is no parameter server of job {job.name!r}")
     if not tree.share > 0:
         raise PlanError(f"{name}: the share must be above 0, got {tree.share!r}")
-    workers = [a.worker for a in tree.assignments]
-    if workers != list(job.workers) and sorted(workers) != sorted(job.workers):
+    workers = tree.assignments.workers
+    if workers != job.workers and sorted(workers) != sorted(job.workers):
         wrong = sorted(set(workers) ^ set(job.workers)) or sorted({w for w in workers if workers.count(w) > 1})
         raise PlanError(f"{name}: every worker must be assigned exactly once; wrong: {', '.join(wrong)}")
     onwards = {relay.node: relay.next for relay in tree.relays}
@@ -356,15 +374,11 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[t
         raise PlanError(f"{name}: an aggregation point has two relays")
     if tree.root in onwards:
         raise PlanError(f"{name}: the root has a relay")
-    for a in tree.assignments:
-        if not (a.worker == a.point and a.route == (a.worker,)):  # else it is added where it is: over no link
-            _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=good)
-        if a.point != tree.root and a.point not in onwards:
-            raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
-    used = {a.point for a in tree.assignments} | {relay.next for relay in tree.relays}
+    _check_assignments(name, tree, topology, onwards, known)
+    used = {way.point for way in tree.assignments.ways} | {relay.next for relay in tree.relays}
     for relay in tree.relays:
         what = f"{name}, aggregation point {relay.node}"
-        _check_route(what, relay.route, relay.node, relay.next, topology, good=good)
+        _check_route(what, relay.route, relay.node, relay.next, topology, good=known.behind)
         if relay.node not in used:
             raise PlanError(f"{what}: nothing is added there")
         if topology.kind(relay.node) != "switch" and not topology.aggregation_mbps(relay.node):
@@ -376,7 +390,27 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[t
                 raise PlanError(f"{what}: its sum never reaches the root")
             seen.add(node)
             node = onwards[node]
-    _check_return(name, tree, job, topology)
+    _check_return(name, tree, job, topology, known.links)
+
+
+def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mapping[str, str], known: _Known) -> None:
+    """That every worker's route is one, and leads to where its gradients go on."""
+    own = tree.assignments
+    access, members = (own.workers, own.starts, own.first_nodes()), set(own.workers)
+    if access in known.access:  # of workers that go the same way one is enough, unless it leads to one of them
+        first = dict(zip(reversed(own.which), range(len(own) - 1, -1, -1), strict=True))
+        alone = {number for number, way in enumerate(own.ways) if way.point in members}
+        looked_at = [own[i] for i in first.values()]
+        looked_at += [own[i] for i, number in enumerate(own.which) if number in alone] if alone else []
+    else:
+        looked_at = list(own)
+    for a in looked_at:
+        if not (a.worker == a.point and a.route == (a.worker,)):  # else it is added where it is: over no link
+            _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=known.behind)
+        if a.point != tree.root and a.point not in onwards:
+            raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
+    if own.starts == own.workers:
+        known.access.add(access)
 
 
 def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Topology) -> None:
@@ -403,20 +437,26 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
             raise PlanError(f"{name}: the routes are no tree, the model reaches {twice} twice")
 
 
-def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
-    """That the results reach every worker once, over switches only."""
-    parent: dict[str, str] = {}
-    for u, v in tree.return_edges:
-        if not topology.has_link(u, v):
-            raise PlanError(f"{name}: return link {u} -> {v} does not exist")
-        if v in parent or v == tree.root:
-            raise PlanError(f"{name}: results reach {v} twice")
-        parent[v] = u
+def _check_return(name: str, tree: Tree, job: Job, topology: Topology, known: set[tuple[str, str]]) -> None:
+    """That the results reach every worker once, over switches only. known: links that there are; grows."""
+    if not known.issuperset(tree.return_edges):
+        for u, v in tree.return_edges:
+            if not topology.has_link(u, v):
+                raise PlanError(f"{name}: return link {u} -> {v} does not exist")
+        known.update(tree.return_edges)
+    parent = {v: u for u, v in tree.return_edges}
+    if len(parent) < len(tree.return_edges) or tree.root in parent:
+        heads = Counter([tree.root, *(v for _, v in tree.return_edges)])
+        raise PlanError(f"{name}: results reach {heads.most_common(1)[0][0]} twice")
+    reached = {tree.root}
     below: dict[str, list[str]] = {}
-    for v, u in parent.items():
-        below.setdefault(u, []).append(v)
-    reached, last = {tree.root}, [tree.root]
-    while last:
+    for u, v in tree.return_edges:
+        if u in reached:
+            reached.add(v)
+        else:
+            below.setdefault(u, []).append(v)
+    last = list(reached) if below else []
+    while last:  # the links are not in order from the root down
         last = [v for u in last for v in below.get(u, ())]
         reached.update(last)
     for v, u in parent.items():

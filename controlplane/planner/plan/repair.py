@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import networkx as nx
 
+from controlplane.planner.plan.assignments import Assignments
 from controlplane.planner.plan.model import Plan, PlanError, Tree
 from controlplane.planner.topology import Topology
 
@@ -173,8 +174,8 @@ def _around(
         same = (source, end) == (route[0], route[-1]) and all(topology.has_link(u, v) for u, v in pairwise(route))
         return route if same else ways.route(source, end)
 
-    assignments = tuple(
-        a._replace(point=now(a.point), route=led(a.worker, now(a.point), a.route)) for a in tree.assignments
+    assignments = Assignments.of(
+        [a._replace(point=now(a.point), route=led(a.worker, now(a.point), a.route)) for a in tree.assignments]
     )
     relays = tuple(
         r._replace(node=now(r.node), next=now(r.next), route=led(now(r.node), now(r.next), r.route))

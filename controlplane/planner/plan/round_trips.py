@@ -45,7 +45,7 @@ def round_trips(
     stored: a packet has arrived when its last bit has. False: when a link begins with it (as softswitch has it).
     credit: the links' token buckets, full at the beginning: as long as one has tokens its packets go at once.
     """
-    if sum(len(tree.flows) for tree in trees) > MOST_FLOWS:
+    if sum(len(tree.assignments) + len(tree.relays) for tree in trees) > MOST_FLOWS:
         return [round_trip(tree, topology, packet_bits) for tree in trees]
     chunks = [_chunk(tree) for tree in trees]
     free: dict[Edge, float] = {}
@@ -98,7 +98,7 @@ def _chunk(tree: Tree) -> _Chunk:
     children: dict[str, list[str]] = {}
     for above, child in tree.return_edges:
         children.setdefault(above, []).append(child)
-    return _Chunk(tree, Counter(flow.end for flow in tree.flows), children)
+    return _Chunk(tree, tree.ends(), children)
 
 
 def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from controlplane.planner.job import Job, JobError
-from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.assignments import Assignment, Assignments
+from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.topology import LINK_NUMBERS, Topology
 
 INSIDE = 1000.0
@@ -70,7 +71,7 @@ class Separated:
         return Tree(
             root,
             tree.share,
-            tuple(Assignment(a.worker, node(a.point), self._route(a.route)) for a in tree.assignments),
+            Assignments.of([Assignment(a.worker, node(a.point), self._route(a.route)) for a in tree.assignments]),
             tuple(Relay(node(r.node), node(r.next), self._route(r.route)) for r in tree.relays if node(r.node) != root),
             tuple((u, v) for u, v in edges if u != v),
         )

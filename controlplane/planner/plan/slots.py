@@ -66,7 +66,7 @@ def with_host_ms(topology: Topology, ms: float) -> Topology:
 
 def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: float = 0.0) -> float:
     """What the slowest worker and the parameter server of a tree add together; the rest as `host_ms` has it."""
-    slowest = max(host_ms(topology, a.worker, assumed, least) for a in tree.assignments)
+    slowest = max(host_ms(topology, worker, assumed, least) for worker in tree.assignments.workers)
     return slowest + host_ms(topology, tree.root, assumed, least)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job
+from controlplane.planner.plan.assignments import Assignment, Assignments, Way
 from controlplane.planner.plan.limits import check_fits
-from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.plan.separated import hosts_in_parts
-from controlplane.planner.routing import Memory, Network, Router, downwards
+from controlplane.planner.routing import Access, Memory, Network, Router, downwards
 from controlplane.planner.strategies.deadline import Deadline
 from controlplane.planner.topology import Topology
 
@@ -68,14 +71,15 @@ def route_choices(
     network = router.network
     index = network.index
     leaves = [index[w] for w in job.workers]
-    racks = [network.out[leaf][0][0] for leaf in leaves if len(network.out[leaf]) == 1]
+    behind = [network.access(leaf) for leaf in leaves]
+    racks = [access for access in behind if access is not None]
     grouped = len(choices) * len(leaves) > FINE_ROUTES and len(racks) == len(leaves)
     trees = []
     for choice in choices:
         if limit is not None:
             limit.check()
         root = index[choice.root]
-        back = router.return_tree(root, leaves, choice.share)
+        back = _return_edges(router, choice, leaves, behind)
         relays = []
         for point in dict.fromkeys(choice.points):
             if point != choice.root:
@@ -84,33 +88,50 @@ def route_choices(
         if grouped:
             assignments = _route_racks(router, job, choice, racks)
         else:
-            assignments = []
-            for worker, leaf, point in zip(job.workers, leaves, choice.points, strict=True):
-                links = router.route(leaf, index[point], choice.share)
-                assignments.append(Assignment(worker, point, router.nodes(leaf, links)))
-        edges = [(network.names[network.ends[e][0]], network.names[network.ends[e][1]]) for e in back]
-        return_edges = downwards(choice.root, edges)
-        trees.append(Tree(choice.root, choice.share, tuple(assignments), tuple(relays), return_edges))
+            assignments = _route_each(router, job, choice, leaves)
+        trees.append(Tree(choice.root, choice.share, assignments, tuple(relays), back))
     return tuple(trees)
 
 
-def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[int]) -> list[Assignment]:
+def _return_edges(
+    router: Router, choice: Choice, leaves: Sequence[int], behind: Sequence[Access | None]
+) -> tuple[tuple[str, str], ...]:
+    """The links of the results' tree, from the root down. Workers of a rack get them over their access switch, so that
+    ways are looked for once a rack."""
+    network = router.network
+    root, links = network.index[choice.root], network.topology.links
+    ends = dict.fromkeys(leaf if way is None else way.switch for leaf, way in zip(leaves, behind, strict=True))
+    back = router.return_tree(root, list(ends), choice.share)
+    last = [way.down for way in behind if way is not None]
+    if network.topology.results_on_links:
+        router.add(last, choice.share)
+    return (*downwards(choice.root, [links[e] for e in back]), *[links[e] for e in last])
+
+
+def _route_each(router: Router, job: Job, choice: Choice, leaves: Sequence[int]) -> Assignments:
+    """A path of its own for each worker."""
+    assignments = []
+    for worker, leaf, point in zip(job.workers, leaves, choice.points, strict=True):
+        links = router.route(leaf, router.network.index[point], choice.share)
+        assignments.append(Assignment(worker, point, router.nodes(leaf, links)))
+    return Assignments.of(assignments)
+
+
+def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[Access]) -> Assignments:
     """Routes with one path per access switch and aggregation point: with many small trees that is fine enough."""
     network = router.network
-    groups: dict[tuple[int, str], list[int]] = {}
-    for member, key in enumerate(zip(racks, choice.points, strict=True)):
-        groups.setdefault(key, []).append(member)
+    numbers: dict[tuple[int, str], int] = {}
+    pairs = zip([access.switch for access in racks], choice.points, strict=True)
+    which = array("I", [numbers.setdefault(pair, len(numbers)) for pair in pairs])
+    members = Counter(which)
     memories: dict[str, Memory] = {}
-    assignments: dict[int, Assignment] = {}
-    for (rack, point), members in groups.items():
+    ways = []
+    for (rack, point), number in numbers.items():
         memory = memories.setdefault(point, {})
-        links = router.route(rack, network.index[point], choice.share * len(members), memory)
-        tail = router.nodes(rack, links)
-        for member in members:
-            worker = job.workers[member]
-            router.load[network.link[network.index[worker], rack]] += choice.share
-            assignments[member] = Assignment(worker, point, (worker, *tail))
-    return [assignments[member] for member in range(len(job.workers))]
+        links = router.route(rack, network.index[point], choice.share * members[number], memory)
+        ways.append(Way(point, router.nodes(rack, links)))
+    router.add([access.up for access in racks], choice.share)
+    return Assignments(job.workers, tuple(ways), which)
 
 
 def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], seed: int | None) -> Plan:

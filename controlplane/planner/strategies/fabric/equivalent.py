@@ -16,7 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from controlplane.planner.plan.model import Assignment, Relay, Tree
+from controlplane.planner.plan.assignments import Assignments, Way
+from controlplane.planner.plan.model import Relay, Tree
 from controlplane.planner.strategies.fabric.master import Column, Master
 from controlplane.planner.topology import Topology
 
@@ -185,21 +186,15 @@ class Lifting:
 
 
 def _renamed(tree: Tree, chosen: dict[str, str]) -> Tree:
-    now = chosen.get
-    ways: dict[tuple[str, ...], tuple[str, ...]] = {}
+    now, own = chosen.get, tree.assignments
 
     def way(route: tuple[str, ...]) -> tuple[str, ...]:
-        """Workers of a rack go the same way behind their own links."""
-        behind = route[1:]
-        found = ways.get(behind)
-        if found is None:
-            found = ways[behind] = tuple([now(node, node) for node in behind])
-        return (now(route[0], route[0]), *found)
+        return tuple([now(node, node) for node in route])
 
     return Tree(
         tree.root,
         tree.share,
-        tuple([Assignment(a.worker, now(a.point, a.point), way(a.route)) for a in tree.assignments]),
+        Assignments(own.workers, tuple([Way(now(p, p), way(behind)) for p, behind in own.ways]), own.which),
         tuple([Relay(now(r.node, r.node), now(r.next, r.next), way(r.route)) for r in tree.relays]),
-        tuple([(now(u, u), now(v, v)) for u, v in tree.return_edges]),
+        tuple([(now(u, u), now(v, v)) if u in chosen or v in chosen else (u, v) for u, v in tree.return_edges]),
     )

@@ -15,7 +15,8 @@ import pyomo.environ as pyo
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
-from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.assignments import Assignment, Assignments
+from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.routing import Network, downwards
 from controlplane.planner.strategies.common import Infeasible, Split, finish, prepare, split_or_equal
 from controlplane.planner.strategies.deadline import deadline
@@ -104,7 +105,7 @@ def _tree(model: _Solved, s: str, share: float, workers: tuple[str, ...]) -> Tre
         path = max(enumerate(onwards[v, s]), key=lambda option: m.q_sum[s, v, option[0]].value)[1]
         relays.append(Relay(v, s, path))
     edges = [(u, v) for root, u, v in returned if root == s and m.back[s, u, v].value > 0.5]
-    return Tree(s, share, tuple(assignments), tuple(relays), _pruned(s, edges, workers))
+    return Tree(s, share, Assignments.of(assignments), tuple(relays), _pruned(s, edges, workers))
 
 
 def network_is_connected(network: Network, job: Job, switches: list[str]) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
+from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.plan.limits import fan_in
-from controlplane.planner.plan.model import Assignment, Relay, Tree
+from controlplane.planner.plan.model import Relay, Tree
 
 
 def folded(tree: Tree, most: Mapping[str, int], able: Container[str]) -> Tree:
@@ -57,4 +58,4 @@ def _folded_at(tree: Tree, point: str, most: Mapping[str, int], able: Container[
         to = end(r.node, r.next, r.route)
         relays.append(r if to == r.next else Relay(r.node, to, r.route[:-1]))
     relays += [Relay(switch, point, (switch, point)) for switch in chosen]
-    return replace(tree, assignments=tuple(assignments), relays=tuple(relays))
+    return replace(tree, assignments=Assignments.of(assignments), relays=tuple(relays))

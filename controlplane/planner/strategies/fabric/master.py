@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -123,13 +122,13 @@ class Master:
         network, index = self.network, self.network.index
         use = np.zeros(self.split_row0)
         root = self.root_position[tree.root]
-        for flow in tree.flows:
-            for u, v in pairwise(flow.route):
-                use[network.link[index[u], index[v]]] += 1
-            if flow.end == tree.root:
-                use[self.root_row0 + root] += 1
+        for (u, v), count in tree.crossed().items():
+            use[network.link[index[u], index[v]]] += count
+        for end, count in tree.ends().items():
+            if end == tree.root:
+                use[self.root_row0 + root] += count
             else:
-                use[self.switch_row0 + self.switch_position[index[flow.end]]] += 1
+                use[self.switch_row0 + self.switch_position[index[end]]] += count
         for u, v in tree.return_edges if network.topology.results_on_links else ():
             use[network.link[index[u], index[v]]] += 1
         use[: self.switch_row0][~self.counted] = 0

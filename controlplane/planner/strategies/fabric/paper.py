@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import pyomo.environ as pyo
 
 from controlplane.planner.job import Job
-from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.assignments import Assignment, Assignments
+from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.routing import Network, Router, downwards
 from controlplane.planner.strategies.common import Infeasible, Split, finish, prepare, split_or_equal
 from controlplane.planner.strategies.fabric.paths import Path, shortest_paths
@@ -175,5 +176,5 @@ def _r_inart(network: Network, job: Job, split: dict[str, float], seed: int, str
         points = dict.fromkeys(a.point for a in assignments if a.point != s)
         relays = [Relay(v, s, draw_path(sets.P_sum, m.q_sum, v, s)) for v in points]
         edges = [(network.names[u], network.names[v]) for u, v in (network.ends[e] for e in back)]
-        trees.append(Tree(s, split[s], tuple(assignments), tuple(relays), downwards(s, edges)))
+        trees.append(Tree(s, split[s], Assignments.of(assignments), tuple(relays), downwards(s, edges)))
     return finish(network.topology, job, strategy, trees, seed)

@@ -11,6 +11,7 @@ links, which every tree uses once. So some cheapest tree adds them all at the sa
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
@@ -20,7 +21,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
 from controlplane.planner.job import Job
-from controlplane.planner.plan.model import Assignment, Relay, Tree
+from controlplane.planner.plan.assignments import Assignments, Way
+from controlplane.planner.plan.model import Relay, Tree
 from controlplane.planner.routing import Access, Network, downwards
 from controlplane.planner.strategies.fabric.master import Column, Master, Prices
 from controlplane.planner.strategies.solver import Program
@@ -344,23 +346,25 @@ class Pricing:
         def along(links: list[int]) -> tuple[str, ...]:
             return tuple(names[network.ends[e][1]] for e in links)
 
-        assignments: list[Assignment | None] = [None] * len(self.leaves)
-        edges = [network.ends[e] for e in sketch.back]
-        for rack, way, facility in zip(self.racks, sketch.ways, design.racks.tolist(), strict=True):
+        which = array("I", bytes(4 * len(self.leaves)))
+        ways: list[Way] = []
+        inner, links = [network.topology.links[e] for e in sketch.back], network.topology.links
+        outer: list[tuple[str, str]] = []
+        chosen = zip(self.racks, self._down, sketch.ways, design.racks.tolist(), strict=True)
+        for rack, down, way, facility in chosen:
             tail, point = along(way), name(facility)
             if rack.access is not None:
-                access = self.switches[rack.access]
-                tail = (names[access], *tail)
-                edges += [(access, self.leaves[i]) for i in rack.members]
+                tail = (names[self.switches[rack.access]], *tail)
+                outer += [links[e] for e in down]
             for i in rack.members:
-                worker = self.job.workers[i]
-                assignments[i] = Assignment(worker, point, (worker, *tail))
+                which[i] = len(ways)
+            ways.append(Way(point, tail))
         relays = [
             Relay(name(point), name(after), (name(point), *along(way)))
             for (point, after), way in zip(design.onwards.items(), sketch.onwards, strict=True)
         ]
-        return_edges = downwards(root, [(names[u], names[v]) for u, v in edges])
-        return Tree(root, 1.0, tuple(a for a in assignments if a is not None), tuple(relays), return_edges)
+        return_edges = (*downwards(root, inner), *outer)
+        return Tree(root, 1.0, Assignments(self.job.workers, tuple(ways), which), tuple(relays), return_edges)
 
 
 class _Search:

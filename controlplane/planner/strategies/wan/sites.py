@@ -12,7 +12,8 @@ from itertools import pairwise
 import networkx as nx
 
 from controlplane.planner.job import Job
-from controlplane.planner.plan.model import Assignment, Relay, Tree
+from controlplane.planner.plan.assignments import Assignment, Assignments
+from controlplane.planner.plan.model import Relay, Tree
 from controlplane.planner.routing import Network, Router, downwards
 from controlplane.planner.strategies.common import Infeasible, Split, prepare, split_or_equal
 from controlplane.planner.topology import Topology
@@ -115,7 +116,7 @@ def aggregation_tree(
     direct link). down[v]: the site from which v gets the result, over the direct link."""
     root = view.server[server]
     climb = _pruned(view, root, up)
-    assignments = tuple(Assignment(w, site, (w, site)) for w, site in view.worker.items())
+    assignments = Assignments.of([Assignment(w, site, (w, site)) for w, site in view.worker.items()])
     relays = tuple(
         Relay(v, above, (v, above) if routes is None else tuple(routes[v, above])) for v, above in climb.items()
     )
@@ -167,7 +168,7 @@ def star_tree(
     for worker, site in view.worker.items():
         route = (site,) if site == root else tuple(routes[site])
         assignments.append(Assignment(worker, server, (worker, *route, server)))
-    return Tree(server, share, tuple(assignments), (), _return_edges(view, server, down))
+    return Tree(server, share, Assignments.of(assignments), (), _return_edges(view, server, down))
 
 
 def _return_edges(view: Sites, server: str, down: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
