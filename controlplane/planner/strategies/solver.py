@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -229,8 +230,8 @@ def solve_model(model: Any, what: str, *, time_limit: float | None = None, **opt
     import pyomo.environ as pyo
 
     limit = deadline()
-    limits = [seconds for seconds in (time_limit, limit.left) if seconds is not None]
-    time_limit = min(limits, default=None)
+    if limit.left is not None and limit.clock is time.monotonic:  # HiGHS's own limit is one of wall time
+        time_limit = limit.left if time_limit is None else min(time_limit, limit.left)
     solver: Any = pyo.SolverFactory("appsi_highs")
     solver.highs_options = {"threads": 1, **options}
     if time_limit is not None:

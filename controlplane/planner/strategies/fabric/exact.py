@@ -67,7 +67,7 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
             m.eq1["x_s is given", s] = m.a[s] == split[s] * pyo.quicksum(m.a[r] for r in roots)
     limit = deadline()
     seconds = TIME_LIMIT_S if limit.left is None else min(TIME_LIMIT_S, limit.left)
-    outcome = solve_model(m, "exact", time_limit=seconds, mip_rel_gap=1e-6, mip_feasibility_tolerance=1e-9)
+    outcome = solve_model(m, "exact", time_limit=TIME_LIMIT_S, mip_rel_gap=1e-6, mip_feasibility_tolerance=1e-9)
     limit.cut_short |= not outcome.optimal
 
     rates = {s: m.a[s].value for s in roots}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from math import comb
+from time import process_time
 
 import numpy as np
 
@@ -56,8 +58,8 @@ LIFTING_S = 5.0  # for the copies' rates
 LIFTING_LATE_S = 0.5  # the same when time is over
 ENOUGH_EACH = 2  # trees per parameter server from which on it does not matter that each of them has some
 MOST_SUBSETS = 8  # of parameter servers, of which each is planned alone for a job with few trees
-EXACT_WORK = 32  # workers times servers times switches up to which the optimum of one tree each is looked for
-EXACT_S = 3.0  # for that
+EXACT_WORK = 64  # workers times servers times switches up to which the optimum of one tree each is looked for
+EXACT_S = 4.0  # for all of these together, of processor time: a busy machine finds the same
 LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
 SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
 COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
@@ -81,7 +83,8 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
         plans.append(_within_limits(topology, job, seed, None))
     except (Infeasible, DoesNotFit) as error:
         refusal = error
-    few = job.max_trees < ENOUGH_EACH * len(job.parameter_servers)
+    roots = len(job.parameter_servers)
+    few = job.max_trees < ENOUGH_EACH * roots or 2**roots - 1 <= MOST_SUBSETS
     if not plans or (few and plans[0].rate_mbps < cheap_bound(topology, job).mbps * (1 - TOLERANCE)):
         plans += _of_fewer_roots(topology, job, seed)
     if not plans:
@@ -96,19 +99,24 @@ def _of_fewer_roots(topology: Topology, job: Job, seed: int) -> list[Plan]:
     are then need not be one of each. On small networks also the optimum of one tree each."""
     found: list[Plan] = []
     assert job.max_trees is not None
-    for roots in _subsets(topology, job):
-        part = replace(job, parameter_servers=roots)
+
+    def offer(make: Callable[[], Plan]) -> None:
+        try:
+            found.append(replace(make(), job=job))
+        except (ValueError, OutOfTime):  # these servers alone cannot do it, or there is no time
+            pass
+
+    parts = [replace(job, parameter_servers=roots) for roots in _subsets(topology, job)]
+    for part in parts:
         if found and deadline().passed():
-            break
-        offers = [] if roots == job.parameter_servers else [lambda p=part: _within_limits(topology, p, seed, None)]
-        # Its servers may have no share, so what it finds for the most servers is the best of fewer, too.
-        if len(roots) == min(job.max_trees, len(job.parameter_servers)) and _work(topology, part) <= EXACT_WORK:
-            offers.append(lambda p=part: _optimum(topology, p))
-        for offer in offers:
-            try:
-                found.append(replace(offer(), job=job))
-            except (ValueError, OutOfTime):  # these servers alone cannot do it, or there is no time
-                continue
+            return found
+        if part != job:
+            offer(lambda part=part: _within_limits(topology, part, seed, None))  # type: ignore[misc]
+    with limited_time(EXACT_S, clock=process_time) as limit:
+        for part in parts:
+            if _work(topology, part) <= EXACT_WORK:  # none has more servers than there may be trees
+                offer(lambda part=part: _optimum(topology, part))  # type: ignore[misc]
+        limit.cut_short = False  # its own limit is no end of the search
     return found
 
 
@@ -130,14 +138,11 @@ def _work(topology: Topology, job: Job) -> int:
 
 
 def _optimum(topology: Topology, job: Job) -> Plan:
-    """Of one tree per parameter server; as good as it gets in a short time."""
+    """Of one tree per parameter server; as good as it gets in the time that is left."""
     from controlplane.planner.strategies.fabric.exact import exact  # brings Pyomo along
 
-    with limited_time(EXACT_S) as limit:
-        try:
-            return exact(topology, job)
-        finally:
-            limit.cut_short = False  # its own limit is no end of the search
+    deadline().check()
+    return exact(topology, job)
 
 
 def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split | None) -> Plan:

@@ -40,6 +40,7 @@ from controlplane.planner.topology import Topology, TopologyError
 STEP = 1.5  # from one number of trees to the next
 BISECTIONS = 12
 LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
+EACH_UP_TO = 8  # trees: where a job limits them, each number up to this is tried
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
 WORTH = 1.01  # what is up to this factor above the least possible time, or below the best rate, is not improved
 SAME = 1e-9  # relative difference that says nothing
@@ -170,6 +171,8 @@ def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
     if frozen_split is not None:
         least = sum(share > 0 for share in frozen_split.values())
     numbers = {most, 1} if frozen_split is None else {most}
+    if job.max_trees is not None:  # all small numbers, so that what is found for fewer trees is found for more, too
+        numbers |= set(range(1, min(most, EACH_UP_TO) + 1))
     trees = float(least)
     while trees < most:
         numbers.add(round(trees))
