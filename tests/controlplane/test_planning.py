@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import replace
 from itertools import pairwise
+from unittest import mock
 
 import pyomo.environ as pyo
 import pytest
@@ -192,6 +193,7 @@ def test_too_many_workers_are_reported(capsys, monkeypatch):
     assert "70 workers, a job has at most 64" in capsys.readouterr().out
 
 
+@mock.patch("controlplane.planner.strategies.fabric.inart.EXACT_S", 0.1)  # optima are of no interest here
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=5, max_workers=7))
 def test_limited_in_trees_ours_is_no_worse_than_strict(instance):
@@ -245,8 +247,8 @@ def test_with_a_tree_for_each_server_ours_is_as_good_as_the_optimum(monkeypatch)
     assert len(plan.trees) <= 2 and plan.rate_mbps == pytest.approx(12.0)
 
 
-@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(instances(max_switches=4, max_workers=4), st.integers(1, 5))
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=3, max_workers=4), st.integers(1, 4))
 def test_more_parameter_servers_or_trees_make_no_plan_of_few_trees_worse(instance, trees):
     topology, job = instance
     inart = get_strategy("inart")
