@@ -97,9 +97,9 @@ def _tree(shape: TreeShape, workers: Sequence[str], servers: Sequence[str]) -> T
     root = servers[shape.root]
     back = ((root, SWITCH), *((SWITCH, worker) for worker in workers))
     if not shape.aggregated:
-        direct = tuple(Assignment(worker, root, (worker, SWITCH, root)) for worker in workers)
+        direct = Assignments.of(Assignment(worker, root, (worker, SWITCH, root)) for worker in workers)
         return Tree(root, shape.share, direct, (), back)
-    added = tuple(Assignment(worker, SWITCH, (worker, SWITCH)) for worker in workers)
+    added = Assignments.of(Assignment(worker, SWITCH, (worker, SWITCH)) for worker in workers)
     return Tree(root, shape.share, added, (Relay(SWITCH, root, (SWITCH, root)),), back)
 
 

@@ -31,7 +31,7 @@ def _tree(topology: Topology, job: Job, root: str) -> Tree:
     below: dict[str, list[str]] = {}
     for worker in job.workers:
         below.setdefault(topology.access_switch(worker), []).append(worker)
-    assignments = tuple(Assignment(w, leaf, (w, leaf)) for leaf, of in below.items() for w in of)
+    assignments = Assignments.of(Assignment(w, leaf, (w, leaf)) for leaf, of in below.items() for w in of)
     relays = (*(Relay(leaf, spine, (leaf, spine)) for leaf in below), Relay(spine, root, (spine, above, root)))
     others = [leaf for leaf in below if leaf != above]
     down = [(root, above), *([(above, spine)] if others else []), *((spine, leaf) for leaf in others)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.hook.conftest import Network
 from tests.hook.processes import Rank
 from tests.hook.test_training import start_agents
+from worker_agent.torch import presence
 
 
 def _start(scenario: str, network: Network, folder: Path, **arguments) -> list[Rank]:
@@ -55,3 +57,25 @@ def test_a_rank_that_takes_its_time_is_waited_for(network, tmp_path):
     assert results[0]["found"] == [""] * 10
     for result in results:
         assert (result["sum"], result["in_network"]) == (2.0, True)
+
+
+def test_a_store_that_fails_for_a_moment_ends_nothing(monkeypatch):
+    """An operation under way goes on when the store answers again; it ends when the store stays away."""
+    monkeypatch.setattr(presence, "LOOK_SECONDS", 0.001)
+    answers, ended, looked = iter([OSError("no answer"), False] * 20), threading.Event(), threading.Event()
+
+    class Store:
+        def check(self, keys: list[str]) -> bool:
+            answer = next(answers, None)
+            if answer is None:
+                looked.set()
+                raise OSError("gone")
+            if isinstance(answer, OSError):
+                raise answer
+            assert not ended.is_set()
+            return False
+
+    present = presence.Presence("g", Store(), 0, stuck=lambda: 1e9, end=lambda reason: ended.set(), patience=0.05)
+    assert looked.wait(30), "it was never ended while the store failed every other time"
+    assert ended.wait(30), "the store is gone for good"
+    present.leave()

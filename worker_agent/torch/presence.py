@@ -69,13 +69,14 @@ class Presence:
             return f"the process that holds the process group's store is gone ({str(error).partition(chr(10))[0]})"
 
     def _watch(self) -> None:
-        reason, since = "", 0.0
+        since: float | None = None
         while not self._closed.wait(LOOK_SECONDS):
-            if self._stuck() < LOOK_SECONDS:
+            reason = self.gone() if self._stuck() >= LOOK_SECONDS else ""
+            if not reason:  # Also when the store answers again.
+                since = None
                 continue
-            if not reason:
-                reason, since = self.gone(), time.monotonic()
-            if reason and min(time.monotonic() - since, self._stuck()) >= self._patience:
+            since = time.monotonic() if since is None else since
+            if min(time.monotonic() - since, self._stuck()) >= self._patience:
                 self._end(f"{reason}, and this operation waits for it")
                 return
 
