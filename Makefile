@@ -18,7 +18,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test types quick site sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test parts nightly types quick format site sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,12 +45,18 @@ setup: ## install the Debian packages that are missing and .venv
 test: setup ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check --quiet .
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync types shell-environment
-	$(PY) -m pytest -n $(JOBS) $(BY_FILE) $(EMULATED:%=--ignore=%)
+	@$(MAKE) --no-print-directory --jobs=2 types parts
 	$(PY) -m pytest -n $(EMULATED_JOBS) $(BY_FILE) $(EMULATED)
+
+# mypy runs beside these tests, which leave a part of the processors idle.
+parts: shell-environment
+	env -u MAKEFLAGS -u MFLAGS $(PY) -m pytest -n $(JOBS) $(BY_FILE) $(EMULATED:%=--ignore=%)
 
 types:
 	$(PY) -m mypy
+
+nightly: setup ## what make test has a sample of: properties on many random examples, more versions; some hours
+	INART_EXAMPLES=10 $(PY) -m pytest -m 'hypothesis or nightly' --timeout=0 -n $(JOBS) $(BY_FILE)
 
 quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m ruff check .

@@ -6,6 +6,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.support.examples import chosen_part
+
+# Properties are tried on the same examples in every run, unless $INART_EXAMPLES asks for more of them.
+settings.register_profile("inart", derandomize=chosen_part() is None)
+settings.load_profile("inart")
 
 # The essential tests by file below tests/: all tests of the file, or those whose names begin with one of these
 # prefixes. They are, for each part of the system, the tests that fail first when something is wrong;
@@ -51,6 +58,7 @@ LONG = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "nightly: a case of which `make test` runs a like one")
     config.addinivalue_line("markers", "quick: one of the essentials (listed in tests/conftest.py)")
     # A shell starts background commands with SIGINT ignored, and child processes inherit that: tests that press Ctrl-C
     # in a child process would wait for ever.
@@ -64,5 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
     for item in items:
         names = QUICK.get(item.path.relative_to(here).as_posix(), ()) if item.path.is_relative_to(here) else ()
+        if chosen_part() is None and item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.skip(reason="in `make nightly`; a like case runs here"))
         if item.name.startswith(names):
             item.add_marker("quick")

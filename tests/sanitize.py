@@ -70,7 +70,7 @@ def environment(kind: str, log: Path) -> dict[str, str]:
 def reports(kind: str, rounds: int) -> str:
     """Return what the sanitizer has found, or "" for nothing.
 
-    Raises OSError when it cannot run here, and RuntimeError when the job failed.@ tests/fuzz/differential.py
+    Raises OSError when it cannot run here, and RuntimeError when the job failed.
     """
     with tempfile.TemporaryDirectory(prefix="inart-sanitize-") as folder:
         log = Path(folder) / "report"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -16,13 +15,6 @@ from controlplane.planner.plan import Assignment, Plan, Relay, Tree
 from controlplane.planner.routing import Network, Router, downwards
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
-
-
-def examples(usual: int) -> int:
-    """Return the number of examples of a property; INART_EXAMPLES=20 makes it 20 times as large (then use
-    --timeout=0).
-    """
-    return usual * int(os.environ.get("INART_EXAMPLES", "1"))
 
 
 @st.composite

@@ -15,8 +15,9 @@ from controlplane.planner.plan.separated import separated
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
-from tests.controlplane.instances import examples, instances, random_plan, troubled_instances
+from tests.controlplane.instances import instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS
+from tests.support.examples import examples
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])

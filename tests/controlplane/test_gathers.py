@@ -21,12 +21,13 @@ from controlplane.planner.plan.replan import replan
 from controlplane.planner.strategies import get_strategy
 from controlplane.service.residual import with_loads
 from tests.controlplane.instances import Walk, instances, random_plan
+from tests.support.examples import examples
 
 LIMITS = Limits(256, 2048, 8192, 2048, 4096)
 FAST = fattree(4, 25, aggregation_mbps=None, ingress_mbps=None)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.integers(0, 10**6))
 def test_a_chunk_reaches_all_but_its_owner_over_the_links_that_are_counted(instance, seed):
     topology, job = instance
@@ -86,7 +87,7 @@ def test_a_parameter_server_that_is_full_is_no_faster():
     assert plan.rate_mbps == pytest.approx(get_strategy("inart")(FAST, replace(job, gathers=False)).rate_mbps)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances())
 def test_a_job_that_gathers_loses_no_rate(instance):
     topology, job = instance

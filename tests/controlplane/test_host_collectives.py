@@ -16,7 +16,8 @@ from controlplane.planner.generators import fattree, parse_topology
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan.host_collectives import all_reduce_bound, best_host_trees, host_rows
 from controlplane.planner.topology import Topology
-from tests.controlplane.instances import examples, instances, random_plan
+from tests.controlplane.instances import instances, random_plan
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(

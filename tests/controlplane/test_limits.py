@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from unittest import mock
 
@@ -15,6 +16,7 @@ from controlplane.planner import rules
 from controlplane.planner.entries import Aggregate
 from controlplane.planner.generators import fattree, leaf_spine, testbed
 from controlplane.planner.job import Job, JobError, parse_job, place_job
+from controlplane.planner.plan import Plan
 from controlplane.planner.plan.cost import cost_of, data_packets, packet_seconds, packets
 from controlplane.planner.plan.follow import exponent_words
 from controlplane.planner.plan.limits import (
@@ -32,8 +34,9 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.fabric.folding import folded
 from controlplane.planner.topology import Topology, TopologyError
 from p4src.protocol import data_values, exponents_per_packet
-from tests.controlplane.instances import examples, instances, random_plan
+from tests.controlplane.instances import instances, random_plan
 from tests.controlplane.test_strategies import check_plan
+from tests.support.examples import examples, nightly
 
 AMPLE = Limits(256, 1 << 20, 1 << 20, 1 << 20, 1 << 20)
 REFUSALS = (Infeasible, DoesNotFit, Unreachable, TopologyError, JobError)
@@ -116,10 +119,18 @@ def test_every_plan_keeps_the_limits_or_is_refused(data, instance, frozen):
             assert rates["inart"] >= rates[name] * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(("trees", "rate"), [(4, 7.2), (8, 7.9), (12, 8.5), (16, 8.9), (49, 9.5)])
-def test_fewer_trees_cost_little(trees, rate):
+@cache
+def fifty_workers() -> tuple[Topology, Job, Plan]:
+    """A fat-tree whose switches have no limits, a job of 50 workers on it, and its plan."""
     topology = fattree(6)
-    job = replace(place_job(topology, 50, 4, seed=1), max_trees=trees)
+    job = place_job(topology, 50, 4, seed=1)
+    return topology, job, get_strategy("inart")(topology, job)
+
+
+@pytest.mark.parametrize(("trees", "rate"), [(4, 7.2), (12, 8.5), (49, 9.5)])
+def test_fewer_trees_cost_little(trees, rate):
+    topology, job, _ = fifty_workers()
+    job = replace(job, max_trees=trees)
     plan = get_strategy("inart")(topology, job)
     check_plan(plan, topology)
     assert len(plan.trees) <= trees
@@ -136,16 +147,15 @@ def test_fewer_trees_cost_little(trees, rate):
     ],
 )
 def test_a_plan_is_made_to_fit(attributes, trees, rate):
-    free = fattree(6)
+    free, job, unlimited = fifty_workers()
     topology = with_attributes(free, **attributes)
-    job = place_job(topology, 50, 4, seed=1)
     plan = get_strategy("inart")(topology, job)
     check_plan(plan, topology)
     rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
     assert len(plan.trees) <= trees and plan.rate_mbps >= rate
     if "slots" not in attributes:
         with pytest.raises(DoesNotFit):
-            rules.build(get_strategy("inart")(free, job), topology, AMPLE, job_id=1, epoch=0)
+            rules.build(unlimited, topology, AMPLE, job_id=1, epoch=0)
 
 
 def test_trees_avoid_a_switch_that_is_too_small():
@@ -170,7 +180,7 @@ def test_a_resource_that_does_not_suffice_is_named():
         get_strategy("inart")(testbed(), replace(job, max_trees=1), frozen_split={"S1": 0.5, "S2": 0.5})
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=6, max_workers=6), st.integers(0, 2**16), st.integers(2, 3))
 def test_folding_makes_levels_and_changes_nothing_else(instance, seed, most):
     """Folding keeps the paths and limits the flows of every point. Every worker still reaches the root over the same
@@ -214,11 +224,11 @@ def test_a_job_with_more_workers_than_there_may_be():
         get_strategy("inart")(topology, place_job(topology, 65, 2))
 
 
-@pytest.mark.parametrize("model_bytes", [3_000, 548_000, 97_000_000])
+@pytest.mark.parametrize("model_bytes", [3_000, nightly(548_000), 97_000_000])
 def test_small_models_get_fewer_trees(model_bytes):
-    free = fattree(6)
+    free, job, _ = fifty_workers()
     topology = limited(free, Limits.of_target())
-    job = replace(place_job(topology, 50, 4, seed=1), model_bytes=model_bytes)
+    job = replace(job, model_bytes=model_bytes)
     plan, many, strict = (
         get_strategy(name)(where, job) for name, where in (("inart", topology), ("inart", free), ("inart-strict", free))
     )

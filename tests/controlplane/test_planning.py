@@ -30,8 +30,9 @@ from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.prove import proven_bound
 from controlplane.planner.strategies.solver import NotInTime, Outcome
-from tests.controlplane.instances import examples, instances
+from tests.controlplane.instances import instances
 from tests.controlplane.test_strategies import FIG1, REFUSALS, check_plan
+from tests.support.examples import examples
 
 
 def test_the_gap_is_to_the_best_bound_and_names_it(capsys):

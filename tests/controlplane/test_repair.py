@@ -20,8 +20,9 @@ from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.failures import dead_links, silent
 from controlplane.service.hops import hops_of
 from controlplane.service.residual import without
-from tests.controlplane.instances import examples, instances, random_plan
+from tests.controlplane.instances import instances, random_plan
 from tests.controlplane.test_rules import LIMITS, check_deployment
+from tests.support.examples import examples
 
 TREE = fattree(4, 100.0)
 JOB = place_job(TREE, 8, 2, seed=3)

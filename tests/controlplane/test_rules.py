@@ -20,6 +20,7 @@ from controlplane.planner.plan.model import Tree
 from controlplane.planner.strategies import get_strategy
 from p4src.protocol import PROTOCOL
 from tests.controlplane.instances import Walk, instances, random_plan
+from tests.support.examples import examples
 
 LIMITS = Limits(256, 2048, 8192, 2048, 4096)
 
@@ -88,7 +89,7 @@ def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Dep
             taken |= slots
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.integers(0, 10**6), st.integers(1, 1000))
 def test_every_packet_is_added_once_and_every_result_arrives_once(instance, seed, first_label):
     topology, job = instance
@@ -170,7 +171,7 @@ def test_a_job_of_more_workers_than_the_wire_format_has_is_refused():
         rules.build(plan, topology, limits, job_id=1, epoch=1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(instances())
 def test_ip_routes_lead_everybody_to_everybody(instance):
     topology, _ = instance

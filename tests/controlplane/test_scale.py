@@ -23,8 +23,9 @@ from controlplane.planner.strategies.fabric.column_generation import generate
 from controlplane.planner.strategies.fabric.equivalent import Lifting, merge_equivalent
 from controlplane.planner.strategies.fabric.master import Master
 from controlplane.planner.topology import Topology
-from tests.controlplane.instances import examples, instances, random_plan, troubled_instances
+from tests.controlplane.instances import instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS, check_plan
+from tests.support.examples import examples
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])

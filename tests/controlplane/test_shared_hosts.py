@@ -24,8 +24,9 @@ from controlplane.planner.strategies import STRATEGIES, get_strategy
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.prove import proven_bound
 from controlplane.planner.topology import Topology
-from tests.controlplane.instances import examples, random_plan, shared_hosts
+from tests.controlplane.instances import random_plan, shared_hosts
 from tests.controlplane.test_strategies import FAST, REFUSALS, check_plan
+from tests.support.examples import examples
 
 
 def rack(hosts: int = 3, mbps: float = 12.0, **switch: float) -> Topology:

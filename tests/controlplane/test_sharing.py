@@ -17,7 +17,8 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.fabric.sharing import TRICKLE, Demand, share
 from controlplane.planner.topology import Topology
 from controlplane.service.residual import with_loads
-from tests.controlplane.instances import examples, instances
+from tests.controlplane.instances import instances
+from tests.support.examples import examples
 
 inart = get_strategy("inart")
 

@@ -14,9 +14,10 @@ from scipy.optimize import linprog
 
 from controlplane.planner.strategies.deadline import Deadline, limited_time
 from controlplane.planner.strategies.solver import NoSolution, NotInTime, Program, SolverError, solve_model
+from tests.support.examples import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6), st.booleans())
 def test_linear_programs_agree_with_another_solver(columns, rows, seed, by_columns):
     rng = np.random.default_rng(seed)

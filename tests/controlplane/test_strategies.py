@@ -20,7 +20,8 @@ from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import generate
 from controlplane.planner.strategies.fabric.paper import l_inart
 from controlplane.planner.topology import Topology, TopologyError
-from tests.controlplane.instances import examples, instances, troubled_instances
+from tests.controlplane.instances import instances, troubled_instances
+from tests.support.examples import examples
 
 FIG1 = Job("fig1", ("W1", "W2", "W3", "W4", "W5", "W6"), ("S1", "S2"), 1000)
 REFUSALS = (Infeasible, Unreachable, TopologyError, JobError)

@@ -21,8 +21,9 @@ from controlplane.planner.generators import leaf_spine, parse_topology
 from controlplane.planner.job import Job, parse_job, place_job
 from controlplane.planner.plan.survive import losses
 from controlplane.planner.strategies import get_strategy
-from tests.controlplane.instances import examples, instances
+from tests.controlplane.instances import instances
 from tests.controlplane.test_strategies import REFUSALS
+from tests.support.examples import examples
 
 SLOW = [HealthCheck.too_slow]
 

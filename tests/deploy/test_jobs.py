@@ -55,6 +55,7 @@ from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 END_SECONDS = 120.0
@@ -368,7 +369,7 @@ def test_unreadable_state_is_reported(tmp_path):
             state.load()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     plans=st.lists(
         st.tuples(st.sampled_from(["inart", "atp", "lbmm"]), st.sampled_from([ONE, TWO, ACROSS])),
@@ -790,7 +791,7 @@ def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
     assert set(steps) == {1}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.floats(0, 100), st.floats(0, 100), st.booleans())))
 def test_jobs_above_their_share_are_replanned_first(drawn):
     rates, fair = ({name: given[i] for name, given in drawn.items()} for i in (0, 1))

@@ -27,8 +27,8 @@ from controlplane.service.network import Network
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from p4src.protocol import frame_bytes
-from tests.controlplane.instances import examples
 from tests.deploy.agents import Agents
+from tests.support.examples import examples
 from tests.support.memory import MemoryTarget
 
 BITS = 8 * frame_bytes(256)

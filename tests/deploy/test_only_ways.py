@@ -20,8 +20,8 @@ from controlplane.service.network_state import layout_of
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
-from tests.controlplane.instances import examples
 from tests.deploy.memory_network import MemoryNetwork
+from tests.support.examples import examples
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
 JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)

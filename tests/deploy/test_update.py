@@ -40,6 +40,7 @@ from controlplane.targets.secret import SecretTarget
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.examples import examples
 
 SMALL = Limits(values_per_packet=4, slots=2048, label_table_size=8192, route_table_size=2048)
 BUSY = ("V1.aggregation_mbps=20",)
@@ -339,7 +340,7 @@ def plans() -> Callable[[str, float], Plan]:
     return make
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["inart", "atp", "lbmm"]), st.sampled_from([7.0, 20.0, 60.0])), min_size=1, max_size=5

@@ -4,6 +4,7 @@ import pytest
 
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig, paper_testbed
+from tests.support.examples import nightly
 
 pytestmark = pytest.mark.usefixtures("patient")
 SIZE = 400_000  # bytes: some 400 chunks over two trees
@@ -14,7 +15,7 @@ def rate(kind: str) -> float:
     return SLOW if kind == "bmv2" else FAST
 
 
-@pytest.mark.parametrize("strategy", ["lbmm", "atp", "equal"])
+@pytest.mark.parametrize("strategy", [nightly("lbmm"), nightly("atp"), "equal"])
 def test_sums_are_right(kind: str, strategy: str) -> None:
     with Rig(kind, paper_testbed(rate(kind)), strategy) as rig:
         rig.start_all()

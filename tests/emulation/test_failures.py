@@ -13,6 +13,7 @@ from controlplane.service.core import trust
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
 from tests.emulation.test_lifetime import poll
+from tests.support.examples import nightly
 
 pytestmark = pytest.mark.usefixtures("patient")
 RATE = 30.0
@@ -105,7 +106,7 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
         assert not any("gave up" in line or "has left" in line for line in rig.log), "no agent noticed"
 
 
-@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.parametrize("way", ["up", nightly("down")])
 def test_link_that_swallows_everything_is_found(way: str) -> None:
     with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
         rig.start_all()

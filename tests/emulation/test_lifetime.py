@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.planner.generators import fattree, testbed
+from tests.support.examples import nightly
 from tests.support.waiting import wait_until as poll
 from topologies import Emulation, EmulationError, network
 from topologies.lifetime import Lifetime
@@ -88,8 +89,20 @@ def test_failure_while_building_takes_everything_down(monkeypatch: pytest.Monkey
     assert not found[0].any()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("moment", ["first interface", "switches", "all"])
+@pytest.mark.parametrize(
+    ("sign", "moment"),
+    [
+        (signal.SIGKILL, "first interface"),
+        (signal.SIGKILL, "switches"),
+        (signal.SIGKILL, "all"),
+        nightly(signal.SIGINT, "first interface"),
+        (signal.SIGINT, "switches"),
+        nightly(signal.SIGINT, "all"),
+        nightly(signal.SIGTERM, "first interface"),
+        nightly(signal.SIGTERM, "switches"),
+        (signal.SIGTERM, "all"),
+    ],
+)
 def test_signals_at_any_moment(sign: signal.Signals, moment: str) -> None:
     """The signal goes to the whole foreground process group, as from a terminal, while building, starting switches, and
     running.

@@ -19,6 +19,7 @@ from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
+from tests.support.examples import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 6
@@ -26,7 +27,7 @@ RATE = 20.0
 SIZE = 400_000
 
 
-@pytest.mark.parametrize("how", ["killed", "hangs"])
+@pytest.mark.parametrize("how", ["killed", nightly("hangs")])
 def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_back(how, monkeypatch) -> None:
     monkeypatch.setattr(trust, "STEADY_SECONDS", 0.5)
     with Rig("softswitch", paper_testbed(RATE), "inart", answers_failures=True) as rig:

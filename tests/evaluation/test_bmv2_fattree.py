@@ -18,6 +18,7 @@ from evaluation.bmv2_fattree.experiment import rate_bytes
 from evaluation.bmv2_fattree.results import Checked, Load, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse
 from p4src.protocol import frame_bytes
+from tests.support.examples import examples
 from topologies import hosts
 from topologies.load import cpu_times
 from topologies.scale import PACKETS_PER_SECOND, switched_packets
@@ -146,7 +147,7 @@ def test_figures_are_pictures(tmp_path: Path) -> None:
         assert pixels[..., :3].std() > 0.01, "blank"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(0, 10**9), min_size=10, max_size=10))
 def test_cpu_times_count_every_tick_once(ticks: list[int]) -> None:
     idle, total = cpu_times("cpu  " + " ".join(map(str, ticks)) + "\ncpu0 1 1 1 1\n")

@@ -17,6 +17,7 @@ from controlplane.planner.plan.model import Assignment
 from controlplane.planner.topology import Topology
 from evaluation.recovery.networks import racks
 from evaluation.recovery.virtual import VirtualNetwork
+from tests.support.examples import examples
 from worker_agent.collectives import MEAN, SUM, Collective
 
 Array = NDArray[Any]
@@ -125,7 +126,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases, ways)
 @example(Case(1, 4, 5000, bits=8), Way((0.3, 0.7), 0.2, 3.0, (0, 4), 500, 1 << 8))
 @example(Case(1, 3, 20), Way((0.5, 0.5), 0.2, 3.0, (4,), 1, direct=True))

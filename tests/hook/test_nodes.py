@@ -9,6 +9,7 @@ import pytest
 from tests.hook.conftest import Network
 from tests.hook.processes import Rank, survive_turn
 from tests.hook.test_training import start_agents
+from tests.support.examples import nightly
 
 
 def start_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[Rank]:
@@ -33,7 +34,7 @@ def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **argum
 @pytest.mark.namespaces
 @pytest.mark.parametrize(
     ("ranks", "given", "tolerance"),
-    [(2, {}, 1e-6), (3, {"dtype": "bfloat16"}, 2e-2), (2, {"bits": 10}, 2e-2)],
+    [nightly(2, {}, 1e-6), (3, {"dtype": "bfloat16"}, 2e-2), (2, {"bits": 10}, 2e-2)],
 )
 def test_several_ranks_of_a_node_share_its_agent(network, tmp_path, ranks, given, tolerance):
     results = run_nodes("train", network, tmp_path, ranks, **given)
@@ -76,7 +77,7 @@ def test_without_fallback_all_ranks_of_a_node_have_the_error(network, tmp_path):
 
 
 @pytest.mark.namespaces
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, nightly(2)])
 def test_backend_through_the_network_equals_gloo(network, tmp_path, ranks):
     results = run_nodes("backend", network, tmp_path, ranks)
     for result in results:

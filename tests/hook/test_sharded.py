@@ -6,6 +6,7 @@ import pytest
 
 from tests.hook.test_nodes import run_nodes, start_nodes
 from tests.hook.test_training import run_ranks, start_agents
+from tests.support.examples import nightly
 
 # Each test takes 20 s of CPU and more; this limit allows for a tenth of two cores.
 pytestmark = pytest.mark.timeout(400)
@@ -37,7 +38,7 @@ def test_sums_in_few_bits_over_the_backend_and_from_fsdp(network, tmp_path):
 
 
 @pytest.mark.namespaces
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [nightly(1), 2])
 def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path, ranks):
     server = network.run_server()
     started = start_nodes("sharded_survive", network, tmp_path, ranks)

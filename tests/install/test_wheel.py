@@ -15,10 +15,11 @@ import pytest
 
 from controlplane.common import native_build
 from inart.command import VERBS, main
+from tests.support.examples import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-PROTOBUFS = ("4.25.8", "6.33.0")
+PYTHONS = ("3.11", nightly("3.12"), "3.13", "3.14")
+PROTOBUFS = ("4.25.8", nightly("6.33.0"))
 """These are tested besides the newest, which pip takes by itself."""
 
 pytestmark = pytest.mark.timeout(600)  # A package index may be slow, and pip gives up by itself.

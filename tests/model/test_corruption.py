@@ -17,6 +17,7 @@ from tests.model.search import Found
 from tests.model.simulation import Harm
 from tests.model.test_simulation import trees
 from tests.model.tree import Tree, star, two_level, with_direct
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_the_search_finds_mistakes(mistake: type[CorruptedSearch], message: str)
         mistake(star(2) if mistake is not Bound else with_direct(2), 1, 1).run()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from([1, 4]), st.sampled_from([0.002, 0.02, 0.1]), st.integers(0, 2**32))
 def test_flipped_bits_make_no_result_wrong(tree: Tree, slots: int, flips: float, seed: int) -> None:
     """Real packets go through whole switches, with real check words, and with losses."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from p4src.protocol import Flag
 from tests.model.packet import Packet, decode
 from tests.model.switch import Aggregate, Switch
+from tests.support.examples import examples
 
 VALUES, FLOWS, DIRECTIONS = 2, 3, 2
 
@@ -31,7 +32,7 @@ packets = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from([1, 2, 4]), st.lists(packets, max_size=60))
 def test_a_switch_is_to_each_direction_one_of_its_own_with_half_of_the_slots(
     half: int, sent: list[tuple[int, int, int, int, int, int]]

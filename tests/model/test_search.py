@@ -14,6 +14,7 @@ from tests.model.root import RootSlot
 from tests.model.search import Found, Search
 from tests.model.switch import Aggregate, Slot, aggregate
 from tests.model.tree import Tree, racks, star, two_level, with_direct
+from tests.support.examples import nightly
 
 Result = tuple[Slot, Verdict, Packet | None]
 
@@ -165,7 +166,7 @@ def test_the_resend_flag_resolves_a_deadlock(monkeypatch: pytest.MonkeyPatch) ->
     ("tree", "slots", "chunks", "epochs", "more"),
     [
         (star(2), 1, 2, 1, {}),
-        (star(2), 2, 2, 1, {}),
+        nightly(star(2), 2, 2, 1, {}),
         (star(3), 1, 1, 1, {}),
         (with_direct(3), 1, 2, 1, {}),
         (two_level(1, 1), 1, 2, 1, {}),

@@ -26,8 +26,9 @@ from tests.model.tofino import CLOSED, GROUP_ADDRESS, LOOPBACK, Cell, Contributi
 from tests.model.tofino_search import TofinoSearch
 from tests.model.tree import ROOT, Tree, star, two_level, with_direct
 from tests.p4.rig import GROUPS, LABELS, ROUTES, SLOTS, Arrival, Traffic
+from tests.support.examples import examples
 
-BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
     assert values > 4 or all(switch.verdicts[verdict] >= 15 for verdict in Verdict), switch.verdicts
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(source=st.randoms(use_true_random=False), length=st.integers(1, 40))
 def test_any_sequence_of_workers_packets_is_treated_as_on_v1model(
     monkeypatch: pytest.MonkeyPatch, source: random.Random, length: int

@@ -20,9 +20,10 @@ from controlplane.planner.simulate.plans import run_plan, synchronisation_second
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from p4src.protocol import data_values, frame_bytes
-from tests.controlplane.instances import examples, random_plan
+from tests.controlplane.instances import random_plan
 from tests.controlplane.test_strategies import REFUSALS
 from tests.simulate.packets import all_reduce_seconds
+from tests.support.examples import examples
 
 VALUES = 256
 BITS = 8 * frame_bytes(VALUES)

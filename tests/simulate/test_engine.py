@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from controlplane.planner.generators import random_topology
 from controlplane.planner.simulate import BigSwitch, LinkNetwork, Overlay, SimulationError, Simulator, follow, outage
-from tests.controlplane.instances import examples
+from tests.support.examples import examples
 
 
 def finish_times(simulator: Simulator, flows: list[tuple[float, list[int], int]]) -> list[float]:

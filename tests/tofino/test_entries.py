@@ -23,11 +23,12 @@ from controlplane.targets.bri.reading import rule_set
 from controlplane.targets.bri.schema import Schema, SchemaError, local
 from p4src.artifacts import find
 from tests.controlplane.instances import instances, random_plan
+from tests.support.examples import examples
 from tests.tofino.plans import deployment, with_front_panel
 
 LIMITS = TofinoKind(find("tna")).limits
 FEW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
@@ -88,7 +89,7 @@ def changed(entry: Entry, **data: object) -> Entry:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_mutation_is_refused(program, entries, data):
     """An entry with an unknown name, a missing field, a value that is too wide or of another type, or another match
     kind is refused.

@@ -26,13 +26,14 @@ from p4src.artifacts import find
 from p4src.protocol import Flag
 from tests.controlplane.instances import instances, random_plan
 from tests.model.packet import Packet, decode
+from tests.support.examples import examples
 from tests.tofino.dataplane import Switch
 from tests.tofino.plans import deployment, with_front_panel
 
 VALUES = 4
 LIMITS = TofinoKind(find("tna")).limits
 FEW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controlplane.planner.strategies.wan.apsp import algorithm as apsp
 from controlplane.planner.strategies.wan.errors import WanError
 from evaluation.wan.networks import aws, by_distance, netstorm_draw
-from tests.controlplane.instances import examples
+from tests.support.examples import examples
 
 
 @st.composite

@@ -25,7 +25,7 @@ from controlplane.planner.strategies.wan.policy import Back, Changed
 from evaluation.crew.figures import faulty, rounds, tree_seconds
 from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
 from evaluation.wan.networks import overlay
-from tests.controlplane.instances import examples
+from tests.support.examples import examples
 
 matrices = st.integers(2, 7).flatmap(
     lambda n: st.lists(st.lists(st.integers(0, 20), min_size=n, max_size=n), min_size=n, max_size=n)

@@ -18,7 +18,8 @@ from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology
 from evaluation.wan.networks import overlay
-from tests.controlplane.instances import examples, instances
+from tests.controlplane.instances import instances
+from tests.support.examples import examples
 
 NAMES = ("crew", "crew-even", "opr", "ps", "ring", "blink", "topo-adopt")
 

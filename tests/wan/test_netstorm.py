@@ -16,7 +16,7 @@ from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
 from evaluation.netstorm.figures import speed
 from evaluation.netstorm.training import Setup, Training, tcp_mbps
 from evaluation.wan.networks import random_network
-from tests.controlplane.instances import examples
+from tests.support.examples import examples
 from tests.wan.test_apsp import networks
 
 

@@ -25,7 +25,8 @@ from controlplane.planner.strategies.wan.tree_packing.steiner import Exact, clea
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from evaluation.wan.networks import by_distance, overlay, whole_job
-from tests.controlplane.instances import examples, instances, troubled_instances
+from tests.controlplane.instances import instances, troubled_instances
+from tests.support.examples import examples
 from tests.wan.test_apsp import networks
 
 NAMES = (

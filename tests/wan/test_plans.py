@@ -20,7 +20,7 @@ from controlplane.planner.strategies.wan.tree_packing.algorithm import pack
 from controlplane.planner.topology import TopologyError
 from evaluation.wan.compare import promised
 from evaluation.wan.networks import overlay, whole_job
-from tests.controlplane.instances import examples
+from tests.support.examples import examples
 from tests.wan.test_apsp import networks
 from tests.wan.test_packing import NAMES
 

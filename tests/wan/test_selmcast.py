@@ -17,7 +17,7 @@ from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.planner.strategies.wan.selmcast import shared
 from evaluation.selmcast.figures import simulated
 from evaluation.selmcast.ssp import Setup, Training
-from tests.controlplane.instances import examples
+from tests.support.examples import examples
 
 
 @st.composite

@@ -22,7 +22,8 @@ from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.wan.selmcast.strategy import orpheus, selmcast
 from controlplane.planner.topology import Topology
-from tests.controlplane.instances import examples, instances
+from tests.controlplane.instances import instances
+from tests.support.examples import examples
 
 NAMES = ("selmcast", "selmcast-l7", "orpheus")
 LIMITS = Limits(64, 1024, 1024, 1024)
