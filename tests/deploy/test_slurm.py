@@ -19,7 +19,7 @@ from controlplane.service.controller import Controller
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
-from worker_agent.launch import holder, slurm
+from worker_agent.launch import adding, holder
 from worker_agent.launch.slurm import Refused, Wish, main, wished
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "slurm"
@@ -149,7 +149,7 @@ def test_what_jobs_have_left_that_are_gone_is_taken_off(job, rig, commands):
 
 
 def test_a_controller_that_is_away_costs_no_job_its_start(job, controller, monkeypatch, capsys):
-    monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(adding, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(holder, "REMOVE_SECONDS", 0.0)
     controller.stop()
     assert job("prolog") == 0 and "runs over torch.distributed" in job.remarks()

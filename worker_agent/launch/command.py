@@ -30,6 +30,7 @@ from controlplane.common.rpc.client import STATUS_SECONDS, ControllerError, ask
 from controlplane.common.rpc.tls import Tls, credentials
 from worker_agent.address import addresses
 from worker_agent.launch import child
+from worker_agent.launch.adding import patiently
 from worker_agent.launch.machines import Machines, find_machines, resolve
 
 LOOK_SECONDS = 0.3
@@ -100,7 +101,10 @@ def locate(arguments: argparse.Namespace) -> Where:
     """Find out which node this machine is. Raises ControllerError, NoJob, ValueError."""
     tls, own = credentials(arguments.credentials), list(addresses())
     request = pb.StatusRequest(addresses=own)
-    reply = ask(arguments.controller, "status", request, tls, STATUS_SECONDS)
+    several = "," in arguments.controller  # Another one may be about to take over.
+    reply = patiently(
+        lambda: ask(arguments.controller, "status", request, tls, STATUS_SECONDS), None if several else 0.0
+    )
     node = arguments.node or reply.node
     if not node:
         raise NoJob(f"no server of the controller's topology has an address of this machine ({', '.join(own)})")
@@ -133,7 +137,11 @@ def find_job(where: Where, name: str) -> pb.StatusReply | None:
 def wait_for_job(where: Where, name: str, seconds: float) -> None:
     """Wait until the first node has added the job. Raises ControllerError, NoJob."""
     deadline = time.monotonic() + seconds
-    while find_job(where, name) is None:
+
+    def look() -> pb.StatusReply | None:
+        return find_job(where, name)
+
+    while patiently(look, max(0.0, deadline - time.monotonic())) is None:
         if time.monotonic() > deadline:
             raise NoJob(f"there is no job {name} after {seconds:g} s: its first node adds it, and says why it cannot")
         time.sleep(LOOK_SECONDS)
@@ -178,7 +186,7 @@ class Held:
 def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> Held | None:
     """Add the job, from its first node; None if it is there already. Raises ControllerError, NoJob."""
     name = job_name(arguments.job, machines)
-    if find_job(where, name) is not None:
+    if patiently(lambda: find_job(where, name), None if "," in arguments.controller else 0.0) is not None:
         say(f"job {name} is there already; it stays when this ends")
         return None
     words = ",".join(filter(None, [arguments.job, "" if "name=" in arguments.job else f"name={name}"]))

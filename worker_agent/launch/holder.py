@@ -18,6 +18,7 @@ from google.protobuf import json_format
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import REPLAN_SECONDS, ControllerError, ask, fetch_status
+from worker_agent.launch.adding import add
 
 REMOVE_SECONDS = 60.0
 """How long it tries to reach a controller that does not answer when the job is to be removed."""
@@ -28,7 +29,7 @@ def hold(controller: str) -> int:
     """Do what the module says; returns the exit status."""
     request = json_format.Parse(sys.stdin.readline(), pb.AddJobRequest())
     try:
-        reply = ask(controller, "add_job", request, timeout=REPLAN_SECONDS)
+        reply = add(controller, _name(request), request)
     except ControllerError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
@@ -38,6 +39,11 @@ def hold(controller: str) -> int:
     except OSError:  # The launcher is gone, and its pipes with it.
         pass
     return remove(controller, reply.name)
+
+
+def _name(request: pb.AddJobRequest) -> str:
+    """Return the name that the request gives the job in words; the launcher always gives one."""
+    return next(word.removeprefix("name=") for word in request.job.split(",") if word.startswith("name="))
 
 
 def remove(controller: str, name: str) -> int:

@@ -20,14 +20,14 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.common import command_line
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
-from controlplane.common.rpc.client import ControllerError, ask, fetch_status
+from controlplane.common.rpc.client import ControllerError, fetch_status
+from worker_agent.launch.adding import add, patiently, take_off
 from worker_agent.launch.holder import remove
 from worker_agent.launch.machines import MachinesError, expand, resolve
 
@@ -35,10 +35,6 @@ WORD = "inart"
 PREFIX = "slurm-"
 """A job's name in the network is this and its number in Slurm, as `inart run` names it, too."""
 SCONTROL_SECONDS = 30.0
-ADD_SECONDS = 120.0
-ANSWER_SECONDS = 30.0
-"""How long a job waits for a controller that does not answer: longer than another one takes to take over."""
-PAUSE_SECONDS = 1.0
 ELSE = ("gloo", "wait")
 Environment = Mapping[str, str]
 
@@ -110,34 +106,16 @@ def admitted(controller: str, name: str, wish: Wish, listed: str) -> str:
     nodes = expand(listed)
     if len(nodes) == 1:
         raise Refused("one node has nothing to send through the network")
-    patiently(lambda: _take_off_another(controller, name))
     request = pb.AddJobRequest(
         job=",".join(filter(None, [wish.job, f"name={name}"])), strategy=wish.strategy, share=wish.share
     )
     for node in nodes:
         request.hosts.add(name=node, addresses=resolve(node))
-    reply = ask(controller, "add_job", request, timeout=ADD_SECONDS)
+    patiently(lambda: take_off(controller, name))  # Where Slurm begins its job again, or calls us again.
+    reply = add(controller, name, request)
     servers = ", ".join(reply.parameter_servers)
     rate = f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
     return f"job {name}: {rate}; parameter servers {servers}"
-
-
-def _take_off_another(controller: str, name: str) -> None:
-    """Remove a job of this name, where Slurm begins its job again, or calls us again. Raises ControllerError."""
-    if any(job.name == name for job in fetch_status(controller).jobs):
-        ask(controller, "remove_job", pb.RemoveJobRequest(name=name), timeout=ADD_SECONDS)
-
-
-def patiently(act: Callable[[], None]) -> None:
-    """Do it, again and again for a while: another controller may be about to take over. Raises ControllerError."""
-    until = time.monotonic() + ANSWER_SECONDS
-    while True:
-        try:
-            return act()
-        except ControllerError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(PAUSE_SECONDS)
 
 
 def epilog(controller: str, environment: Environment) -> int:

@@ -1,0 +1,53 @@
+"""Adds a job for a launcher, also while another one of several controllers takes over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask, fetch_status
+
+ADD_SECONDS = 300.0
+ANSWER_SECONDS = 30.0
+"""How long a launcher waits for a controller that does not answer: longer than another one takes to take over."""
+PAUSE_SECONDS = 1.0
+Value = TypeVar("Value")
+
+
+def patiently(act: Callable[[], Value], seconds: float | None = None) -> Value:
+    """Do it, again and again for so many seconds (None: ANSWER_SECONDS) while it fails. Raises ControllerError."""
+    until = time.monotonic() + (ANSWER_SECONDS if seconds is None else seconds)
+    while True:
+        try:
+            return act()
+        except ControllerError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(PAUSE_SECONDS)
+
+
+def add(controller: str, name: str, request: pb.AddJobRequest) -> pb.AddJobReply:
+    """Add a job, with another controller when the one that was asked is gone. Raises ControllerError: it is refused.
+
+    What the first controller has done of it before it was gone is taken off first.
+    """
+    reply: pb.AddJobReply
+    while True:
+        try:
+            reply = ask(controller, "add_job", request, timeout=ADD_SECONDS)
+            return reply
+        except ControllerError:
+            try:
+                fetch_status(controller)
+            except ControllerError:  # Nobody has refused it: nobody answers.
+                patiently(lambda: take_off(controller, name))
+                continue
+            raise
+
+
+def take_off(controller: str, name: str) -> None:
+    """Remove the job of this name, if there is one. Raises ControllerError."""
+    if any(job.name == name for job in fetch_status(controller).jobs):
+        ask(controller, "remove_job", pb.RemoveJobRequest(name=name), timeout=ADD_SECONDS)
