@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from softswitch import errors
 from softswitch.dataplane.program import Program
+from softswitch.p4runtime.device_config import program_of
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.status import from_data_plane, invalid
 from softswitch.p4runtime.stubs import p4info_pb2
@@ -67,7 +68,7 @@ class Loader:
 
     def _program(self, device_config: bytes) -> Program:
         try:
-            return self._load_program(device_config)
+            return self._load_program(program_of(device_config))
         except errors.SoftswitchError as error:
             raise from_data_plane(error) from error
 

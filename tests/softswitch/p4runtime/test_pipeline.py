@@ -55,6 +55,18 @@ def test_get_returns_the_requested_parts(client: Client) -> None:
     assert refusal(client.get_pipeline, 17)[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.parametrize("begins", [b"\x08\x01", b"", b"\x12\x00"])
+def test_the_message_that_bmv2_takes_around_its_json_is_taken(client: Client, begins: bytes) -> None:
+    """p4lang's tutorials send it: P4DeviceConfig with reassign (field 1) and device_data (3)."""
+    size = len(PROGRAM_JSON)
+    length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
+    message = begins + b"\x1a" + length + PROGRAM_JSON
+    client.set_pipeline(message)
+    assert client.get_pipeline().config.p4_device_config == message
+    for cut in (message[:-1], b"\x08", b"\x08\x01\x20"):
+        assert refusal(client.set_pipeline, cut)[0] == grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_verify_changes_nothing(served: Served, client: Client) -> None:
     client.set_pipeline(PROGRAM_JSON, action=SET.VERIFY)
     assert served.devices[1].program is None
