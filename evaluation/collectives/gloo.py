@@ -2,7 +2,7 @@
 
     python -m evaluation.collectives.gloo RANK WORLD ADDRESS_OF_RANK_0
 
-A line of input is a JSON object with op, dtype, elements, in_a_row (ranks.py).
+A line of input is a JSON object with the cases that are to be done one after the other (ranks.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from evaluation.collectives.cases import Case
 from evaluation.collectives.ranks import serve
 
 PORT = 29512
@@ -41,9 +42,9 @@ def main(rank: int, world: int, address: str) -> None:
     dist.init_process_group("gloo", f"tcp://{address}:{PORT}", timedelta(seconds=300), world, rank)
 
     def prepare(task: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], int]]:
-        dtype = getattr(torch, task["dtype"])
-        tensors = [torch.randn(task["elements"]).to(dtype) for _ in range(task["in_a_row"])]
-        calls = [operation(task["op"], tensor, rank, world) for tensor in tensors]
+        cases = [Case(**case) for case in task["cases"]]
+        tensors = [torch.randn(case.elements).to(getattr(torch, case.dtype)) for case in cases]
+        calls = [operation(case.op, tensor, rank, world) for case, tensor in zip(cases, tensors, strict=True)]
 
         def run() -> None:
             for call in calls:

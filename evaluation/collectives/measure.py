@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -88,16 +88,8 @@ class Bench:
 
     def measure(self, case: Case, repeat: int) -> Result:
         """Ours and gloo's in turns. Raises AssertionError when results differ among workers."""
-        own: list[float] = []
-        other: list[float] = []
         in_a_row = max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // case.nbytes))
-        for _ in range(repeat + WARM):
-            self._seed += 1
-            task = {**asdict(case), "in_a_row": in_a_row, "seed": self._seed}
-            own.append(self._own.seconds(task, same=case.op != "reduce_scatter") / in_a_row)
-            if self._gloo is not None:
-                task["elements"] = case.elements
-                other.append(self._gloo.seconds(task, same=False) / in_a_row)
+        own, other = self.seconds([case] * in_a_row, repeat)
         return Result(
             case.op,
             case.dtype,
@@ -105,10 +97,24 @@ class Bench:
             case.nbytes,
             case.workers,
             case.mbps,
-            statistics.median(own[WARM:]),
-            statistics.median(other[WARM:]) if other else None,
+            own / in_a_row,
+            None if other is None else other / in_a_row,
             case.bound_seconds(self._values),
         )
+
+    def seconds(self, cases: Sequence[Case], repeat: int) -> tuple[float, float | None]:
+        """All of the cases, one after the other, by ours and by gloo in turns: the medians of their seconds. Raises
+        AssertionError when results differ among workers."""
+        own: list[float] = []
+        other: list[float] = []
+        same = all(case.op != "reduce_scatter" for case in cases)
+        for _ in range(repeat + WARM):
+            self._seed += 1
+            task = {"cases": [asdict(case) for case in cases], "seed": self._seed}
+            own.append(self._own.seconds(task, same=same))
+            if self._gloo is not None:
+                other.append(self._gloo.seconds(task, same=False))
+        return statistics.median(own[WARM:]), statistics.median(other[WARM:]) if other else None
 
     def close(self) -> None:
         """Removes all of it."""

@@ -24,17 +24,17 @@ def main(configuration: str) -> None:
     with Engine(config, "data0") as engine:
 
         def prepare(task: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], int]]:
-            seed, in_a_row = task.pop("seed"), task.pop("in_a_row")
-            case = Case(**task)
-            tensors = [data(case, config.index, seed) for _ in range(in_a_row)]
-            op = case.operation(seed)
-            dtype = None if case.is_raw else case.dtype
+            seed, cases = task["seed"], [Case(**case) for case in task["cases"]]
+            steps = [
+                (data(case, config.index, seed), case.operation(seed), None if case.is_raw else case.dtype)
+                for case in cases
+            ]
 
             def run() -> None:
-                for tensor in tensors:
+                for tensor, op, dtype in steps:
                     engine.allreduce(tensor, op, dtype=dtype)
 
-            return run, lambda: zlib.crc32(b"".join(tensor.tobytes() for tensor in tensors))
+            return run, lambda: zlib.crc32(b"".join(tensor.tobytes() for tensor, _, _ in steps))
 
         serve(prepare)
 

@@ -53,7 +53,7 @@ EXERCISES = {
     "calc": Exercise(("h1 printf '40+2\\nquit\\n' | python3 calc.py",), r"\b42\b"),
     "ecn": Exercise(("h1 ping -c 3 h2",), r"\b0% packet loss"),
     "firewall": _ALL_PING,
-    "flowcache": Exercise(("h1 ping -c 10 h2",), r"[1-9] received", "solution/mycontroller.py"),
+    "flowcache": Exercise(("h1 ping -c 10 h2",), r"[1-9] received", "mycontroller.py"),
     "link_monitor": _ALL_PING,
     "load_balance": Exercise(
         (
@@ -68,7 +68,7 @@ EXERCISES = {
     ),
     "mri": Exercise(("h1 ping -c 3 h2",), r"\b0% packet loss"),
     "multicast": Exercise(("h1 ping -c 3 h2", "h1 ping -c 3 h3"), r"(?s)\b0% packet loss.*\b0% packet loss"),
-    "p4runtime": Exercise(("h1 ping -c 20 h2",), r"[1-9] received", "solution/mycontroller.py"),
+    "p4runtime": Exercise(("h1 ping -c 20 h2",), r"[1-9] received", "mycontroller.py"),
     "qos": Exercise(("h1 ping -c 3 h2",), r"\b0% packet loss"),
     "source_routing": Exercise(
         ("h2 python3 receive.py > got &", "py time.sleep(4)", _SEND, "py time.sleep(2)", "sh cat got"),
@@ -128,7 +128,7 @@ def _solution(exercise: Path) -> None:
     """Put the solution's files where the student's are."""
     for file in (exercise / "solution").iterdir():
         for place in (exercise, exercise / "sig-topo"):
-            if file.suffix in (".p4", ".json") and (place / file.name).exists():
+            if file.suffix in (".p4", ".json", ".py") and (place / file.name).exists():
                 shutil.copy(file, place / file.name)
 
 

@@ -1,0 +1,139 @@
+"""Replays what training asked of the network: in the network and by gloo, in turns on the same links.
+
+    python -m evaluation.traces [--how ddp,fsdp2,hsdp] [--workers 4] [--width 256] [--layers 4] [--mbps 200]
+                                [--repeat 3] [--trace FILE ...] [--no-gloo] [--json]
+
+A trace is the collectives of one training step of the example GPT, as `python -m evaluation.traces.record` records it
+(and this command, where no FILE is given). They are done one after the other, each when the one before has ended, on
+the links of `python -m evaluation.collectives`: so this says what the network takes of a step, not what a trainer that
+computes meanwhile waits for. Columns: operations, bytes that they move, seconds of a step, the least that they can take
+(bytes as they travel, with headers, over a link's bandwidth), gloo's seconds, and how many times as long that is.
+
+Needs root (network namespaces, which it makes and removes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from evaluation.collectives.cases import OPS, Case
+from evaluation.collectives.measure import Bench
+from evaluation.traces.trace import HOW, Trace
+from worker_agent.fields import OWN_BITS, bits_of
+
+VALUES = 256
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Seconds are medians of all operations of a step."""
+
+    trace: str
+    workers: int
+    mbps: float
+    operations: int
+    bytes: int
+    seconds: float
+    gloo_seconds: float | None
+    bound_seconds: float
+
+
+def recorded(how: str, workers: int, width: int, layers: int) -> Trace:
+    """Record in a process of its own: torch is not loaded where times are taken. Raises RuntimeError."""
+    words = ["--workers", str(workers), "--width", str(width), "--layers", str(layers)]
+    command = [sys.executable, "-m", "evaluation.traces.record", how, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"recording failed: {done.stderr[-2000:]}")
+    return Trace.from_json(json.loads(done.stdout.splitlines()[-1]))
+
+
+def cases_of(trace: Trace, mbps: float) -> list[Case]:
+    """What the operations are to the bench of collectives. Raises ValueError for those that it does not have."""
+    found = []
+    for one in trace.operations:
+        if one.op not in OPS or one.dtype not in OWN_BITS:
+            raise ValueError(f"{trace.name}: {one.op} of {one.dtype} is none of the operations that go in the network")
+        bits = OWN_BITS[one.dtype] if OPS[one.op].raw else bits_of(one.dtype, None, trace.workers)
+        found.append(Case(one.op, one.dtype, bits, one.nbytes, trace.workers, mbps))
+    return found
+
+
+def replay(traces: list[Trace], mbps: float, repeat: int, gloo: bool) -> Iterator[Replay]:
+    """One after the other; raises ValueError before anything is done when one of them cannot be."""
+    prepared = [(trace, cases_of(trace, mbps)) for trace in traces]
+    for trace, cases in prepared:
+        gathers = any(OPS[case.op].raw for case in cases)
+        with Bench(trace.workers, mbps, VALUES, gloo=gloo, gathers=gathers) as bench:
+            own, other = bench.seconds(cases, repeat)
+        bound = sum(case.bound_seconds(VALUES) for case in cases)
+        moved = sum(case.nbytes for case in cases)
+        yield Replay(trace.name, trace.workers, mbps, len(cases), moved, own, other, bound)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m evaluation.traces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--how", default=",".join(HOW), help=f"what is recorded: of {', '.join(HOW)} (all)")
+    made.add_argument("--trace", type=Path, nargs="+", metavar="FILE", help="recorded before; instead of recording")
+    made.add_argument("--workers", type=int, default=4, help="of what is recorded (4)")
+    made.add_argument("--width", type=int, default=256, help="of the model (256)")
+    made.add_argument("--layers", type=int, default=4, help="of the model (4)")
+    made.add_argument("--mbps", type=float, default=200.0, help="rate of every link (200)")
+    made.add_argument("--repeat", type=int, default=3, help="runs of each, of which the median counts (%(default)s)")
+    made.add_argument("--no-gloo", action="store_true", help="leave out the comparison")
+    made.add_argument("--json", action="store_true", help="print a list of objects")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    options = parser().parse_args(arguments)
+    if os.geteuid():
+        print("needs root: makes network namespaces", file=sys.stderr)
+        return 1
+    if unknown := set(options.how.split(",")) - set(HOW):
+        parser().error(f"--how {', '.join(sorted(unknown))}: there are {', '.join(HOW)}")
+    results = []
+    try:
+        if options.trace:
+            traces = [Trace.from_json(json.loads(path.read_text())) for path in options.trace]
+        else:
+            size = options.workers, options.width, options.layers
+            traces = [recorded(how, *size) for how in options.how.split(",")]
+        for result in replay(traces, options.mbps, options.repeat, not options.no_gloo):
+            results.append(result)
+            if not options.json:
+                print(line(result), flush=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    return 0
+
+
+def line(result: Replay) -> str:
+    """One result as text."""
+    text = (
+        f"{result.trace} ({result.workers} workers, {result.mbps:g} Mbit/s): {result.operations} operations, "
+        f"{result.bytes:,} bytes: {result.seconds:.3f} s, {result.seconds / result.bound_seconds:.2f} times the bound"
+    )
+    if result.gloo_seconds is not None:
+        text += f"; gloo {result.gloo_seconds:.3f} s, {result.gloo_seconds / result.seconds:.2f} times ours"
+    return text
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the networks are removed
+    sys.exit(main())

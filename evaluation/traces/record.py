@@ -1,0 +1,142 @@
+"""Records the collectives of one training step of the example GPT: `python -m evaluation.traces.record`, no network.
+
+One process stands for rank 0 of all ranks: torch's "fake" process group answers every operation at once, and each is
+written down as it passes torch's dispatcher. Only operations among the nodes are, because only they use the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from evaluation.traces.trace import HOW, Operation, Trace
+from examples.train_gpt import GPT
+
+RANKS_OF_A_NODE = 2
+"""With hsdp: the model is sharded over them, and replicated over the nodes."""
+LENGTH, HEADS, SYMBOLS = 64, 4, 256
+OPS = {
+    "allreduce": "allreduce",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast",
+}
+"""How the names of torch's operators begin, and nccl-tests' names."""
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down the collectives of one group. group: its name; found: what came so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = ""
+        self.found: list[Operation] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self._note(func.name().removeprefix("c10d::").lstrip("_"), args)
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, name: str, args: Any) -> None:
+        op = next((ours for theirs, ours in OPS.items() if name.startswith(theirs)), None)
+        groups = [
+            dist.ProcessGroup.unbox(one) for one in args if isinstance(one, torch.ScriptObject) and _is_group(one)
+        ]
+        if op is None or not groups or groups[0].group_name != self.group:
+            return
+        # The whole is what is largest: the output of an all-gather, the input of a reduce-scatter.
+        sizes: dict[str, int] = {}
+        for one in args:
+            for tensor in _tensors(one):
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                sizes[dtype] = max(sizes.get(dtype, 0), tensor.numel() * tensor.element_size())
+        dtype, nbytes = max(sizes.items(), key=lambda item: item[1])
+        self.found.append(Operation(op, dtype, nbytes))
+
+
+def _note_bucket(recorder, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are texts.
+    buffer = bucket.buffer()
+    recorder.found.append(Operation("allreduce", str(buffer.dtype).removeprefix("torch."), buffer.nbytes))
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(buffer)
+    return done
+
+
+def _is_group(one: torch.ScriptObject) -> bool:
+    return one._type().qualified_name().endswith("c10d.ProcessGroup")  # type: ignore[attr-defined]
+
+
+def _tensors(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        return [given]
+    return [tensor for one in given for tensor in _tensors(one)] if isinstance(given, list | tuple) else []
+
+
+def record(how: str, workers: int, width: int, layers: int) -> Trace:
+    """Record the second training step; the first one has operations that do not come again."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    ranks = workers * (RANKS_OF_A_NODE if how == "hsdp" else 1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        torch.manual_seed(0)
+        recorder = Recorder()
+        model = _distributed(GPT(width, layers, HEADS, LENGTH), how, workers, recorder)
+        if isinstance(model, DistributedDataParallel):  # DDP's buckets do not pass the dispatcher in a way that counts.
+            model.register_comm_hook(recorder, _note_bucket)
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.randint(SYMBOLS, (2, LENGTH))
+        for step in range(2):
+            with nullcontext() if how == "ddp" else recorder:
+                model(tokens).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 0:
+                recorder.found.clear()
+        return Trace(f"{how}, width {width}, {layers} layers", workers, tuple(recorder.found))
+    finally:
+        dist.destroy_process_group()
+
+
+def _distributed(model: GPT, how: str, workers: int, recorder: Recorder) -> torch.nn.Module:
+    if how == "ddp":
+        return DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    shape, names = ((workers, RANKS_OF_A_NODE), ("replicate", "shard")) if how == "hsdp" else ((workers,), ("shard",))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    recorder.group = mesh.get_group(0).group_name  # that of all nodes: the first dimension
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.traces.record", description=__doc__)
+    parser.add_argument("how", choices=HOW)
+    parser.add_argument("--workers", type=int, default=4, help="nodes (4)")
+    parser.add_argument("--width", type=int, default=256, help="of the model (256)")
+    parser.add_argument("--layers", type=int, default=4, help="of the model (4)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
+    arguments = parser.parse_args()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    text = json.dumps(record(arguments.how, arguments.workers, arguments.width, arguments.layers).to_json())
+    if arguments.output is None:
+        print(text)
+    else:
+        arguments.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
