@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.generators import fattree
@@ -20,8 +21,26 @@ from controlplane.planner.strategies.fabric.column_generation import generate
 from controlplane.planner.strategies.fabric.inart import TOLERANCE, baselines
 from controlplane.planner.strategies.fabric.master import to_trees
 
-# k, workers, parameter servers, seconds that the whole plan may take
-TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))
+
+class Target(NamedTuple):
+    """A fat-tree of k pods, whose links between switches have a `divisor`-th of a server's, a job on it, and the
+    seconds that the whole plan may take. kinds: 2: also with links of 10 to 30 Mbit/s."""
+
+    k: int
+    workers: int
+    parameter_servers: int
+    seconds: float
+    divisor: float = 1.0
+    kinds: int = 2
+
+
+TARGETS: tuple[tuple[Any, ...], ...] = (
+    Target(6, 50, 4, 0.2),
+    Target(8, 120, 8, 1.0),
+    Target(16, 1008, 16, 4.0),
+    Target(16, 1008, 16, 8.0, 16.0, 1),
+    Target(32, 8128, 64, 60.0, 1.0, 1),
+)
 WORKERS_AND_SERVERS = {4: (12, 2), 6: (50, 4), 8: (120, 8)}  # workers and parameter servers of the fat-tree of k pods
 
 
@@ -30,7 +49,8 @@ class Timing:
     """The times of one instance.
 
     seconds: from loaded inputs to the integer, routed plan, the least of the repetitions; cpu_seconds: of that one.
-    rows, columns, nonzeros: of the program without links. bound_mbps: section 7's.
+    divisor: as Target has it. memory_mb: the most that the process has had until then, so that an instance's own is at
+    most that. rows, columns, nonzeros: of the program without links. bound_mbps: section 7's.
     """
 
     k: int
@@ -46,26 +66,31 @@ class Timing:
     rows: int
     columns: int
     nonzeros: int
+    divisor: float
+    memory_mb: float
 
 
 def measure_times(repetitions: int, progress: Any = None) -> list[Timing]:
     """Measure homogeneous and heterogeneous (10 to 30 Mbit/s) fat-trees of TARGETS."""
     results = []
-    for k, workers, servers, target in TARGETS:
-        for scenario, spread in (("homogeneous", None), ("heterogeneous", (10.0, 30.0))):
-            topology = fattree(k, heterogeneous=spread, seed=1)
+    for k, workers, servers, target, divisor, kinds in (Target(*each) for each in TARGETS):
+        for scenario, spread in (("homogeneous", None), ("heterogeneous", (10.0, 30.0)))[:kinds]:
+            topology = fattree(k, heterogeneous=spread, seed=1, oversubscription=divisor)
             job = place_job(topology, workers, servers, seed=1)
             times = []
             for _ in range(repetitions):
                 begin, cpu = time.perf_counter(), time.process_time()
                 plan = get_strategy("inart")(topology, job)
                 times.append((time.perf_counter() - begin, time.process_time() - cpu))
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             evaluation = evaluate(plan, topology)
             program = build_program(Network(topology), job)
             seconds, cpu = min(times)
             sizes = len(program.rows), program.columns, program.nonzeros
             rates = evaluation.rate_mbps, evaluation.bound_mbps
-            result = Timing(k, workers, servers, scenario, seconds, cpu, target, len(plan.trees), *rates, *sizes)
+            result = Timing(
+                k, workers, servers, scenario, seconds, cpu, target, len(plan.trees), *rates, *sizes, divisor, memory
+            )
             results.append(result)
             if progress is not None:
                 progress(result)
@@ -74,8 +99,9 @@ def measure_times(repetitions: int, progress: Any = None) -> list[Timing]:
 
 def time_line(timing: Timing) -> str:
     return (
-        f"k={timing.k:<3}W={timing.workers:<5}S={timing.parameter_servers:<3} {timing.scenario:<14}"
-        f"{timing.seconds:>8.3f} s (cpu {timing.cpu_seconds:.3f}, target {timing.target_seconds:g})  "
+        f"k={timing.k:<3}W={timing.workers:<5}S={timing.parameter_servers:<3} links/{timing.divisor:<3g}"
+        f"{timing.scenario:<14}{timing.seconds:>8.3f} s (cpu {timing.cpu_seconds:.3f}, target "
+        f"{timing.target_seconds:g}) {timing.memory_mb:>5.0f} MB  "
         f"{timing.trees:>4} trees  {timing.rate_mbps:.4f} of {timing.bound_mbps:.4f} Mbit/s  "
         f"program {timing.rows} rows x {timing.columns} columns, {timing.nonzeros} nonzeros"
     )
