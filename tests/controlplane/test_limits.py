@@ -20,8 +20,10 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.cost import cost_of, data_packets, packet_seconds, packets
 from controlplane.planner.plan.follow import exponent_words
 from controlplane.planner.plan.limits import (
+    MINIMUM_SLOTS,
     DoesNotFit,
     Limits,
+    Needs,
     check_fits,
     copies,
     fan_in,
@@ -60,6 +62,21 @@ def test_counted_resources_equal_those_of_the_rules(instance, seed):
             if isinstance(entry.action, Aggregate):
                 sums[entry.action.slot_base] = sums.get(entry.action.slot_base, 0) + 1
         assert sorted(sums.values()) == sorted(fan_in(tree)[v] for tree in plan.trees if v in tree.points)
+
+
+@pytest.mark.parametrize("name", ["slots", "label_entries", "multicast_groups", "fan_in"])
+def test_exactly_what_a_plan_needs_is_enough_and_one_less_is_not(name):
+    topology = testbed()
+    plan = get_strategy("atp")(topology, parse_job("", topology))  # both trees add at both switches
+    needed = getattr(Needs.of(plan), name)
+    v = max(needed, key=lambda v: needed[v])
+    if name == "slots":
+        assert needed[v] == MINIMUM_SLOTS * sum(v in tree.points for tree in plan.trees) > MINIMUM_SLOTS
+    enough, short = (topology.replace(nodes={v: {name: needed[v] - less}}) for less in (0, 1))
+    rules.build(plan, enough, AMPLE, job_id=1, epoch=0)
+    for refuses in (check_fits, lambda *given: rules.build(*given, AMPLE, job_id=1, epoch=0)):
+        with pytest.raises(DoesNotFit, match=f"switch {v}: the plan needs {needed[v]} .*are {needed[v] - 1}"):
+            refuses(plan, short)
 
 
 @st.composite
