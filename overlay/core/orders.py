@@ -16,6 +16,7 @@ from controlplane.planner.strategies.wan.policy import (
     ContinueAlone,
     DefaultSplit,
     Drop,
+    LetGo,
     Mend,
     Order,
     Pace,
@@ -63,8 +64,9 @@ class Effects(Protocol):
     def done(self, run: RunningTask) -> None:
         """No agent waits for the task any more."""
 
-    def released(self, order: Release) -> None:
-        """The trainer that sends a copy continues."""
+    def released(self, order: Release | LetGo) -> None:
+        """The trainer that sends a copy continues; or a trainer waits no longer for a task that goes on, which then is
+        not kept for it."""
 
     def left_alone(self, order: ContinueAlone) -> None:
         """A trainer continues with its own values."""
@@ -102,7 +104,7 @@ class OrderExecutor:
                         run = self.running[task.number]
                         before, run.task = run.task, task
                         self._effects.mended(before, task)
-                case Drop() | Pace() | Abort():
+                case Drop() | Pace() | Abort() | LetGo():
                     if order.task in self.running:
                         self._change(order)
 
@@ -115,7 +117,7 @@ class OrderExecutor:
         self.running[task.number] = RunningTask(task, set(task.awaited))
         self._effects.started(task)
 
-    def _change(self, order: Drop | Pace | Abort) -> None:
+    def _change(self, order: Drop | Pace | Abort | LetGo) -> None:
         run = self.running[order.task]
         match order:
             case Drop():
@@ -125,6 +127,9 @@ class OrderExecutor:
             case Pace():
                 self._effects.paced(run.task, order.mbps)
                 run.task = run.task.at_rate(order.mbps)
+            case LetGo():
+                self._effects.released(order)
+                self.stop_waiting(order.task, (order.node,))
             case Abort():
                 del self.running[order.task]
                 self._effects.aborted(run, order)

@@ -158,10 +158,10 @@ class Agent:
         """
         return self._submit(tensor, about).future
 
-    def _submit(self, tensor: Values, about: About | None) -> Submission:
+    def _submit(self, tensor: Values, about: About | None, timeout: float | None = None) -> Submission:
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
-        submission = Submission(tensor, about)
+        submission = Submission(tensor, about, ends=None if timeout is None else time.monotonic() + timeout)
         try:
             self._loop.call_soon_threadsafe(self._submit_in_loop, submission)
         except RuntimeError:  # the loop is closed
@@ -171,10 +171,11 @@ class Agent:
     def synchronise(self, tensor: Values, timeout: float | None = None, *, about: About | None = None) -> Done:
         """Submits these values and waits until the result has replaced them (`synchronise_async`).
 
-        timeout: seconds after which the round is given up for all agents in it; then raises Late, a TimeoutError that
-        names the agents that are missing.
+        timeout: seconds after which the round is given up for all agents in it, or, where members come and go, goes on
+        without this trainer, and the tensor is not to be touched any more; then raises Late, a TimeoutError that names
+        the agents that are missing.
         """
-        submission = self._submit(tensor, about)
+        submission = self._submit(tensor, about, timeout)
         try:
             return submission.future.result(timeout)
         except TimeoutError:
@@ -273,7 +274,9 @@ class Agent:
         number = self._submissions.task_of(submission)
         if submission.future.done():
             return
-        if number is not None:
+        if number is not None and submission.about is not None:
+            self._tasks.let_go(number, reason)
+        elif number is not None:
             self._tasks.discard(number, reason, alone=True)
         else:
             self._submissions.withdraw(submission, OverlayError(f"{self.node}: {reason}"))
@@ -332,6 +335,8 @@ class Agent:
             self._tasks.done(message["task"])
         elif kind == "abort":
             self._tasks.abort(message["task"], message["reason"], message["again"])
+        elif kind == "let go":
+            self._tasks.let_go(message["task"], message["reason"])
         elif kind == "drop":
             self._tasks.drop(message["task"], message["lost"])
         elif kind == "pace":

@@ -200,7 +200,8 @@ class Coordinator:
                                f"{liveness.FROZEN_SECONDS:.0f} s: it counts as lost")  # fmt: skip
             self._remind()
             if getattr(self.policy, "ticks", False) and self.active:
-                self._driver.handle(Tick())
+                quiet = (name for name, each in self._members.items() if each.silence.seconds >= liveness.QUIET_SECONDS)
+                self._driver.handle(Tick(frozenset(quiet)))
 
     def _remind(self) -> None:
         """Agents whose submissions have waited for a while are told which agents are missing, once for each change."""

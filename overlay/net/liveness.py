@@ -18,6 +18,9 @@ ALIVE_SECONDS = 1.0
 UNREACHED_SECONDS = 5.0
 """A connection between agent and coordinator ends when nothing is acknowledged for this long."""
 
+QUIET_SECONDS = 5.0
+"""A policy whose time is short is told of agents that have said nothing for this long."""
+
 FROZEN_SECONDS = 60.0
 """An agent whose host answers and that says nothing for this long counts as lost."""
 

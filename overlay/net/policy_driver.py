@@ -21,6 +21,7 @@ from controlplane.planner.strategies.wan.policy import (
     Event,
     Failed,
     Finished,
+    LetGo,
     Lost,
     Measured,
     Order,
@@ -85,7 +86,9 @@ class PolicyDriver:
             turn = int(message.get("turn", 0))
             self.pending.add(node, turn, time.monotonic())
             round_, op = int(message.get("round", 0)), str(message.get("op", ""))
-            self.handle(Ready(node, int(message["values"]), turn, round_, op, float(message.get("weight", 1.0))))
+            weight, within = float(message.get("weight", 1.0)), message.get("within")
+            within = None if within is None else float(within)
+            self.handle(Ready(node, int(message["values"]), turn, round_, op, weight, within))
         elif kind == "withdraw":
             self._withdraw(node, int(message["turn"]), message["task"], str(message["reason"]))
         elif kind == "finished":
@@ -116,7 +119,9 @@ class PolicyDriver:
         """An agent's trainer waits no longer, for the task of this number, or (None) for its submission's task to
         begin. It is told which agents are missing."""
         if number is not None:
-            if number in self.running:
+            if number in self.running and getattr(self.policy, "lets_go", False):
+                self.handle(Withdrawn(node, turn, number))
+            elif number in self.running:
                 waiting = sorted(self.running[number].waiting)
                 self._fail(number, f"{node}: {reason}; without all of it: {', '.join(waiting)}")
             return
@@ -230,7 +235,11 @@ class PolicyDriver:
         self._members.tell(run.task.nodes, type="done", task=number)
         self._on_finished(run.task, run.seconds)
 
-    def released(self, order: Release) -> None:
+    def released(self, order: Release | LetGo) -> None:
+        if isinstance(order, LetGo):
+            self._log(f"task {order.task} goes on: {order.reason}")
+            self._members.tell((order.node,), type="let go", task=order.task, reason=order.reason)
+            return
         self._members.tell((order.node,), type="go", task=order.task)
 
     def left_alone(self, order: ContinueAlone) -> None:

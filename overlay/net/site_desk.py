@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +15,7 @@ from overlay.core.site_network import Pair, SiteNetwork, direct_pairs, slots
 from overlay.core.site_quorum import SiteQuorum, history_of
 from overlay.net.members import Members
 from overlay.net.policy_driver import PolicyDriver
+from overlay.net.site_status import Record, status_of
 from overlay.net.survey import ANSWER_SECONDS, Survey
 
 SETTLE_SECONDS = 0.5
@@ -32,8 +33,6 @@ AGAIN_SECONDS = 60.0
 
 CHANGE_PART = 0.2
 
-EVENTS = 200
-"""So many of the coordinator's lines are shown on its page."""
 
 RETURN_SECONDS = 5.0
 """After a coordinator was restarted, sites that were in the group have this long to join it before it goes on."""
@@ -57,18 +56,17 @@ class SiteDesk:
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._policy, self.network, self._write = policy, network, log
-        self._events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
+        self.record = Record()
         self._quorum = quorum or SiteQuorum(contested=False)
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
         self._states: dict[str, tuple[int, str]] = {}  # of each site: the round before which its state is, its digest
+        self._taking: set[str] = set()  # sites that have been told whose state to take
         self._asking: dict[str, None] = {}  # sites that wait to be told whose state is right, in order
         self._survey: asyncio.Task[None] | None = None
         self._surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
         self._slow = 0  # rounds one after the other
         self._measured_at, self._patience = 0.0, AGAIN_SECONDS
-        self.finished: dict[str, Any] = {}
-        self.counts: Counter[str] = Counter()
         policy.held = probe_seconds > 0
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
@@ -97,13 +95,14 @@ class SiteDesk:
 
     def log(self, line: str) -> None:
         """The coordinator says this, and shows it on its page."""
-        self._events.append((time.time(), line))
+        self.record.add(line)
         self._write(line)
 
     def left(self, node: str) -> None:
-        self.counts["lost"] += 1
+        self.record.counts["lost"] += 1
         self._states.pop(node, None)
         self._asking.pop(node, None)
+        self._taking.discard(node)
         self._sites.left(node)
         self._answer()
 
@@ -112,6 +111,7 @@ class SiteDesk:
             self._sites.left(node)
         self._states.clear()
         self._asking.clear()
+        self._taking.clear()
         if self._returned is not None:
             self._returned.cancel()
             self._returned = None
@@ -132,23 +132,23 @@ class SiteDesk:
         """A task is done, which took the slowest site so long."""
         if task.op == "maximum":
             return
-        self.counts["rounds"] += 1
-        self.finished = {"round": task.round, "seconds": seconds, "sites": task.participants}
+        self.record.counts["rounds"] += 1
+        self.record.finished = {"round": task.round, "seconds": seconds, "sites": task.participants}
         expected = self.network.expected_seconds(tuple(sorted(task.participants)), task.values)
         if expected < SLOW_LEAST_SECONDS:
             return
         self._slow = self._slow + 1 if seconds > SLOW_PART * expected else 0
         if self._slow >= SLOW_ROUNDS:
-            self._again(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
+            self.again(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned, the last one "
                         f"{seconds:.2f} s instead of {expected:.2f}")  # fmt: skip
 
     def _losses(self, node: str, losses: dict[str, float]) -> None:
         """A site has told which part of its packets to others was lost."""
         for other, part in losses.items():
             if self.network.lost(node, str(other), float(part)):
-                self._again(f"{float(part):.1%} of the packets from {node} to {other} are lost")
+                self.again(f"{float(part):.1%} of the packets from {node} to {other} are lost")
 
-    def _again(self, why: str) -> None:
+    def again(self, why: str) -> None:
         """The network is measured again, unless that was done a short while ago."""
         late_enough = self._loop.time() > self._measured_at + self._patience
         if late_enough and self._survey is None and self._probe_seconds > 0 and self._surveyed:
@@ -221,6 +221,7 @@ class SiteDesk:
         """source: the site whose state this one is to take; None: its own state is right."""
         self._asking.pop(node, None)
         if source is None:
+            self._taking.discard(node)
             refused = self._policy.activate(node)
             if refused is not None:
                 self.log(f"{node} cannot take part: {refused}")
@@ -229,6 +230,9 @@ class SiteDesk:
             self._tell_to_take(node, None, round=self._policy.round)
             return
         round_, digest = self._states[source]
+        if node in self._taking:  # a round was done while the state was on its way: the next one waits for this site
+            self._policy.fetching.add(node)
+        self._taking.add(node)
         self.log(f"{node} takes the state of {source} before round {round_}")
         self._tell_to_take(node, source, round=round_, digest=digest)
 
@@ -309,30 +313,7 @@ class SiteDesk:
     # --- for people ---
 
     def status(self) -> dict[str, Any]:
-        policy, network = self._policy, self.network
-        sites = {
-            node: {
-                "address": "{}:{}".format(*member.address),
-                "takes_part": node in policy.active,
-                "round": self._states.get(node, (None, ""))[0],
-                "state": self._states.get(node, (0, ""))[1][:12],
-            }
-            for node, member in self._members.items()
-        }
-        return {
-            "sites": sites,
-            "round": policy.round,
-            "begun": policy.started,
-            "waits_for_sites": max(0, policy.sites - len(self._asking)) if not policy.started else 0,
-            "waits_for": policy.missing(),
-            "measuring": self._survey is not None,
-            **network.status(),
-            "last": self.finished,
-            "under_way": [
-                {"round": task.round, "op": task.op, "sites": len(task.participants), "without_result": sorted(waiting)}
-                for task, waiting in policy.running.values()
-            ],
-            "rounds_done": self.counts["rounds"],
-            "sites_lost": self.counts["lost"],
-            "events": [{"at": at, "line": line} for at, line in self._events],
-        }
+        return status_of(
+            self._policy, self.network, self._members,
+            states=self._states, asking=self._asking, measuring=self._survey is not None, record=self.record,
+        )  # fmt: skip

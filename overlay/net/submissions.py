@@ -43,11 +43,13 @@ class Submission:
     """Values, and the future of the trainer that waits for their result.
 
     began: seconds of the monotonic clock. announced: the coordinator has been told. turn: this agent's own number for
-    the submission, given when the coordinator is told. about: what the values are; None: what the policy expects.
+    the submission, given when the coordinator is told. about: what the values are; None: what the policy expects. ends:
+    when its trainer waits no longer, in seconds of the monotonic clock; None: it waits for any time.
     """
 
     tensor: Values
     about: About | None = None
+    ends: float | None = None
     future: concurrent.futures.Future[Done] = field(default_factory=concurrent.futures.Future)
     began: float = field(default_factory=time.monotonic)
     announced: bool = False
@@ -106,7 +108,9 @@ class Submissions:
         if not submission.announced and self._membership.connected:
             submission.announced = True
             submission.turn = next(self._turns)
-            about = {} if submission.about is None else asdict(submission.about)
+            about: dict[str, object] = {} if submission.about is None else asdict(submission.about)
+            if submission.ends is not None:
+                about["within"] = max(0.0, submission.ends - time.monotonic())
             self._membership.tell(type="ready", values=submission.tensor.size, turn=submission.turn, **about)
             self._eager_scatter.send(submission.turn, submission.tensor)
 
@@ -195,11 +199,13 @@ class Submissions:
         if submission is not None:
             self._continue_alone(submission)
 
-    def fail(self, task: int, error: OverlayError) -> None:
-        """The task is given up; the submission's future raises the error."""
+    def fail(self, task: int, error: OverlayError) -> bool:
+        """The submission's future raises the error: the task is given up, or goes on without the trainer. Returns
+        whether a submission was in the task."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.future.set_exception(error)
+        return submission is not None
 
     def fail_all(self, error: OverlayError) -> None:
         """The agent ends: every future that is not done raises the error."""

@@ -70,6 +70,7 @@ class Tasks:
         self._newest = 0  # the highest number of a task that the coordinator has told
         self._latest: Task | None = None  # the task that it told last
         self._losses: list[tuple[str, str]] = []  # (neighbour, reason) since a coordinator acted last
+        self._let_go: set[int] = set()  # tasks for whose results the trainer waits no longer
         self._ended: dict[int, bool] = {}  # task -> whether it was done; else it was given up
 
     def may_come(self, epoch: int, number: int) -> bool:
@@ -154,6 +155,12 @@ class Tasks:
         self._counters["mended"] += 1
         execution.mend(task)
         return execution
+
+    def let_go(self, number: int, reason: str) -> None:
+        """The trainer waits no longer for a task, which goes on: it has the values, and others may need what passes
+        here. The trainer must not touch its tensor, in which results arrive, any more."""
+        if self._submissions.fail(number, PeerLost(f"{self._node}: {reason}")):
+            self._let_go.add(number)
 
     def drop(self, number: int, receivers: list[str]) -> None:
         """These receivers get no more of a copy."""
@@ -278,6 +285,8 @@ class Tasks:
                 return  # its trainer continues when the policy says so (`release`)
             assert execution.tensor is not None
             self._copied(sender, task.number, execution.tensor)
+        if task.number in self._let_go:
+            return  # nobody here has the result
         self._tell(type="finished", task=task.number, seconds=seconds)
         self._submissions.done(Done(task.number, self._mixed(task), seconds, task.weights))
 
@@ -290,6 +299,7 @@ class Tasks:
     def _forget(self, number: int, *, commit: bool = False) -> None:
         """The task is over. commit: it was done, so a root keeps its new velocity; else the task was given up."""
         execution = self.running.pop(number, None)
+        self._let_go.discard(number)
         self._pending_messages.take(self._neighbours.epoch, number)
         if execution is not None:
             self._ended[number] = commit

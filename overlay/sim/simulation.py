@@ -25,6 +25,7 @@ from controlplane.planner.strategies.wan.policy import (
     Drop,
     Event,
     Finished,
+    LetGo,
     Measured,
     Order,
     Policy,
@@ -221,7 +222,7 @@ class Simulation:
         if self.rounds >= self._most_rounds:
             self.sim.stop()
 
-    def released(self, order: Release) -> None:
+    def released(self, order: Release | LetGo) -> None:
         self._train(order.node)
 
     def left_alone(self, order: ContinueAlone) -> None:

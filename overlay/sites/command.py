@@ -107,6 +107,7 @@ def make_coordinator(
     quorum = SiteQuorum(contested=backs_up is not None)
     policy = SiteRounds(
         network, sites=sites, patience=patience, broken=network.broken, allows=quorum.allows, did=quorum.did,
+        overdue=lambda task: desk.again(f"round {task.round} has taken half of its time"),
         paced=paced, chunk_values=network.chunk_values,
     )  # fmt: skip
     desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, quorum=quorum, log=log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
-from controlplane.planner.strategies.wan.policy import Abort, Drop, Mend, Pace, Reject, Start
+from controlplane.planner.strategies.wan.policy import Abort, Drop, LetGo, Mend, Pace, Reject, Start
 from overlay.core.errors import OverlayError
 from overlay.core.orders import OrderExecutor
 
@@ -52,6 +52,15 @@ def test_a_task_is_done_when_all_agents_have_everything_and_lasts_as_long_as_the
     assert effects.found[-1][1].seconds == 3.0
     orders.finished(1, "b", 2.0)  # The task is over.
     assert len(effects.found) == 2
+
+
+def test_a_task_is_not_kept_for_an_agent_that_was_let_go():
+    effects = Recorder()
+    orders = OrderExecutor(effects)
+    orders.carry_out([Start(round_of(1, "a", "b")), LetGo(1, "a", "its time is over")])
+    assert effects.names == ["started", "released"] and orders.running[1].waiting == {"b"}
+    orders.finished(1, "b", 2.0)
+    assert effects.names == ["started", "released", "done"]
 
 
 def test_a_task_that_cannot_be_prepared_is_not_started():

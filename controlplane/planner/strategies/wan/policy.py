@@ -28,6 +28,7 @@ class Ready:
 
     For policies whose members come and go (site_rounds.py): round: the trainer's number of the round. op: what is to be
     done with the values ("": what the policy always does). weight: of the values, such as the samples behind them.
+    within: seconds that the trainer still waits; None: for any time.
     """
 
     node: str
@@ -36,6 +37,7 @@ class Ready:
     round: int = 0
     op: str = ""
     weight: float = 1.0
+    within: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,20 @@ class Failed:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """An agent's trainer has withdrawn a submission that no task contains yet. turn: as in `Ready`."""
+    """An agent's trainer has withdrawn a submission. turn: as in `Ready`. task: the running task that contains it, of
+    which only policies that answer with `LetGo` are told (`lets_go`); None: no task contains it yet."""
 
     node: str
     turn: int
+    task: int | None = None
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed: about a second since the last one. Only policies with an attribute `ticks` are told."""
+    """Time has passed: about a second since the last one. Only policies with an attribute `ticks` are told. silent: the
+    connected agents that have said nothing for some seconds, though each says every second that it lives."""
+
+    silent: frozenset[str] = frozenset()
 
 
 Event = Ready | Withdrawn | Finished | Measured | Changed | Progress | Lost | Silent | Back | Failed | Tick
@@ -138,6 +145,16 @@ class Abort:
     task: int
     reason: str
     again: bool = False
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """This agent's trainer waits no longer for the task, and gets an error with the reason. The task goes on, with the
+    values of that trainer in it and its agent passing on what it has to."""
+
+    task: int
+    node: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -203,7 +220,7 @@ class DefaultSplit:
     blocks: tuple[tuple[str, int, int], ...]
 
 
-Order = Start | Abort | Mend | Drop | Pace | Release | ContinueAlone | Reject | DefaultSplit
+Order = Start | Abort | LetGo | Mend | Drop | Pace | Release | ContinueAlone | Reject | DefaultSplit
 
 
 def uneven(values: Mapping[str, int]) -> str | None:

@@ -1,6 +1,6 @@
 """Rounds of sites that come and go: each round is done by whoever is there, and its plan is made for exactly these.
 
-A round has a number, which trainers give: a site's state is "before round r" or "after it". Four rules follow.
+A round has a number, which trainers give: a site's state is "before round r" or "after it". These rules follow.
 
 - A submission for a round that is done already is given back (`Reject` with `behind`): its site needs the state of the
   others first. So a site that was restarted with an old model adds nothing to the others'.
@@ -8,11 +8,19 @@ A round has a number, which trainers give: a site's state is "before round r" or
   state is that of the others until it is lost, or until the others did not wait for it (`patience`).
 - The first round waits as well for the sites that began together and are still fetching the state of one of them. So
   it does not depend on how fast each of them is who takes part.
+- A round has a deadline: when half of the sites that live will have waited for as long as they do (so one site that
+  waits for a short time only decides nothing for the others). When half of the time until then has passed, nobody waits
+  any more for sites that say nothing at all: the round begins without them, and a task under way is begun again without
+  them. For sites that live and have submitted nothing, it is three quarters. Where a task takes half of what is left
+  and all its sites live, links are slow: the network is measured again meanwhile, and the task is done again as soon as
+  that gives another plan.
+- A site whose own time is over leaves the round, and the others go on: a task that has its values has them once.
 - A round whose task is given up, because a site was lost, is submitted again by those that do not have its result.
   Whoever has the result submits the next round, and then the others are behind: they get the result with the state.
 
 A round may have two tasks: "maximum" agrees on scales and says who takes part, and "words" adds integers. The second
-one needs exactly the participants of the first; else the round is begun again.
+one needs exactly the participants of the first; else the round is begun again. A site that comes between the two waits
+for the next round: it would have the others begin this one again.
 """
 
 from __future__ import annotations
@@ -20,6 +28,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from controlplane.planner.plan.model import Plan
@@ -29,6 +38,7 @@ from controlplane.planner.strategies.wan.policy import (
     Event,
     Failed,
     Finished,
+    LetGo,
     Lost,
     Order,
     Ready,
@@ -38,6 +48,7 @@ from controlplane.planner.strategies.wan.policy import (
     Withdrawn,
     uneven,
 )
+from controlplane.planner.strategies.wan.site_waiting import HALF, Running, Submitted, Waiting
 from controlplane.planner.topology import Topology
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -47,7 +58,9 @@ MOST_NAMES = 60_000
 
 
 class Planner(Protocol):
-    """Knows the network between sites (overlay/core/site_network.py)."""
+    """Knows the network between sites (overlay/core/site_network.py). version: changes whenever plans would."""
+
+    version: int
 
     def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
         """The plan for these sites, and the topology that it was made on. Raises as strategies do."""
@@ -62,16 +75,19 @@ class SiteRounds:
     """The policy of sites (docs/sites.md).
 
     planner: makes the plans. sites: how many the first round waits for. patience: seconds after the first submission
-    for a round, after which it begins without the sites that have submitted nothing; None: it waits for all active
-    sites. broken(site, other): these two cannot reach each other. allows(sites): these may do a round though others
-    are missing (another coordinator may have them). did(round, sites): these have done a round. options: of `task_of`.
+    for a round, after which it begins without the sites that have submitted nothing; None: see above. broken(site,
+    other): these two cannot reach each other. allows(sites): these may do a round though others are missing (another
+    coordinator may have them). did(round, sites): these have done a round. overdue(task): half of a task's time has
+    passed, and all its sites live. options: of `task_of`.
 
-    round: the first round that is not done. active: see above. fetching: the sites that began together with these and
-    do not have their state yet. started: a first round may begin, or has. held: no round begins now (the network is
-    being measured).
+    round: the first round that is not done. active: see above. late: active sites for which nobody waits until they
+    submit something again. fetching: the sites that began together with these and do not have their state yet. started:
+    a first round may begin, or has. held: no round begins now (the network is being measured), unless half of its time
+    has passed.
     """
 
     ticks = True  # it is told of the time that passes
+    lets_go = True  # and of sites that wait no longer for a task that runs
 
     def __init__(
         self,
@@ -82,19 +98,22 @@ class SiteRounds:
         broken: Callable[[str, str], None] = lambda site, other: None,
         allows: Callable[[Collection[str]], bool] = lambda sites: True,
         did: Callable[[int, Sequence[str]], None] = lambda round_, sites: None,
+        overdue: Callable[[Task], None] = lambda task: None,
         **options: Any,
     ) -> None:
-        self._planner, self.sites, self.patience, self.options = planner, sites, patience, options
-        self._broken, self._allows, self._did = broken, allows, did
+        self._planner, self.sites, self.options = planner, sites, options
+        self._broken, self._allows, self._did, self._overdue = broken, allows, did, overdue
         self._names: list[str] = []
         self.round = 0
         self.active: set[str] = set()
+        self.late: set[str] = set()
         self.fetching: set[str] = set()
         self.started = self.held = False
         self.numbers = 0
-        self.running: dict[int, tuple[Task, set[str]]] = {}  # task -> participants that are not finished
-        self._ready: dict[str, deque[Ready]] = {}
-        self._since: float | None = None  # when the first submission came that waits now
+        self.running: dict[int, Running] = {}
+        self._ready: dict[str, deque[Submitted]] = {}
+        self._waiting = Waiting(patience)
+        self._left: set[str] = set()  # a task of this round
         self._agreed: tuple[int, tuple[str, ...]] = (-1, ())  # round and participants of the last "maximum"
 
     @property
@@ -119,6 +138,7 @@ class SiteRounds:
     def activate(self, node: str) -> str | None:
         """The site has the state of the others, before round `round`. Returns why it cannot take part; None: it can."""
         self.fetching.discard(node)
+        self.late.discard(node)
         if node not in self.active and len(self.active) >= MOST_CONTRIBUTORS:
             return f"{MOST_CONTRIBUTORS} sites take part already, which is as many as a tree of sums has room for"
         self.active.add(node)
@@ -126,46 +146,90 @@ class SiteRounds:
 
     def begin_at(self, round_: int, sites: Iterable[str] = ()) -> None:
         """These sites begin together, with the state before this round. Each of them is active when it has that."""
-        self.round, self.started = round_, True
+        self._reached(round_)
+        self.started = True
         self.fetching = set(sites)
 
     @property
     def _awaited(self) -> set[str]:
-        return self.active | self.fetching
+        return (self.active - self.late - self._left) | self.fetching
 
     def missing(self) -> list[str]:
         """The sites that the round under way waits for, because others have submitted values."""
         waiting = [node for node in self._awaited if not self._ready[node]]
-        return sorted(waiting) if len(waiting) < len(self._awaited) else []
+        return sorted(waiting) if any(self._ready[node] for node in self.active) else []
 
     # --- events ---
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
             case Ready(node=node):
-                return [*self._submitted(event), *self._begin(now)]
-            case Withdrawn(node, turn):
-                self._ready[node] = deque(each for each in self._ready[node] if each.turn != turn)
+                return [*self._submitted(event, now), *self._begin(now)]
+            case Withdrawn(node, turn, task):
+                return [*self._withdrawn(node, turn, task), *self._begin(now)]
             case Finished(node, task):
                 self._finished(node, task)
                 return [*self._outdated(), *self._begin(now)]
             case Failed(task, reason) if task in self.running:
-                del self.running[task]
-                return [Abort(task, reason), *self._begin(now)]
+                return [self._give_up(task, reason), *self._begin(now)]
             case Lost(node, other):
                 return [*self._lost(node, other), *self._begin(now)]
-            case Tick():
-                return self._begin(now)
+            case Tick(silent):
+                return [*self._look(silent, now), *self._begin(now)]
         return ()
 
-    def _submitted(self, event: Ready) -> list[Order]:
+    def _submitted(self, event: Ready, now: float) -> list[Order]:
         node = event.node
         if event.op not in OPS:
             return [Reject((node,), f"sites submit one of {', '.join(OPS)}, not {event.op!r}: use inart.sites")]
         if (self.started and node not in self.active) or event.round < self.round:
             return [self._behind(node, event.round)]
-        self._ready[node].append(event)
+        self._ready[node].append(Submitted(event, inf if event.within is None else now + event.within))
+        self.late.discard(node)
         return []
+
+    def _withdrawn(self, node: str, turn: int, number: int | None) -> list[Order]:
+        """A site's time is over: nobody waits for it until it submits something again."""
+        self.late.add(node)
+        self._ready[node] = deque(each for each in self._ready[node] if each.ready.turn != turn)
+        run = self.running.get(-1 if number is None else number)
+        if run is None or node not in run.waiting:
+            return []
+        reason = f"{node} waits no longer; without all of it: {', '.join(sorted(run.waiting))}"
+        run.waiting.discard(node)
+        self._left.add(node)
+        if run.have and run.task.op != "maximum":
+            self.active.discard(node)  # others are after this round now
+        if run.waiting:
+            return [LetGo(run.task.number, node, reason)]
+        if run.have:
+            del self.running[run.task.number]
+            return [LetGo(run.task.number, node, reason)]
+        for sites in (self.late, self._left):  # the round has come to nothing, and begins anew for all of them
+            sites.difference_update(run.task.participants)
+        return [self._give_up(run.task.number, reason)]
+
+    def _look(self, silent: Collection[str], now: float) -> list[Order]:
+        """Looks at the tasks of which half of the time has passed."""
+        self._waiting.silent = frozenset(silent)
+        orders: list[Order] = []
+        for number, run in list(self.running.items()):
+            if now < run.half:
+                continue
+            gone = run.task.nodes.intersection(silent)
+            if gone and self._allows(set(run.task.participants) - gone):
+                self.active -= gone  # they have to take the others' state before they are waited for again
+                orders.append(self._give_up(number, f"{', '.join(sorted(gone))} said nothing for too long"))
+            elif not gone and not run.slow:
+                run.slow = True
+                self._overdue(run.task)
+            elif run.version != self._planner.version:
+                orders.append(self._give_up(number, "it took too long, and there is another plan now"))
+        return orders
+
+    def _give_up(self, number: int, reason: str) -> Abort:
+        del self.running[number]
+        return Abort(number, reason)
 
     def _behind(self, node: str, round_: int) -> Reject:
         why = f"it submitted round {round_}, and the others are before round {self.round}: it needs their state"
@@ -176,40 +240,45 @@ class SiteRounds:
         """Gives back what was submitted for rounds that are done."""
         orders: list[Order] = []
         for node, waiting in self._ready.items():
-            while waiting and waiting[0].round < self.round:
-                orders.append(self._behind(node, waiting.popleft().round))
+            while waiting and waiting[0].ready.round < self.round:
+                orders.append(self._behind(node, waiting.popleft().ready.round))
         return orders
 
     def _finished(self, node: str, number: int) -> None:
         if number not in self.running:
             return
-        task, waiting = self.running[number]
-        waiting.discard(node)
+        task = (run := self.running[number]).task
+        run.waiting.discard(node)
+        run.have.add(node)
         if task.op == "maximum":
             self._agreed = task.round, task.participants
         elif task.round >= self.round:  # one site has its result, so no site may do it again
-            self.round = task.round + 1
+            self._reached(task.round + 1)
             self._did(task.round, task.participants)
-        if not waiting:
+        if task.op != "maximum":
+            self.active.difference_update(self.active.intersection(task.participants) - run.have - run.waiting)
+        if not run.waiting:
             del self.running[number]
+
+    def _reached(self, round_: int) -> None:
+        self.round = round_
+        self._left.clear()
 
     def _lost(self, node: str, other: str | None) -> list[Order]:
         if other is None:
             self._ready[node].clear()
-            self.active.discard(node)
-            self.fetching.discard(node)
+            for sites in (self.active, self.late, self.fetching, self._left):
+                sites.discard(node)
             reason = f"{node} is lost"
-            concerned = [number for number, (task, _) in self.running.items() if node in task.nodes]
+            concerned = [number for number, run in self.running.items() if node in run.task.nodes]
             if not self.active:
                 self.started = False  # nobody has the state any more: sites begin together again
                 self.fetching.clear()
         else:
             self._broken(node, other)
             reason = f"{node} and {other} cannot reach each other"
-            concerned = [n for n, (task, _) in self.running.items() if {node, other} <= task.nodes]
-        for number in concerned:
-            del self.running[number]
-        return [Abort(number, reason) for number in concerned]
+            concerned = [number for number, run in self.running.items() if {node, other} <= run.task.nodes]
+        return [self._give_up(number, reason) for number in concerned]
 
     # --- rounds ---
 
@@ -218,45 +287,77 @@ class SiteRounds:
         orders: list[Order] = []
         for node in self._ready.keys() - self.active if self.started else ():
             while self._ready[node]:  # submitted before the sites began, without the state that they began with
-                orders.append(self._behind(node, self._ready[node].popleft().round))
-        while self.started and not self.held:
-            heads = {node: waiting[0] for node, waiting in self._ready.items() if waiting and node in self.active}
+                orders.append(self._behind(node, self._ready[node].popleft().ready.round))
+        while self.started:
+            heads = self._heads()
             if not heads:
-                self._since = None
+                self._waiting.since = None
                 break
-            if self._since is None:
-                self._since = now
-            ahead = max(head.round for head in heads.values())
+            if self._waiting.since is None:
+                self._waiting.since = now
+            ahead = max(head.ready.round for head in heads.values())
             if ahead > self.round:  # an active site has the result of a round that was given up at the others
-                self.round = ahead
+                self._reached(ahead)
                 orders += self._outdated()
                 continue
-            if self._awaited - heads.keys() and not self._impatient(now):
+            words = {node: head for node, head in heads.items() if head.ready.op == "words"}
+            if any(self._blocks(run, bool(words)) for run in self.running.values()):
+                self._waiting.since = None
+                break
+            if words:
+                sites = self._agreed[1] if self._agreed[0] == self.round else ()
+                complete = self._waiting.complete(words, sites, self._awaited - (heads.keys() - words.keys()), now)
+                if complete is False:
+                    orders += self._begin_again(words)
+                    continue
+                if complete is None:
+                    break
+                heads = words
+            elif self._waiting.goes_on(heads, self._awaited, now):
+                break
+            if self.held and not self._waiting.passed(HALF, heads, self._awaited, now):
                 break
             if not self._allows(heads.keys()):
                 break
-            orders += self._next(heads)
+            ends = self._waiting.deadline(heads, self._awaited)
+            orders += self._next({node: head.ready for node, head in heads.items()}, ends, now)
         return orders
 
-    def _impatient(self, now: float) -> bool:
-        assert self._since is not None, "a submission waits"
-        return self.patience is not None and now >= self._since + self.patience
+    def _heads(self) -> dict[str, Submitted]:
+        """The oldest submission of each active site. Who has left this round waits for its end while others are in it:
+        each that came back would have them begin again."""
+        heads = {node: waiting[0] for node, waiting in self._ready.items() if waiting and node in self.active}
+        rest = {node: head for node, head in heads.items() if node not in self._left}
+        return rest if rest or any(run.task.round == self.round for run in self.running.values()) else heads
 
-    def _next(self, heads: dict[str, Ready]) -> list[Order]:
-        """Uses up the first submissions of these sites, which are all for the same round: as a task, or given back."""
+    def _blocks(self, run: Running, second: bool) -> bool:
+        """Whether a task has to end before the next one begins, which is the second one of a round, or another one."""
+        return run.task.round == self.round and not (second and run.task.op == "maximum")
+
+    def _begin_again(self, words: dict[str, Submitted]) -> list[Order]:
+        """A round that has agreed on scales cannot be done with these sites."""
+        self._waiting.since = None
+        if self._agreed[0] == self.round:
+            self.late.update(node for node in self._agreed[1] if not self._ready[node])
+        for node in words:
+            self._ready[node].popleft()
+        why = "who takes part has changed: the round is begun again"
+        stuck = [number for number, run in self.running.items() if run.task.round == self.round]
+        return [*(self._give_up(number, why) for number in stuck), Reject(tuple(words), why, again=True)]
+
+    def _next(self, heads: dict[str, Ready], ends: float, now: float) -> list[Order]:
+        """Uses up the first submissions of these sites, which are all for the same round: as a task, or given back.
+        ends: the round's deadline."""
         participants = tuple(sorted(heads))
-        self._since = None
-        first = [node for node, head in heads.items() if head.op != "words"]
-        second = [node for node in heads if node not in first]
-        if second and (first or self._agreed != (self.round, participants)):
-            for node in second:
-                self._ready[node].popleft()
-            return [Reject(tuple(second), "who takes part has changed: the round is begun again", again=True)]
-        self.active.intersection_update(participants)  # the others wait no longer for those that are missing
-        self.fetching.clear()
+        self._waiting.since = None
+        if all(head.op != "words" for head in heads.values()):
+            self.active.intersection_update(participants)  # the others wait no longer for those that are missing
+            self.fetching.clear()
+        self.late.difference_update(participants)
+        self._left.difference_update(participants)
         for node in participants:
             self._ready[node].popleft()
-        wrong = self._unequal(heads)
+        wrong = unequal(heads)
         if wrong is not None:
             return [Reject(participants, wrong)]
         self.numbers += 1
@@ -264,27 +365,37 @@ class SiteRounds:
             task = self._task(participants, heads)
         except Exception as error:  # of whatever kind: a plan that fails must not end the job
             return [Reject(participants, f"no task can be made: {type(error).__name__}: {error}")]
-        self.running[task.number] = task, set(task.participants)
+        half = now + HALF * (ends - now)
+        self.running[task.number] = Running(task, set(task.participants), half, self._planner.version)
         return [Start(task)]
 
-    def _unequal(self, heads: dict[str, Ready]) -> str | None:
-        ops = {node: head.op for node, head in heads.items()}
-        if len(set(ops.values())) > 1:
-            words = ", ".join(f"{node}: {op}" for node, op in sorted(ops.items()))
-            return f"the sites use different numbers of bits ({words}): give all the same"
-        return uneven({node: head.values for node, head in heads.items()})
-
     def _task(self, participants: tuple[str, ...], heads: dict[str, Ready]) -> Task:
-        head = heads[participants[0]]
-        op: Op = next(op for op in OPS if op == head.op)
-        if len(participants) == 1:
-            (node,) = participants
-            trees: tuple[SumTree, ...] = (SumTree(node, 0, head.values, (), (), (node,), (node,)),)
-            made = Task(self.numbers, head.values, trees, op, head.round)
-        else:
-            plan, topology = self._planner.plan(participants)
-            made = task_of(
-                plan, topology, head.values, number=self.numbers, round=head.round, op=op,
-                window=self._planner.window(participants), **self.options,
-            )  # fmt: skip
-        return made.weighted({node: heads[node].weight for node in participants})
+        return make_task(self._planner, self.numbers, participants, heads, self.options)
+
+
+def make_task(
+    planner: Planner, number: int, participants: tuple[str, ...], heads: dict[str, Ready], options: dict[str, Any]
+) -> Task:
+    """The task of these submissions, with the plan for these sites. Raises as strategies do."""
+    head = heads[participants[0]]
+    op: Op = next(op for op in OPS if op == head.op)
+    if len(participants) == 1:
+        (node,) = participants
+        trees: tuple[SumTree, ...] = (SumTree(node, 0, head.values, (), (), (node,), (node,)),)
+        made = Task(number, head.values, trees, op, head.round)
+    else:
+        plan, topology = planner.plan(participants)
+        made = task_of(
+            plan, topology, head.values, number=number, round=head.round, op=op,
+            window=planner.window(participants), **options,
+        )  # fmt: skip
+    return made.weighted({node: heads[node].weight for node in participants})
+
+
+def unequal(heads: dict[str, Ready]) -> str | None:
+    """In words, in what the submissions of one round differ; None: they may be added."""
+    ops = {node: head.op for node, head in heads.items()}
+    if len(set(ops.values())) > 1:
+        words = ", ".join(f"{node}: {op}" for node, op in sorted(ops.items()))
+        return f"the sites use different numbers of bits ({words}): give all the same"
+    return uneven({node: head.values for node, head in heads.items()})

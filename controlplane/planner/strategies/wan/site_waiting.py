@@ -1,0 +1,79 @@
+"""How long the sites of a round wait for each other (site_rounds.py has the rules)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from math import inf
+
+from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.policy import Ready
+
+HALF, LATE = 0.5, 0.75
+"""After these parts of a round's time nobody waits any more for sites that say nothing at all, and for those that live
+and have submitted nothing. The rest of the time is for the round."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A submission that no task contains. ends: when its site waits no longer."""
+
+    ready: Ready
+    ends: float
+
+
+@dataclass
+class Running:
+    """A task under way. waiting: participants that wait for its result. have: those that have it. half: half of the
+    round's time is over then. version: of what the planner knew. slow: half has passed, and nobody was silent."""
+
+    task: Task
+    waiting: set[str]
+    half: float
+    version: int
+    have: set[str] = field(default_factory=set)
+    slow: bool = False
+
+
+class Waiting:
+    """Submissions of one round that wait, for other sites or for measurements.
+
+    patience: as for SiteRounds. silent: sites that are connected and say nothing. since: when the first submission came
+    that waits now; None: none does.
+    """
+
+    def __init__(self, patience: float | None) -> None:
+        self.patience = patience
+        self.silent: frozenset[str] = frozenset()
+        self.since: float | None = None
+
+    def deadline(self, heads: dict[str, Submitted], awaited: Collection[str]) -> float:
+        """When half of the sites that live will have waited for as long as they do; inf: fewer have submitted yet.
+        heads: what waits, by site. awaited: the sites that take part, if they come."""
+        half = (len((set(awaited) - self.silent) | heads.keys()) + 1) // 2
+        ends = sorted(head.ends for head in heads.values())
+        return ends[half - 1] if len(ends) >= half else inf
+
+    def passed(self, part: float, heads: dict[str, Submitted], awaited: Collection[str], now: float) -> bool:
+        """Whether this part of the time is over which the round had when the first of these submissions came."""
+        assert self.since is not None, "a submission waits"
+        return now >= self.since + part * (self.deadline(heads, awaited) - self.since)
+
+    def complete(
+        self, heads: dict[str, Submitted], sites: Collection[str], awaited: Collection[str], now: float
+    ) -> bool | None:
+        """Whether all sites that have agreed on the scales of a round have submitted what they add now (`heads`); None:
+        the others may still come, if they are awaited; False: never."""
+        if not heads.keys() <= set(sites) or any(site not in heads and site not in awaited for site in sites):
+            return False
+        if heads.keys() == set(sites):
+            return True
+        return False if self.passed(HALF, heads, sites, now) else None
+
+    def goes_on(self, heads: dict[str, Submitted], awaited: Collection[str], now: float) -> bool:
+        """Whether the round still waits for those of the awaited sites that have submitted nothing."""
+        assert self.since is not None, "a submission waits"
+        missing = set(awaited) - heads.keys()
+        if not missing or (self.patience is not None and now >= self.since + self.patience):
+            return False
+        return not self.passed(HALF if self.silent >= missing else LATE, heads, awaited, now)

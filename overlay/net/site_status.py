@@ -1,0 +1,74 @@
+"""What a coordinator of sites knows, for people and for programs (`inart site status --json`, the page, /metrics)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.site_network import SiteNetwork
+from overlay.net.members import Members
+
+EVENTS = 200
+"""So many of the coordinator's lines are kept."""
+
+
+class Record:
+    """What has happened. finished: the last round that was done. counts: of rounds done, sites lost."""
+
+    def __init__(self) -> None:
+        self.events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
+        self.finished: dict[str, Any] = {}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, line: str) -> None:
+        """The coordinator says this."""
+        self.events.append((time.time(), line))
+
+
+def status_of(
+    policy: SiteRounds,
+    network: SiteNetwork,
+    members: Members,
+    *,
+    states: Mapping[str, tuple[int, str]],
+    asking: Collection[str],
+    measuring: bool,
+    record: Record,
+) -> dict[str, Any]:
+    """states: of each site, the round before which its state is, and the state's digest. asking: sites that wait to be
+    told whose state to take."""
+    sites = {
+        node: {
+            "address": "{}:{}".format(*member.address),
+            "takes_part": node in policy.active,
+            "round": states.get(node, (None, ""))[0],
+            "state": states.get(node, (0, ""))[1][:12],
+        }
+        for node, member in members.items()
+    }
+    under_way = [
+        {
+            "round": run.task.round,
+            "op": run.task.op,
+            "sites": len(run.task.participants),
+            "without_result": sorted(run.waiting),
+        }
+        for run in policy.running.values()
+    ]
+    return {
+        "sites": sites,
+        "round": policy.round,
+        "begun": policy.started,
+        "waits_for_sites": max(0, policy.sites - len(asking)) if not policy.started else 0,
+        "waits_for": policy.missing(),
+        "measuring": measuring,
+        **network.status(),
+        "last": record.finished,
+        "under_way": under_way,
+        "rounds_done": record.counts["rounds"],
+        "sites_lost": record.counts["lost"],
+        "events": [{"at": at, "line": line} for at, line in record.events],
+    }
