@@ -224,7 +224,7 @@ def training():
 def test_when_the_acting_coordinator_is_killed_the_other_one_goes_on_without_measuring_again():
     with training() as rig:
         acting = next(k for k in range(2) if rig.coordinators[k].active)
-        until(lambda: len(rig.coordinators[1 - acting]._desk.network.pairs) == 6)  # It has been told.
+        until(lambda: rig.coordinators[1 - acting]._desk._surveyed == set(NAMES))  # It has been told.
         rig.coordinators[acting].close()
         until(lambda: rig.coordinators[1 - acting].active)
         rig.goes_on(*NAMES)
