@@ -30,6 +30,7 @@ from controlplane.planner.plan.limits import (
     held,
     label_entries,
     limited,
+    unfit_for,
 )
 from controlplane.planner.routing import Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
@@ -310,3 +311,13 @@ def test_a_target_gives_its_limits_and_a_switch_keeps_smaller_ones():
     assert found.slots == {"V1": 100, "V2": 2048}
     assert found.values_per_packet == 256 and found.max_workers == {"V1": 1023, "V2": 1023}
     assert found.fan_in == {"V1": 64, "V2": 64}
+
+
+def test_what_a_job_with_too_many_workers_needs_is_not_counted(monkeypatch):
+    """With thousands of workers counting takes long, and what the answer will be is known before."""
+    plan = get_strategy("lbmm")(testbed(), parse_job("", testbed()))
+    monkeypatch.setattr("controlplane.planner.plan.limits.Needs.of", lambda *_: pytest.fail("counted"))
+    small = replace(Limits.of_target(), max_workers=1)
+    monkeypatch.setattr(Limits, "of_target", lambda *_: small)
+    unfit = unfit_for(plan, testbed())
+    assert unfit and all("workers of one job, available are 1" in why for why in unfit.values())

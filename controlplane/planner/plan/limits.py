@@ -16,9 +16,10 @@ topology.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Protocol
 
@@ -258,13 +259,15 @@ def check_fits(plan: Plan, topology: Topology) -> None:
     """Holds the plan against the limits of the topology's switches. Raises DoesNotFit for the first exceeded."""
     limits = held(topology)
     if limits.anything:
-        _check_within(plan, limits, Needs.of(plan, bool(limits.label_entries)))
+        _check_within(plan, limits, lambda: Needs.of(plan, bool(limits.label_entries)))
 
 
-def _check_within(plan: Plan, limits: Held, needs: Needs) -> None:
+def _check_within(plan: Plan, limits: Held, counted: Callable[[], Needs]) -> None:
+    """counted: counts what the plan needs, which takes long and is in vain where a job has too many workers anyway."""
     for v, available in limits.max_workers.items():
         if len(plan.job.workers) > available:
             raise DoesNotFit(v, RESOURCES["max_workers"], len(plan.job.workers), available)
+    needs = counted()
     for name in ("fan_in", "slots", "label_entries", "multicast_groups"):
         needed: dict[str, int] = getattr(needs, name)
         available_at: dict[str, int] = getattr(limits, name)
@@ -286,7 +289,7 @@ def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
     if why := undeployable(plan, topology):
         return dict.fromkeys(PROTOCOL.targets, why)
     found = {}
-    needs, own = Needs.of(plan), held(topology)
+    needs, own = cache(lambda: Needs.of(plan)), held(topology)
     for target in PROTOCOL.targets:
         holds = _attributes(Limits.of_target(target))
         least: dict[str, Any] = {
