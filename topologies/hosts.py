@@ -24,6 +24,7 @@ OPERATION_SECONDS = 300.0
 PROGRESS_SECONDS = 60.0
 TCP_PORT = 5201
 TCP_BLOCK = 1 << 16
+SO_MAX_PACING_RATE = 47  # of Linux; Python's socket module has no name for it
 
 
 def gradient(seed: int, worker: int, size: int) -> npt.NDArray[np.float32]:
@@ -122,11 +123,13 @@ def tcp_sink(channel: Channel, *, address: str) -> float:
     return counted * 8 / max(last - start, 1e-9) / 1e6
 
 
-def tcp_source(_: Channel, *, address: str, seconds: float) -> int:
-    """Send over TCP for `seconds`; returns the number of bytes."""
+def tcp_source(_: Channel, *, address: str, seconds: float, most_mbps: float = 0.0) -> int:
+    """Send over TCP for `seconds`, at most at this rate (0: as TCP likes); returns the number of bytes."""
     block = bytes(TCP_BLOCK)
     sent = 0
     with socket.create_connection((address, TCP_PORT), timeout=OPERATION_SECONDS) as connection:
+        if most_mbps:
+            connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(most_mbps * 1e6 / 8))
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             connection.sendall(block)

@@ -54,7 +54,7 @@ def run(channel: Channel, *, controller: str, job: str, workers: list[str], pati
     later; {"forked": true}: how they ended.
     """
     os.environ["INART_JOB"] = job
-    worker = _Worker(controller, workers, patience)
+    worker = Worker(controller, workers, patience)
     worker.agent.wait_ready(JOIN_SECONDS)
     channel.send({"joined": worker.agent.index})
     while (order := channel.receive()) is not None:
@@ -67,7 +67,9 @@ def run(channel: Channel, *, controller: str, job: str, workers: list[str], pati
     worker.agent.close()
 
 
-class _Worker:
+class Worker:
+    """An agent that does operations as `run` describes. workers: the job's, by their numbers."""
+
     def __init__(self, controller: str, workers: list[str], patience: float) -> None:
         self._controller, self._workers, self._patience = controller, workers, patience
         self._children: list[Any] = []
