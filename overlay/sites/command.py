@@ -237,6 +237,11 @@ def status(arguments: argparse.Namespace) -> int:
         print(f"waits for {found['waits_for_sites']} more sites before the first round")
     elif found["waits_for"]:
         print(f"round {found['round']} waits for {', '.join(found['waits_for'])}")
+    for task in found["under_way"]:
+        without = task["without_result"]
+        what = "agree on scales" if task["op"] == "maximum" else "add"
+        print(f"round {task['round']} is under way: {task['sites']} sites {what}, {len(without)} of them wait for the "
+              f"result ({', '.join(without)})")  # fmt: skip
     if found["measuring"]:
         print("the network is being measured")
     if not found["acts"]:

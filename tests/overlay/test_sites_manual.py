@@ -14,6 +14,7 @@ import networkx as nx
 import pytest
 
 from inart.command import main
+from overlay.sites import command
 from overlay.sites.packing import bits_a_value
 from topologies.ports import free_port
 from topologies.wan.networks import Wan, emulated
@@ -49,6 +50,19 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
 def test_errors_say_what_to_do(words, said, capsys):
     assert main(["site", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_status_says_how_far_a_round_is_and_who_is_waited_for(monkeypatch, capsys):
+    found = {
+        "sites": {}, "begun": True, "round": 7, "waits_for": ["c"], "measuring": False, "acts": True, "last": {},
+        "under_way": [{"round": 7, "op": "words", "sites": 3, "without_result": ["a", "b"]}],
+    }  # fmt: skip
+    monkeypatch.setattr(command, "ask", lambda arguments: found)
+    assert main(["site", "status", "--coordinator", "127.0.0.1:1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "round 7 waits for c",
+        "round 7 is under way: 3 sites add, 2 of them wait for the result (a, b)",
+    ]
 
 
 def test_a_site_that_is_started_before_its_coordinator_waits_for_it():
