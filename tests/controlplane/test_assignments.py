@@ -14,7 +14,8 @@ from controlplane.planner.generators import fattree
 from controlplane.planner.job import place_job
 from controlplane.planner.plan import Assignment, Assignments, Plan, PlanError
 from controlplane.planner.strategies import get_strategy
-from tests.controlplane.instances import examples, instances, random_plan
+from tests.controlplane.instances import instances, random_plan
+from tests.support.examples import examples
 
 
 @settings(max_examples=examples(40), deadline=None)
