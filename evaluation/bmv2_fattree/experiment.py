@@ -20,6 +20,7 @@ from topologies.load import LoadMonitor
 from topologies.zygote import HostProcess, Zygote
 
 TCP_SECONDS = 2.0
+GLOO_REPEATS = 3
 GLOO_PORT = 29500
 ALL_PAIRS_UP_TO = 16  # up to so many hosts all pairs are pinged, more are pinged in a ring
 READY_SECONDS = 120.0
@@ -182,7 +183,8 @@ def rate_bytes(plan: Plan, values: int) -> int:
 
 
 def measure_gloo(everything: Setting) -> dict[str, float]:
-    """Measure all-reduces of the same sizes over gloo, on the same network."""
+    """Measure all-reduces of the same sizes over gloo, on the same network: the fastest of some, as the first ones
+    find connections that have not grown their windows."""
     settings, job, emulation = everything.settings, everything.job, everything.emulation
     master = everything.topology.address(job.workers[0])
     workers = [
@@ -204,8 +206,8 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
         everyone(workers)
         seconds: dict[str, float] = {}
         for model, size in settings.model_bytes.items():
-            replies = order(workers, size)
-            seconds[model] = max(reply["seconds"] for reply in replies)
+            rounds = [max(reply["seconds"] for reply in order(workers, size)) for _ in range(GLOO_REPEATS)]
+            seconds[model] = min(rounds)
         for worker in workers:
             worker.send(None)
         everyone(workers)

@@ -41,9 +41,9 @@ def rates(report: Report) -> Figure:
     axes.bar_label(bars, [f"{m:.2f}" for m in measured], padding=2, fontsize=8)
     axes.set_xticks(list(positions), [s.name for s in report.strategies])
     axes.set_ylabel("sending rate of a worker, Mbit/s")
-    axes.set_title(f"Sending rates ({report.topology}, {report.switch})", fontsize=10)
-    axes.margins(y=0.15)
-    axes.legend(frameon=False)
+    axes.set_title(f"Sending rates\n{report.topology}, {report.switch}", fontsize=9)
+    axes.margins(y=0.3)  # Room for the legend, above the bars.
+    axes.legend(frameon=False, ncols=2, loc="upper left")
     _plain(axes)
     return figure
 
