@@ -8,6 +8,7 @@ from pathlib import Path
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10240
+_TRIES = 1000
 
 
 def free_ports(count: int) -> list[int]:
@@ -17,11 +18,14 @@ def free_ports(count: int) -> list[int]:
     be another connection's by the time that the server binds it.
     """
     end = int(_EPHEMERAL.read_text().split()[0])
+    draw = random.SystemRandom()
     found: list[int] = []
-    candidates = range(min(_LOWEST, end // 2), end)
-    for port in random.SystemRandom().sample(candidates, k=len(candidates)):
+    for _ in range(_TRIES + count):
         if len(found) == count:
-            break
+            return found
+        port = draw.randrange(min(_LOWEST, end // 2), end)
+        if port in found:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Old connections in TIME_WAIT do not count.
             try:
@@ -29,9 +33,7 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 continue
         found.append(port)
-    if len(found) < count:
-        raise OSError(f"there are not {count} free TCP ports below {end}")
-    return found
+    raise OSError(f"{count} free TCP ports below {end} were not found in {_TRIES} tries")
 
 
 def free_port() -> int:

@@ -26,7 +26,8 @@ START_SECONDS = 120.0
 LOOK_SECONDS = 0.3
 VERB_SECONDS = 240.0
 TAKE_OVER_SECONDS = "15"
-"""As the machine may be so busy that a leader misses its beats for seconds."""
+"""A controller takes over when the leader has been silent for so long: on a busy machine a living leader is silent for
+seconds."""
 
 
 class Controllers:

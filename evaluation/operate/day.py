@@ -11,7 +11,7 @@ from controlplane.planner.topology import Topology, TopologyError
 from topologies.faults import link_of
 
 LAST_ARRIVAL = 0.75
-"""Of the day: jobs come until then, so that they end in it."""
+"""Jobs come until this part of the day is over, so that they end in it."""
 FIRST_STEP, LAST_STEP = 0.06, 0.92
 OUTAGE_SECONDS = (2.0, 6.0)
 MOST_WORKERS = 4

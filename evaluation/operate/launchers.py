@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from evaluation.operate.day import DayJob
 from topologies.emulation import Emulation
-from topologies.network import EmulationError
 from topologies.slurm import Slurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +132,3 @@ class RunLauncher:
 
     def rack_is_there(self) -> None:
         """The hosts of the rack need nothing more."""
-
-
-__all__ = ["EmulationError", "Launcher", "RunLauncher", "SlurmLauncher"]

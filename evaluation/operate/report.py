@@ -13,8 +13,8 @@ WIRE_BITS_A_VALUE = 1090 * 8 / 255
 
 @dataclass
 class JobReport:
-    """One job. measured_mbps: what a worker has sent while operations were under way; planned_mbps: the mean of what
-    plans gave it meanwhile; loss: the part of that which is missing (None: unknown)."""
+    """What one job did. measured_mbps is what a worker has sent while operations were under way, planned_mbps the mean
+    of what plans gave it meanwhile, and loss the part of that which is missing (None: unknown)."""
 
     name: str
     workers: int

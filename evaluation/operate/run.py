@@ -38,7 +38,7 @@ RESIDENT = "resident"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends."""
+    """How a day is run. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends."""
 
     topology: Topology
     day: Day

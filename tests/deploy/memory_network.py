@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane.common.rpc import inart_pb2 as pb
@@ -15,6 +16,7 @@ from controlplane.service.network import Network, Settings
 from controlplane.service.room import split
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
+from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.support.memory import MemoryTarget
 
@@ -67,6 +69,18 @@ class MemoryNetwork:
             if held or not target.rules.routes:
                 return False
         return True
+
+
+@contextmanager
+def memory_network(folder: Path, topology: Topology) -> Iterator[MemoryNetwork]:
+    """A network of switches with 4 values a packet, which is closed at the end; its log is printed, for a test that
+    fails."""
+    made = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 4)), topology)
+    try:
+        yield made
+    finally:
+        print("\n".join(made.log))
+        made.network.close()
 
 
 def _entries(rules):  # type: ignore[no-untyped-def]

@@ -13,9 +13,7 @@ from controlplane.cli.controller import main as operate
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.controller import Controller
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import MemoryNetwork, memory_network
 
 NETWORK = leaf_spine(2, 2, 3, 300.0)
 A = Job("A", ("h1", "h4"), ("h2", "h5"), 10**6)
@@ -26,10 +24,8 @@ Order = Callable[..., int]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
-    yield made
-    print("\n".join(made.log))
-    made.network.close()
+    with memory_network(tmp_path, NETWORK) as made:
+        yield made
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.planner.generators import leaf_spine
 from controlplane.service.controller import Controller
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import MemoryNetwork, memory_network
 from worker_agent.launch.machines import MachinesError, expand, find_machines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,10 +28,8 @@ NAMES = "INART_CONTROLLER", "INART_JOB"
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
-    yield made
-    print("\n".join(made.log))
-    made.network.close()
+    with memory_network(tmp_path, NETWORK) as made:
+        yield made
 
 
 @pytest.fixture

@@ -16,9 +16,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
 from controlplane.planner.generators import leaf_spine
 from controlplane.service.controller import Controller
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import MemoryNetwork, memory_network
 from worker_agent.launch import adding, holder
 from worker_agent.launch.slurm import Refused, Wish, main, wished
 
@@ -28,10 +26,8 @@ NETWORK = leaf_spine(2, 2, 3, 300.0)
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
-    yield made
-    print("\n".join(made.log))
-    made.network.close()
+    with memory_network(tmp_path, NETWORK) as made:
+        yield made
 
 
 @pytest.fixture

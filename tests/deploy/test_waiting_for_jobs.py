@@ -19,10 +19,8 @@ from controlplane.common.rpc.stubs import ControllerStub
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import LONGEST_NAME, Job, JobError, is_job_name
 from controlplane.service.controller import Controller
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from p4src.protocol import ENCODING
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import MemoryNetwork, memory_network
 
 NETWORK = leaf_spine(2, 2, 3, 300.0)
 A = Job("A", ("h1", "h4"), ("h2",), 1_000_000)
@@ -65,10 +63,8 @@ class Agent:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
-    yield made
-    print("\n".join(made.log))
-    made.network.close()
+    with memory_network(tmp_path, NETWORK) as made:
+        yield made
 
 
 @pytest.fixture

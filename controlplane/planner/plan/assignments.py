@@ -48,7 +48,7 @@ class Assignments(Sequence[Assignment]):
 
     @classmethod
     def of(cls, assignments: Iterable[Assignment]) -> Assignments:
-        """Of assignments that were written out."""
+        """Return these assignments with the ways that they share stored once."""
         if isinstance(assignments, Assignments):
             return assignments
         listed = list(assignments)

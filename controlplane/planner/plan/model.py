@@ -349,7 +349,7 @@ def _check_route(
 
 
 class _Known(NamedTuple):
-    """What was found to be right in the trees before, as trees have much in common; grows.
+    """The parts of a plan's trees that have been checked already and are not checked again: trees share most of them.
 
     behind: as _check_route has it. access: the workers of a tree, where their routes begin and the nodes behind these.
     links: links that there are.

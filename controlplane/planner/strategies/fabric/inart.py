@@ -138,7 +138,7 @@ def _work(topology: Topology, job: Job) -> int:
 
 
 def _optimum(topology: Topology, job: Job) -> Plan:
-    """Of one tree per parameter server; as good as it gets in the time that is left."""
+    """Return the best plan of one tree per parameter server that is found in the time that is left."""
     from controlplane.planner.strategies.fabric.exact import exact  # brings Pyomo along
 
     deadline().check()

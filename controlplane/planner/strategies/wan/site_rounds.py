@@ -393,7 +393,7 @@ def make_task(
 
 
 def unequal(heads: dict[str, Ready]) -> str | None:
-    """In words, in what the submissions of one round differ; None: they may be added."""
+    """Return in words how the submissions of one round differ; None: they do not, and may be added."""
     ops = {node: head.op for node, head in heads.items()}
     if len(set(ops.values())) > 1:
         words = ", ".join(f"{node}: {op}" for node, op in sorted(ops.items()))
