@@ -1,0 +1,286 @@
+#include "client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define PROTOCOL_VERSION 2
+#define MESSAGE_BYTES 65536
+#define SMALLEST_REGION 65536
+
+enum { FREE = 2, TAKEN = 3 }; /* states of an operation beside those of client.h */
+
+struct inart_client {
+    int socket, workers, index;
+    int regions, started;
+    struct inart_operation *operations;
+    pthread_mutex_t lock;
+    char failure[512];
+    char message[MESSAGE_BYTES + 1];
+};
+
+/* Where the value of a key begins in an object that json.dumps of Python has written; NULL: it has none. A key cannot
+ * be found within a text, where its quotes would be escaped. */
+static const char *value_of(const char *object, const char *key) {
+    char pattern[32];
+    snprintf(pattern, sizeof pattern, "\"%s\": ", key);
+    const char *found = strstr(object, pattern);
+    return found ? found + strlen(pattern) : NULL;
+}
+
+static int number_of(const char *object, const char *key) {
+    const char *value = value_of(object, key);
+    return value ? (int)strtol(value, NULL, 10) : -1;
+}
+
+static int is_type(const char *object, const char *type) {
+    const char *value = value_of(object, "type");
+    size_t length = strlen(type);
+    return value && value[0] == '"' && !strncmp(value + 1, type, length) && value[1 + length] == '"';
+}
+
+/* The text of a key; escapes stay as they are. */
+static void copy_text(const char *object, const char *key, char *to, size_t room) {
+    const char *value = value_of(object, key);
+    size_t length = 0;
+    for (value = value ? value + 1 : ""; value[length] && value[length] != '"' && length + 1 < room; length++) {
+        if (value[length] == '\\' && value[length + 1] && length + 2 < room) {
+            to[length] = value[length];
+            length++;
+        }
+        to[length] = value[length];
+    }
+    to[length] = 0;
+}
+
+static int say(int socket, const char *text, int descriptor) {
+    struct iovec part = {.iov_base = (void *)text, .iov_len = strlen(text)};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (descriptor >= 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof control.room;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    }
+    ssize_t sent;
+    do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 ? -1 : 0;
+}
+
+/* Nothing more is taken, and what is under way fails, unless its answer has come. */
+static void lose(struct inart_client *client, const char *why) {
+    if (!client->failure[0]) snprintf(client->failure, sizeof client->failure, "%s", why);
+    for (struct inart_operation *each = client->operations; each; each = each->next)
+        if (each->state == INART_PENDING) each->state = INART_FAILED;
+}
+
+static void understand(struct inart_client *client) {
+    const char *text = client->message;
+    char why[sizeof client->failure];
+    if (is_type(text, "done") || is_type(text, "failed")) {
+        int number = number_of(text, "id");
+        for (struct inart_operation *each = client->operations; each; each = each->next)
+            if (each->number == number && each->state == INART_PENDING)
+                each->state = is_type(text, "done") ? INART_DONE : INART_FAILED;
+    }
+    if (is_type(text, "done")) return;
+    copy_text(text, "message", why, sizeof why);
+    if (is_type(text, "refused"))
+        lose(client, why);
+    else if (!client->failure[0]) /* "failed", or "ended", which is followed by a "failed" for each operation */
+        snprintf(client->failure, sizeof client->failure, "%s", why[0] ? why : "the agent says what nobody knows");
+}
+
+/* Takes the messages that have come. */
+static void hear(struct inart_client *client) {
+    for (;;) {
+        ssize_t got = recv(client->socket, client->message, MESSAGE_BYTES, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (got <= 0) {
+            lose(client, "the agent process is gone");
+            return;
+        }
+        client->message[got] = 0;
+        understand(client);
+    }
+}
+
+static int introduce(struct inart_client *client, const char *address, double seconds, char *why, size_t room) {
+    struct sockaddr_un where = {.sun_family = AF_UNIX};
+    if (strncmp(address, "unix:", 5) || strlen(address + 5) >= sizeof where.sun_path) {
+        snprintf(why, room, "an agent's address is \"unix:/path\", not %.200s", address);
+        return -1;
+    }
+    strcpy(where.sun_path, address + 5);
+    client->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (client->socket < 0 || connect(client->socket, (struct sockaddr *)&where, sizeof where)) {
+        snprintf(why, room, "no agent at %.200s: %s; inart agent --socket makes one", where.sun_path, strerror(errno));
+        return -1;
+    }
+    char hello[256];
+    snprintf(
+        hello, sizeof hello,
+        "{\"type\": \"hello\", \"version\": %d, \"timeout\": %g, \"job\": \"process %d\", \"rank\": 0, \"ranks\": 1, "
+        "\"bound\": true, \"take_over\": false}",
+        PROTOCOL_VERSION, seconds, (int)getpid());
+    struct pollfd answer = {.fd = client->socket, .events = POLLIN};
+    /* An agent welcomes when the job is complete; it says that it is not a moment before we lose patience. */
+    if (say(client->socket, hello, -1) || poll(&answer, 1, (int)(1000 * (seconds + 5))) <= 0) {
+        snprintf(why, room, "the agent at %.200s does not answer", where.sun_path);
+        return -1;
+    }
+    ssize_t got = recv(client->socket, client->message, MESSAGE_BYTES, 0);
+    client->message[got > 0 ? got : 0] = 0;
+    if (!is_type(client->message, "welcome")) {
+        copy_text(client->message, "message", why, room);
+        if (!why[0]) snprintf(why, room, "the agent at %.200s has just ended", where.sun_path);
+        return -1;
+    }
+    client->workers = number_of(client->message, "workers");
+    client->index = number_of(client->message, "index");
+    return 0;
+}
+
+struct inart_client *inart_connect(const char *address, double seconds, char *why, size_t room) {
+    struct inart_client *client = calloc(1, sizeof *client);
+    if (!client) {
+        snprintf(why, room, "out of memory");
+        return NULL;
+    }
+    client->socket = -1;
+    pthread_mutex_init(&client->lock, NULL);
+    why[0] = 0;
+    if (!introduce(client, address, seconds, why, room)) return client;
+    if (client->socket >= 0) close(client->socket);
+    free(client);
+    return NULL;
+}
+
+int inart_workers(const struct inart_client *client) { return client->workers; }
+
+int inart_index(const struct inart_client *client) { return client->index; }
+
+const char *inart_failure(const struct inart_client *client) { return client->failure; }
+
+/* Shared memory of so many bytes that the agent knows, too. Returns 0, or -1. */
+static int make_region(struct inart_client *client, struct inart_operation *operation, size_t bytes) {
+    int descriptor = memfd_create("inart", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (descriptor < 0) return -1;
+    char text[96];
+    void *memory = MAP_FAILED;
+    /* Sealed, so that the agent can trust that its mapping stays backed by memory. */
+    if (!ftruncate(descriptor, (off_t)bytes) &&
+        !fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    snprintf(text, sizeof text, "{\"type\": \"region\", \"region\": %d, \"bytes\": %zu}", client->regions + 1, bytes);
+    if (memory == MAP_FAILED || say(client->socket, text, descriptor)) {
+        if (memory != MAP_FAILED) munmap(memory, bytes);
+        close(descriptor);
+        return -1;
+    }
+    close(descriptor);
+    if (operation->memory) munmap(operation->memory, operation->room);
+    operation->memory = memory;
+    operation->room = bytes;
+    operation->region = ++client->regions;
+    return 0;
+}
+
+/* The smallest free operation with enough memory, or else the largest free one, or a new one. */
+static struct inart_operation *find_free(struct inart_client *client, size_t bytes) {
+    struct inart_operation *best = NULL;
+    for (struct inart_operation *each = client->operations; each; each = each->next) {
+        if (each->state != FREE) continue;
+        int enough = each->room >= bytes;
+        if (!best || (enough ? best->room < bytes || each->room < best->room : each->room > best->room)) best = each;
+    }
+    if (best) return best;
+    best = calloc(1, sizeof *best);
+    if (best) {
+        best->state = FREE;
+        best->next = client->operations;
+        client->operations = best;
+    }
+    return best;
+}
+
+struct inart_operation *inart_take(struct inart_client *client, size_t bytes) {
+    size_t room = SMALLEST_REGION; /* doubled, as the agent keeps the regions that an operation has outgrown */
+    while (room < bytes && room <= SIZE_MAX / 4) room *= 2;
+    pthread_mutex_lock(&client->lock);
+    struct inart_operation *operation = find_free(client, bytes);
+    if (operation && operation->room < bytes && make_region(client, operation, room)) operation = NULL;
+    if (operation) operation->state = TAKEN;
+    pthread_mutex_unlock(&client->lock);
+    return operation;
+}
+
+int inart_start(struct inart_client *client, struct inart_operation *operation, size_t elements, const char *type,
+                const char *name) {
+    char text[256];
+    pthread_mutex_lock(&client->lock);
+    hear(client); /* who has been told that its epoch has ended must not begin anything */
+    operation->number = ++client->started;
+    operation->state = INART_PENDING;
+    snprintf(
+        text, sizeof text,
+        "{\"type\": \"allreduce\", \"id\": %d, \"region\": %d, \"elements\": %zu, \"dtype\": \"%s\", \"op\": \"%s\"}",
+        operation->number, operation->region, elements, type, name);
+    if (!client->failure[0] && say(client->socket, text, -1)) lose(client, "the agent process is gone");
+    if (client->failure[0]) operation->state = INART_FAILED;
+    int failed = operation->state == INART_FAILED;
+    pthread_mutex_unlock(&client->lock);
+    return failed ? INART_FAILED : 0;
+}
+
+int inart_test(struct inart_client *client, struct inart_operation *operation) {
+    pthread_mutex_lock(&client->lock);
+    if (operation->state == INART_PENDING) hear(client);
+    int state = operation->state;
+    pthread_mutex_unlock(&client->lock);
+    return state;
+}
+
+int inart_await(struct inart_client *client, struct inart_operation *operation, int milliseconds) {
+    int state = inart_test(client, operation);
+    struct pollfd answer = {.fd = client->socket, .events = POLLIN};
+    if (state != INART_PENDING || poll(&answer, 1, milliseconds) <= 0) return state;
+    return inart_test(client, operation);
+}
+
+void inart_release(struct inart_client *client, struct inart_operation *operation) {
+    pthread_mutex_lock(&client->lock);
+    operation->state = FREE;
+    pthread_mutex_unlock(&client->lock);
+}
+
+void inart_close(struct inart_client *client) {
+    say(client->socket, "{\"type\": \"bye\"}", -1); /* who goes without a word is taken for dead */
+    close(client->socket);
+    for (struct inart_operation *each = client->operations, *next; each; each = next) {
+        next = each->next;
+        if (each->memory) munmap(each->memory, each->room);
+        free(each);
+    }
+    pthread_mutex_destroy(&client->lock);
+    free(client);
+}
