@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from controlplane.common.native_build import ENGINE, BuildError, build
+from controlplane.common.native_build import ENGINE, NATIVE, BuildError, build
 
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE / "client.c"
-OPTIONS = (*ENGINE, "-D_GNU_SOURCE")
+OPTIONS = (*(option for option in ENGINE if option != NATIVE), "-D_GNU_SOURCE")
+"""They copy and say what others compute, and may be copied to other machines."""
 
 
 def mpi_library() -> Path:
@@ -26,3 +27,9 @@ def mpi_library() -> Path:
     # A program that opens MPI only later, as Python does, has no symbols of it when this one is loaded.
     options = (*OPTIONS, "-Wl,--no-as-needed", *shlex.split(done.stdout)[1:])
     return build([HERE / "mpi.c", CLIENT], include=[HERE], options=options)
+
+
+def nccl_library() -> Path:
+    """Return the plugin for NCCL. Raises BuildError."""
+    sources = [HERE / "nccl_collnet.c", HERE / "nccl_sockets.c", CLIENT]
+    return build(sources, include=[HERE], options=(*OPTIONS, "-fvisibility=hidden"))
