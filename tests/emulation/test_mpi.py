@@ -17,6 +17,7 @@ from evaluation.mpi.network import MpiNetwork, compiled, missing
 HERE = Path(__file__).resolve().parent
 SECONDS = 120
 HOSTS = 3
+SMALLEST = {"INART_MPI_SMALLEST": "65536"}
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +42,14 @@ def through(said: str) -> int:
 
 def test_collectives_go_through_the_network_and_are_right(network: MpiNetwork, program: str) -> None:
     """Two rounds of sums on two communicators, an all-gather, a broadcast and a sum beside a message: 3 + 3 + 3."""
-    done = network.run(network.command([program]), SECONDS)
+    done = network.run(network.command([program]), SECONDS, SMALLEST)
     assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
     assert through(done.stderr) == 9, done.stderr
 
 
 def test_when_the_job_is_removed_mpi_does_what_follows(network: MpiNetwork, program: str) -> None:
     remove = f"{sys.executable} -m inart job remove mpi"
-    done = network.run(network.command([program, remove]), SECONDS)
+    done = network.run(network.command([program, remove]), SECONDS, SMALLEST)
     assert "all right\n" in done.stdout, done.stderr
     assert "a collective has failed in the network" in done.stderr
     assert through(done.stderr) == 9, done.stderr
@@ -56,7 +57,7 @@ def test_when_the_job_is_removed_mpi_does_what_follows(network: MpiNetwork, prog
 
 def test_without_an_agent_mpi_does_all_and_says_why(network: MpiNetwork, program: str) -> None:
     mpi = [sys.executable, "-m", "inart", "mpi", "--agent", f"unix:{network.folder}/nobody", "--", program]
-    done = network.run(network.plain(mpi), SECONDS)
+    done = network.run(network.plain(mpi), SECONDS, SMALLEST)
     assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
     assert done.stderr.count("do not go through the network: no agent at") == HOSTS
     assert not through(done.stderr)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.outside import recipes, torchft
+from tests.outside import recipes, torchft, torchft_manager
 from tests.outside.network import Nodes
 
 
@@ -22,3 +22,17 @@ def test_torchft_s_tests_of_all_reduce_and_barrier_pass_and_a_rank_that_goes_end
         assert {one["outcome"] for one in found} == {"passed"}, found
         assert sum("resiliency" in one["name"] for one in found) >= 2
         assert nodes.added() > 0, "they went through the switch"
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(400)
+def test_under_its_manager_a_replica_dies_within_a_step_and_comes_back():
+    if why := recipes.missing(*torchft_manager.NEEDS):
+        pytest.skip(why)
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    found = torchft_manager.run()
+    assert found["lost"]["counted"] is False, "the step in which it died"
+    assert found["alone"]["step"] >= found["lost"]["step"] + torchft_manager.ALONE
+    assert found["together"]["chunks"] > 0
+    assert found["together again"]["chunks"] > 0, "back in the network"

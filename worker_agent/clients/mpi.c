@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALLEST_BYTES 65536
+#define SMALLEST_BYTES 262144
 #define JOIN_SECONDS 60.0
 #define PROGRESS_MILLISECONDS 1 /* between looks at what MPI has under way */
 
