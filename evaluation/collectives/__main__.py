@@ -4,13 +4,14 @@
                                      [--bits 16,8] [--workers 4] [--mbps 200] [--repeat 5] [--gathers]
                                      [--no-gloo] [--json] [--plot FILE]
 
-For each: one parameter server, links shaped (tbf, burst 256 KB), and in the middle softswitch for ours, a bridge in the
-kernel for gloo, on a network of its own like the other. Columns as nccl-tests has them: size (of all parts together),
-elements, type, bits that a value travels in, time (each worker and each rank of gloo is a process, all of them call at
-one moment, and the last one's result ends it), algbw (size over time), busbw (what a ring's links would carry), then
-time over the bound (the bytes as they travel, with the packets' headers, over a link's bandwidth), gloo's time, and how
-many times as long that is. Times are medians, each that of up to 25 operations in a row (of 4 MB together) over their
-number, as nccl-tests measures. A burst of 256 KB leaves at once, which makes the first of them faster.
+For each: one parameter server (two with --gathers), links shaped (tbf, burst 256 KB), and in the middle softswitch for
+ours, a bridge in the kernel for gloo, on a network of its own like the other. Columns as nccl-tests has them: size (of
+all parts together), elements, type, bits that a value travels in, time (each worker and each rank of gloo is a process,
+all of them call at one moment, and the last one's result ends it), algbw (size over time), busbw (what a ring's links
+would carry), then time over the bound (the bytes as they travel, with the packets' headers, over a link's bandwidth),
+gloo's time, and how many times as long that is. Times are medians, each that of up to 25 operations in a row (of 4 MB
+together) over their number, as nccl-tests measures. A burst of 256 KB leaves at once, which makes the first of them
+faster.
 
 Needs root (network namespaces, which it makes and removes).
 """
@@ -88,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--mbps", type=_list(float), default=[200.0], help="rate of every link (200)")
     made.add_argument("--values", type=int, default=256, help="values a packet: 64 or 256 (256)")
     made.add_argument("--repeat", type=int, default=5, help="runs of each, of which the median counts (%(default)s)")
-    made.add_argument("--gathers", action="store_true", help="rules of a job that gathers (gathers=1 of a job)")
+    made.add_argument("--gathers", action="store_true", help="as for a job with gathers=1; two parameter servers")
     made.add_argument("--no-gloo", action="store_true", help="leave out the comparison")
     made.add_argument("--json", action="store_true", help="print a list of objects")
     made.add_argument("--plot", type=Path, metavar="FILE", help="draw them")

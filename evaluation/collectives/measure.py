@@ -61,7 +61,7 @@ class Bench:
         self._seed = 0
         self._gloo: Ranks | None = None
         self._stack = ExitStack()
-        job = Setting(workers, mbps, 0, values, gathers=gathers).job()
+        job = Setting(workers, mbps, 0, values, gathers=gathers, servers=2 if gathers else 1).job()
         quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # gloo warns that the hosts have no names
         agents = job.workers + job.servers
         with self._stack as stack:
@@ -69,8 +69,9 @@ class Bench:
             network = stack.enter_context(StarNetwork("inart-c", names, addresses, mbps))
             switch = stack.enter_context(Switch(network.middle, network.ports(), values))
             switch.install(job.rules)
-            with inside(network.hosts[job.servers[0].node]):
-                stack.enter_context(Server(job.servers[0], "data0"))
+            for server in job.servers:
+                with inside(network.hosts[server.node]):
+                    stack.enter_context(Server(server, "data0"))
             own = [_command(network, one.node, "own", json.dumps(one.to_json())) for one in job.workers]
             self._own = Ranks("an engine", own, quiet)
             stack.callback(self._own.close)

@@ -53,7 +53,8 @@ class Setting:
     """What to measure.
 
     size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: number of trees of equal
-    shares, each with a port of its own; the threads share them. gathers: what a worker gathers does not come back.
+    shares, each with a port of its own; the threads share them. gathers: what a worker gathers does not come back, and
+    with two servers or more gathers run beside reductions. servers: parameter servers, each of a tree or more.
     """
 
     workers: int
@@ -66,6 +67,7 @@ class Setting:
     gloo: bool = True
     trees: int = 1
     gathers: bool = False
+    servers: int = 1
 
     @property
     def bound_seconds(self) -> float:
@@ -76,15 +78,18 @@ class Setting:
         """Return a job with as much under way, in all trees together, as a round trip at this rate may need."""
         window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
         slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
-        slots = max(64, slots >> math.ceil(math.log2(self.trees)))
+        trees, beside = max(self.trees, self.servers), self.gathers and self.servers > 1
+        slots = max(64, slots >> math.ceil(math.log2(trees))) << beside
         return star(
             self.workers,
-            trees=[TreeShape(share=1 / self.trees, aggregated=self.aggregated)] * self.trees,
+            self.servers,
+            trees=[TreeShape(tree % self.servers, 1 / trees, self.aggregated) for tree in range(trees)],
             rate_mbps=self.mbps / (1 if self.aggregated else self.workers),
             values_per_packet=self.values,
             slots=slots,
             epoch=epoch,
             gathers=self.gathers,
+            beside=beside,
         )
 
 

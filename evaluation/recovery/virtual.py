@@ -32,7 +32,7 @@ from worker_agent import native_worker
 from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Shape
 from worker_agent.io_options import IoConfig, NativeIoStats, Uplink
-from worker_agent.operands import DTYPES
+from worker_agent.operands import NATIVE_DTYPES
 
 HERE = Path(__file__).resolve().parent / "native"
 NS = 1_000_000_000
@@ -257,13 +257,14 @@ class VirtualNetwork:
         op: Collective = SUM,
         dtype: str = "float32",
     ) -> None:
-        """One worker's part of an all-reduce of `values` (bfloat16: as its bits); what comes of it is written to
-        `sums`. Both stay the caller's, and may be shared by several workers. Raises ValueError."""
+        """One worker's part of an operation on `values` (bfloat16: as its bits; a gather takes bytes, of the dtype
+        "bytes"); what comes of it is written to `sums`. Both stay the caller's, and may be shared by several workers.
+        Raises ValueError."""
         shape = Shape.of(op, dtype, values.size, self.configs[worker])
         shape.encoding.seed = op.seed
         status, error = ctypes.c_int32(), ctypes.create_string_buffer(_MESSAGE)
         number = _worker_library().inart_worker_submit(
-            self._workers[worker], values.ctypes.data, sums.ctypes.data, values.size, DTYPES[dtype],
+            self._workers[worker], values.ctypes.data, sums.ctypes.data, values.size, NATIVE_DTYPES[dtype],
             ctypes.byref(shape.encoding), int(op.mean), op.kind, op.source, shape.tag, len(shape.parts),
             shape.numbers, shape.parts, ctypes.byref(status), error, len(error),
         )  # fmt: skip
@@ -289,22 +290,23 @@ class VirtualNetwork:
         """Packets to a parameter server for each chunk when nothing is lost: one for each flow to its root."""
         return sum(tree.share * tree.ends()[tree.root] for tree in self.plan.trees)
 
+    def _counts(self, u: str, v: str) -> ctypes.Array[ctypes.c_uint64]:
+        counts = (ctypes.c_uint64 * 3)()
+        self._lib.network_carried(self._handle, self._nodes[u], self._port(u, v), counts)
+        return counts
+
+    def carried(self, u: str, v: str) -> int:
+        """Packets on the link from u to v so far."""
+        return self._counts(u, v)[0]
+
     def dropped(self) -> int:
         """Packets that found a queue full."""
-        counts, total = (ctypes.c_uint64 * 3)(), 0
-        for u, v in self.topology.links:
-            self._lib.network_carried(self._handle, self._nodes[u], self._port(u, v), counts)
-            total += counts[1]
-        return total
+        return sum(self._counts(u, v)[1] for u, v in self.topology.links)
 
     def to_roots(self) -> int:
         """Packets on the links to the parameter servers."""
-        counts, total = (ctypes.c_uint64 * 3)(), 0
-        for root in self.plan.job.parameter_servers:
-            switch = self.topology.access_switch(root)
-            self._lib.network_carried(self._handle, self._nodes[switch], self._port(switch, root), counts)
-            total += counts[0]
-        return total
+        roots = self.plan.job.parameter_servers
+        return sum(self.carried(self.topology.access_switch(root), root) for root in roots)
 
     def root_stats(self) -> RootStats:
         total = dict.fromkeys(RootStats.__dataclass_fields__, 0)

@@ -60,6 +60,12 @@ static struct root_flow *flow_of(struct root_thread *x, uint8_t *packet, size_t 
     return &x->flows[number];
 }
 
+/* Is some chunk still to become complete, whose result tells the owner of the present one that this one is? After a
+ * chunk of one worker there is: the last of an operation is everybody's. */
+static bool more_comes(const struct root_tree *t) {
+    return t->oldest < t->stats.newest || cell_of(t, t->stats.newest - 1)->flags & INART_FLAG_SINGLE;
+}
+
 /* Chunk `sequence` has become complete by the packet of workers `set` with header h: its result leaves. values: of the
  * chunk, where they are nearest. */
 static void finish(struct root_thread *x, struct root_tree *t, struct root_cell *c, const struct inart_header *h,
@@ -82,7 +88,7 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
     uint32_t label = t->return_label;
     if (t->oldest - oldest <= 1 && kind & INART_FLAG_SCATTER)
         label = t->answer_labels[sequence % x->workers];
-    else if (t->oldest - oldest <= 1 && kind & INART_FLAG_SINGLE && t->others_labels)
+    else if ((t->oldest - oldest <= 1 || more_comes(t)) && kind & INART_FLAG_SINGLE && t->others_labels)
         label = t->others_labels[first_of(set, x->words)];
     c->sent_at = label == t->return_label ? now : 0;
     t->stats.results += root_send_result(x, t, sequence, values, label, now);

@@ -86,7 +86,7 @@ class CorruptedSimulation(Simulation):
         kind = packet.flags & int(Flag.MAXIMUM) if not answer.again else int(Flag.MAXIMUM) * slot.maximum
         count = after << 32 | len(self.workers)
         result = Packet(RETURN_LABEL, packet.epoch, answer.sequence, count, values, kind | int(Flag.RESULT))
-        bits = recipients(packet, answer, before, after, len(self.workers))
+        bits = recipients(packet, answer, self.ring, before, self.tree.expected)
         for worker in range(len(self.workers)):
             if bits >> worker & 1:
                 self.put("worker", worker, 0, result._replace(label=ANSWER_LABEL + worker).encode())

@@ -128,15 +128,27 @@ def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
     return sequence
 
 
-def recipients(packet: Packet, answer: Answer, before: int, after: int, workers: int) -> int:
-    """Return who gets the answer, as bits. before, after: the oldest incomplete chunk before and after the packet.
+def recipients(packet: Packet, answer: Answer, ring: Sequence[RootSlot], before: int, expected: int) -> int:
+    """Return who gets the answer, as bits. ring: after the packet. before: the oldest incomplete chunk before it.
+    expected: the bits of all workers.
 
     A SCATTER chunk goes to its owner, sequence modulo workers, a SINGLE chunk to all but its owner, who has it. If
-    later chunks had to wait for it, all workers get it: they learn that those are complete.
+    later chunks had to wait for it, all workers must learn that those are complete: a SCATTER chunk goes to all then,
+    and a SINGLE chunk, too, unless something is still to become complete, from whose result its owner learns it.
     """
     if answer.workers:
         return answer.workers
-    everyone = (1 << workers) - 1
-    if after - before > 1:
-        return everyone
-    return 1 << packet.sequence % workers if packet.scatter else everyone & ~answer.sender
+    after = oldest_incomplete(ring, expected)
+    late = after - before > 1
+    if packet.scatter:
+        return expected if late else 1 << packet.sequence % expected.bit_length()
+    return expected if late and not more_comes(ring, after) else expected & ~answer.sender
+
+
+def more_comes(ring: Sequence[RootSlot], oldest: int) -> bool:
+    """Return whether some chunk is still to become complete. oldest: the oldest incomplete one.
+
+    After a chunk of one worker there is: the last of an operation is everybody's.
+    """
+    newest = max(ring, key=lambda slot: slot.sequence)
+    return oldest <= newest.sequence or newest.single

@@ -238,7 +238,7 @@ class Search:
             return root, None
         self.check(self.tree.expected, epoch + 1, answer.sequence, answer.values, "result")
         complete = oldest_incomplete(ring, self.tree.expected)
-        workers = recipients(packet, answer, before, complete, len(self.tree.workers))
+        workers = recipients(packet, answer, ring, before, self.tree.expected)
         return root, (answer.sequence, workers, complete)
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:

@@ -194,7 +194,7 @@ class Simulation:
         after = oldest_incomplete(self.ring, self.tree.expected)
         count = after << 32 | len(self.workers)
         result = Packet(RETURN_LABEL, packet.epoch, answer.sequence, count, answer.values, int(Flag.RESULT))
-        workers = recipients(packet, answer, before, after, len(self.workers))
+        workers = recipients(packet, answer, self.ring, before, self.tree.expected)
         self.to_workers += workers.bit_count()
         if workers != self.tree.expected or answer.workers:
             for worker in range(len(self.workers)):
