@@ -108,10 +108,13 @@ def run_sample(sample: Sample, target: str, std: str = STANDARD) -> Result:
     return result(FAIL, "; ".join(problems)) if problems else result(PASS, note)
 
 
-def run_compiled(path: Path, config: bytes, info: str, target: str) -> tuple[list[str], str]:
+def run_compiled(
+    path: Path, config: bytes, info: str, target: str, *, every_port: bool = False
+) -> tuple[list[str], str]:
     """Run an STF file against a compiled program and return (differences from what is expected, a note). As with p4c's
-    own runner, a port that the file does not name is not connected. A program that P4Runtime cannot describe is loaded
-    without P4Runtime if the file needs no control plane; the note says so.
+    own runner, a port that the file does not name is not connected, unless ``every_port``: then nothing may leave there
+    either. A program that P4Runtime cannot describe is loaded without P4Runtime if the file needs no control plane; the
+    note says so.
     """
     statements = stf.read(path)
     ports = sorted({s.port for s in statements if isinstance(s, stf.Packet | stf.Expect)})
@@ -123,7 +126,7 @@ def run_compiled(path: Path, config: bytes, info: str, target: str) -> tuple[lis
         finally:
             if controller is not None:
                 controller.close()
-        received = {port: frames for port, frames in switch.received().items() if port in ports}
+        received = {port: frames for port, frames in switch.received().items() if every_port or port in ports}
         return problems + compare([s for s in statements if isinstance(s, stf.Expect)], received), note
     finally:
         switch.close()

@@ -123,6 +123,8 @@ COMMANDS = {
 _CALL = re.compile(r'"?(?P<action>[^\s("]+)"?\s*\((?P<arguments>[^)]*)\)\s*(=\s*\w+)?$')
 _COUNTER = re.compile(r"(?P<name>[^\s(]+)\s*\((?P<index>\w+)\)(?:\s+(?P<unit>packets|bytes)\s*"
                       r"(?P<comparison>==|!=|<=|>=|<|>)\s*(?P<number>\w+))?$")  # fmt: skip
+_ACTION = re.compile(r'\s"?[^\s:("]+"?\s*\([^()]*\)\s*(=\s*\w+)?$')
+_WORDS = re.compile(r'(?:"[^"]*"|\S)+')  # a name in quotes may have spaces
 
 
 def number(text: str) -> int:
@@ -202,15 +204,15 @@ def call(text: str) -> Call:
             name, colon, value = part.partition(":")
             if not colon:
                 raise StfError(f"argument {part.strip()!r} is not NAME:VALUE")
-            arguments.append((name.strip(), number(value.strip())))
+            arguments.append((name.strip().strip('"'), number(value.strip())))
     return Call(match["action"], tuple(arguments))
 
 
 def _add(rest: str) -> Add:
-    start = re.search(r'\s"?[^\s:("]+"?\s*\(', rest)
+    start = _ACTION.search(rest)
     if start is None:
         raise StfError("add without an action")
-    words = rest[: start.start()].split()
+    words = _WORDS.findall(rest[: start.start()])
     if not words:
         raise StfError("add without a table")
     table, keys = words[0].strip('"'), words[1:]

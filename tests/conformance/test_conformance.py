@@ -68,6 +68,12 @@ def test_patterns() -> None:
     assert compare([anything], {}) == ["port 3: a frame expected, none sent"]  # type: ignore[list-item]
 
 
+def test_names_may_be_in_quotes_with_spaces_as_p4testgen_writes_them() -> None:
+    (entry,) = stf.read_text('add "t" 3 "hdr.a + 1":0x05 "b":0b1* "set"("port":0x1F,"x":0x2)')
+    call = stf.Call("set", (("port", 31), ("x", 2)))
+    assert entry == stf.Add("t", 3, (("hdr.a + 1", "0x05"), ("b", "0b1*")), call)
+
+
 @pytest.mark.parametrize(
     "line", ["packet 0 1", "expect 0 xy", "add t k:1", "frobnicate 1", "mc_node_create 1", "setdefault t a(b)"]
 )

@@ -1,12 +1,14 @@
 """p4lang's tutorials with softswitch in the place of simple_switch_grpc: do their solutions run, and do they work?
 
+    python -m tests.outside.tutorials --install
     python -m tests.outside.tutorials FOLDER [--only NAME ...] [--json]       # as root, with p4c-bm2-ss and mn on PATH
 
 FOLDER is a copy of p4lang/tutorials; it is not changed. Each exercise is copied, its solution put where a student would
 write it, and its own `make run` (Mininet) is given the commands of the exercise's README. All of it happens in a
 network namespace of its own. An exercise has `passed` when Mininet's answers are those of a working solution;
-`compiled` and `started` say how far it came. Its scripts need mininet, psutil, scapy and p4runtime for their Python:
-the environment of `python -m tests.outside.recipes --install` has what Debian's mininet package does not bring.
+`compiled` and `started` say how far it came. Its scripts need Debian's mininet package, psutil, scapy, p4runtime and
+p4runtime-shell for their Python. The last one wants protobuf 3.20, so --install makes an environment for the exercises
+alone, in $INART_TUTORIALS_PYTHON or ~/.cache/inart/tutorials (tests/outside/tutorials.txt).
 """
 
 from __future__ import annotations
@@ -25,12 +27,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.outside import recipes
-
-ROOT = recipes.ROOT
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = Path(__file__).with_name("tutorials.txt")
 SYSTEM_PACKAGES = Path("/usr/lib/python3/dist-packages")
 SECONDS = 300
-NEEDS = ("psutil", "scapy", "p4")
+NEEDS = ("psutil", "scapy", "p4", "p4runtime_sh")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,21 @@ class Exercise:
     commands: tuple[str, ...]
     expected: str
     controller: str = ""
+
+
+def scripts_environment() -> Path:
+    """Return the folder of the environment in which the exercises' scripts run."""
+    return Path(os.environ.get("INART_TUTORIALS_PYTHON") or Path.home() / ".cache" / "inart" / "tutorials")
+
+
+def interpreter() -> Path:
+    return scripts_environment() / "bin" / "python"
+
+
+def install() -> None:
+    """Make that environment; nothing of this one's packages is seen in it."""
+    subprocess.run([sys.executable, "-m", "venv", str(scripts_environment())], check=True)
+    subprocess.run([str(interpreter()), "-m", "pip", "install", "--quiet", "-r", str(PACKAGES)], check=True)
 
 
 def _until(condition: str) -> str:
@@ -107,8 +123,11 @@ _message = _file.message_type.add(name="P4DeviceConfig")
 _message.field.add(name="reassign", number=1, type=8, label=1)
 _message.field.add(name="device_data", number=3, type=12, label=1)
 _made = descriptor_pool.Default().AddSerializedFile(_file.SerializeToString())
-P4DeviceConfig = message_factory.GetMessageClass(
-    descriptor_pool.Default().FindMessageTypeByName("p4.tmp.P4DeviceConfig"))
+_found = descriptor_pool.Default().FindMessageTypeByName("p4.tmp.P4DeviceConfig")
+if hasattr(message_factory, "GetMessageClass"):
+    P4DeviceConfig = message_factory.GetMessageClass(_found)
+else:  # protobuf 3.20
+    P4DeviceConfig = message_factory.MessageFactory().GetPrototype(_found)
 """
 """A module of the bmv2 installation that the tutorials want. `p4` is extended by it when Python starts."""
 
@@ -126,7 +145,7 @@ def _tools(folder: Path) -> None:
     switch = f'PYTHONPATH={ROOT} exec {sys.executable} -m softswitch "$@"'
     _script(folder / "simple_switch_grpc", "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", switch)
     _script(folder / "sudo", 'exec env "$@"')
-    _script(folder / "python3", f'PYTHONPATH={folder}/mininet-only exec {recipes.interpreter()} "$@"')
+    _script(folder / "python3", f'PYTHONPATH={folder}/mininet-only exec {interpreter()} "$@"')
 
 
 def _solution(exercise: Path) -> None:
@@ -218,16 +237,26 @@ def missing(tutorials: Path) -> str:
             return f"{tool} is not on PATH"
     if os.geteuid() != 0:
         return "it needs root: network namespaces"
-    return recipes.missing(*NEEDS)
+    code = f"import importlib.util as u; print(*[m for m in {NEEDS!r} if u.find_spec(m) is None])"
+    absent = list(NEEDS)
+    if interpreter().exists():
+        absent = subprocess.run([interpreter(), "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    return f"{', '.join(absent)} is not installed: python -m tests.outside.tutorials --install" if absent else ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.outside.tutorials", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a copy of p4lang/tutorials")
+    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="a copy of p4lang/tutorials")
+    parser.add_argument("--install", action="store_true", help="make the environment of the exercises' scripts")
     parser.add_argument("--only", nargs="+", choices=EXERCISES, default=list(EXERCISES), metavar="NAME")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")
     arguments = parser.parse_args()
+    if arguments.install:
+        install()
+        return 0
+    if arguments.folder is None:
+        parser.error("FOLDER is missing")
     if why := missing(arguments.folder):
         parser.error(why)
     outcomes = []
