@@ -18,6 +18,7 @@ from controlplane.planner.plan.cost import cost_of
 from controlplane.planner.plan.host_collectives import all_reduce_bound, host_rows
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.replan import replan
+from controlplane.planner.plan.separated import separated
 from controlplane.planner.rules import build
 from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import STRATEGIES, get_strategy
@@ -98,6 +99,24 @@ def test_where_racks_have_thin_links_hosts_that_add_are_as_good_as_their_own_tre
     check_plan(plan, able)
     assert plan.rate_mbps >= 0.999 * max(row.rate_mbps for row in host_rows(able, job))
     assert any(tree.points for tree in plan.trees)
+
+
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts(), st.integers(0, 1000))
+def test_a_plan_taken_apart_is_the_same_plan(instance, seed):
+    """Its loads are those of the real network, and put together it is the plan that it was."""
+    topology, job = instance
+    parts = separated(topology, job)
+    assert parts is not None
+    plan = random_plan(topology, job, seed)
+    apart = parts.apart(plan)
+    apart.check(parts.topology)
+    assert evaluate(apart, parts.topology).rate_mbps == pytest.approx(evaluate(plan, topology).rate_mbps)
+    again = parts.together(apart)
+    again.check(topology)
+    for one, other in zip(again.trees, plan.trees, strict=True):
+        assert set(one.assignments) == set(other.assignments) and set(one.relays) == set(other.relays)
+        assert set(one.return_edges) == set(other.return_edges)
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane.planner.evaluate import unit_loads
-from controlplane.planner.generators import fattree
+from controlplane.planner.generators import fattree, parse_topology
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.fabric.sharing import TRICKLE, Demand, share
 from controlplane.planner.topology import Topology
 from controlplane.service.residual import with_loads
-from tests.controlplane.instances import instances
+from tests.controlplane.instances import instances, shared_hosts
 from tests.support.examples import examples
 
 inart = get_strategy("inart")
@@ -79,6 +79,44 @@ def test_rates_are_in_the_ratio_of_weights_where_everything_is_shared(instance, 
     assert fullest(topology, plans) <= 1 + 1e-6
     assert plans[1].rate_mbps >= weight * plans[0].rate_mbps * (1 - 1e-3)
     assert sum(plan.rate_mbps for plan in plans) >= alone.start[0].rate_mbps * (1 - 1e-3)
+
+
+def crossed(topology: Topology, plans: list[Plan]) -> float:
+    """Return the largest ratio of load to capacity of a link with all plans together."""
+    loads: dict[tuple[str, str], float] = {}
+    for plan in plans:
+        plan.check(topology)
+        for link, load in unit_loads(plan, topology.results_on_links)[0].items():
+            loads[link] = loads.get(link, 0.0) + load * plan.rate_mbps
+    return max(load / topology.residual_bandwidth_mbps(*link) for link, load in loads.items())
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts(), st.integers(1, 3))
+def test_jobs_whose_workers_are_parameter_servers_share(instance, weight):
+    """As jobs of Slurm are: their nodes are both. A rival that has the same hosts in one role each shares them, too."""
+    topology, job = instance
+    assume(len(job.workers) > 1)
+    rival = Job("rival", job.workers[1:], job.workers[:1], job.model_bytes)
+    try:
+        demands = [demand(topology, job), demand(topology, rival, float(weight))]
+    except Infeasible:
+        assume(False)
+    plans = share(topology, demands)
+    assert crossed(topology, plans) <= 1 + 1e-6
+    assert [plan.job for plan in plans] == [job, rival]
+    assert min(plan.rate_mbps / one.start[0].rate_mbps for plan, one in zip(plans, demands, strict=True)) > 0.01
+    (alone,) = share(topology, demands[:1])
+    assert alone.rate_mbps >= demands[0].start[0].rate_mbps * (1 - 1e-3)
+
+
+def test_a_slurm_job_joins_one_that_has_servers_of_its_own():
+    topology = parse_topology("leafspine:leaves=2,spines=3,servers=5,bandwidth=10")
+    first = Job("resident", ("h7", "h8"), ("h2", "h3"), 10**6)
+    second = Job("slurm-1", ("h1", "h4", "h5"), ("h1", "h4", "h5"), 10**6)
+    plans = share(topology, [demand(topology, first), demand(topology, second)])
+    assert fullest(topology, plans) <= 1 + 1e-6
+    assert min(plan.rate_mbps for plan in plans) > 4
 
 
 def test_a_frozen_split_stays():

@@ -16,8 +16,9 @@ is one of the real network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from controlplane.planner.job import Job, JobError
@@ -34,23 +35,33 @@ ADDING = ("aggregation_mbps", "used_aggregation_mbps")
 
 @dataclass(frozen=True)
 class Separated:
-    """topology, job: taken apart. whole: the job as it was. hosts: the real node of each node that is none itself."""
+    """topology, job: taken apart. whole: the job as it was. inside, taking: the switch inside of each host that was taken
+    apart, and its parameter server where it is both for some job, by the host's name."""
 
     topology: Topology
     job: Job
     whole: Job
-    hosts: Mapping[str, str]
+    inside: Mapping[str, str]
+    taking: Mapping[str, str]
+
+    @cached_property
+    def hosts(self) -> Mapping[str, str]:
+        """The real node of each node that is none itself."""
+        return {name: host for names in (self.inside, self.taking) for host, name in names.items()}
 
     def together(self, plan: Plan) -> Plan:
         """A plan of the network taken apart as one of the real network, at the same rate."""
         return replace(plan, job=self.whole, trees=tuple(map(self._tree, plan.trees)))
 
+    def apart(self, plan: Plan) -> Plan:
+        """A plan of the real network as one of the network taken apart, at the same rate."""
+        return replace(plan, job=self.job, trees=tuple(map(self._tree_apart, plan.trees)))
+
     def split(self, shares: Mapping[str, float] | None) -> dict[str, float] | None:
         """Shares of the model by parameter server, by the names that these have here."""
         if shares is None:
             return None
-        names = dict(zip(self.whole.parameter_servers, self.job.parameter_servers, strict=True))
-        return {names.get(root, root): share for root, share in shares.items()}
+        return {self.taking.get(root, root): share for root, share in shares.items()}
 
     def words(self, text: str) -> str:
         """A text of the planner about the network taken apart, in the real nodes' names."""
@@ -76,26 +87,72 @@ class Separated:
             tuple((u, v) for u, v in edges if u != v),
         )
 
+    def _tree_apart(self, tree: Tree) -> Tree:
+        """The opposite of `_tree`. A host that adds for others does that in the switch inside of it."""
+        inside, root = self.inside, self.taking.get(tree.root, tree.root)
+
+        def end(point: str) -> str:
+            return root if point == tree.root else inside.get(point, point)
+
+        def between(first: str, route: tuple[str, ...], last: str) -> tuple[str, ...]:
+            nodes = [first, *(inside.get(node, node) for node in route), last]
+            return (first, *(after for before, after in pairwise(nodes) if before != after))
+
+        ways = [(a.worker, end(a.point), a.route) for a in tree.assignments]
+        sums = [(end(relay.node), end(relay.next), relay.route) for relay in tree.relays]
+        edges = [(root, inside[tree.root])] if tree.root in inside else []
+        edges += [(inside.get(u, u), inside.get(v, v)) for u, v in tree.return_edges]
+        edges += [(inside[worker], worker) for worker in self.whole.workers if worker in inside]
+        return Tree(
+            root,
+            tree.share,
+            Assignments.of([Assignment(worker, point, between(worker, way, point)) for worker, point, way in ways]),
+            tuple(Relay(node, after, between(node, way, after)) for node, after, way in sums),
+            tuple(edges),
+        )
+
 
 def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
     """The servers that have to be taken apart: those with both roles, and those that add for others."""
-    if not job.both_roles and not topology.adding_servers:
-        return ()
-    return tuple(s for s in topology.servers if s in job.both_roles or s in topology.adding_servers)
+    return _in_parts(topology, job.both_roles)
+
+
+def _in_parts(topology: Topology, both_roles: Container[str]) -> tuple[str, ...]:
+    adding = topology.adding_servers
+    return tuple(s for s in topology.servers if s in both_roles or s in adding)
 
 
 def separated(topology: Topology, job: Job) -> Separated | None:
     """None where every server has one role and none adds for others. Raises JobError: such a host has several links."""
-    apart = hosts_in_parts(topology, job)
+    found = separated_for(topology, [job])
+    return found[0] if found else None
+
+
+def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
+    """As `separated`, of several jobs in one network, in their order: a host is taken apart for all of them. None are
+    returned where no host has to be. Raises JobError."""
+    both_roles = frozenset[str]().union(*(job.both_roles for job in jobs))
+    apart = _in_parts(topology, both_roles)
     if not apart:
-        return None
-    job.check(topology)
+        return []
+    for job in jobs:
+        job.check(topology)
     inside = {host: f"inside {host}" for host in apart}
-    taking = {host: f"parameter server {host}" for host in apart if host in job.both_roles}
+    taking = {host: f"parameter server {host}" for host in apart if host in both_roles}
+    network = _network_apart(topology, inside, taking)
+    found = []
+    for job in jobs:
+        roots = tuple(taking.get(root, root) for root in job.parameter_servers)
+        found.append(Separated(network, replace(job, parameter_servers=roots), job, inside, taking))
+    return found
+
+
+def _network_apart(topology: Topology, inside: Mapping[str, str], taking: Mapping[str, str]) -> Topology:
+    """The network with these hosts taken apart. Raises JobError."""
     nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
     fastest = max((topology.bandwidth_mbps(u, v) for u, v in topology.links), default=0.0)
     links = []
-    for host in apart:
+    for host in inside:
         _check_host(topology, host)
         own = nodes[host]
         adds = {name: own[name] for name in ADDING if name in own}
@@ -111,10 +168,7 @@ def separated(topology: Topology, job: Job) -> Separated | None:
     for u, v in topology.links:
         numbers = {name: topology.graph.edges[u, v].get(name, 0.0) for name in LINK_NUMBERS}
         links.append((inside.get(u, u), inside.get(v, v), numbers))
-    network = Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
-    roots = tuple(taking.get(root, root) for root in job.parameter_servers)
-    hosts = {name: host for names in (inside, taking) for host, name in names.items()}
-    return Separated(network, replace(job, parameter_servers=roots), job, hosts)
+    return Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
 
 
 def _check_host(topology: Topology, host: str) -> None:

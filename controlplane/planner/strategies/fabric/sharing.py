@@ -14,13 +14,14 @@ TRICKLE of what they would have without priorities, so that they do not stand st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan, Tree
+from controlplane.planner.plan.separated import separated_for
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Infeasible, Split
 from controlplane.planner.strategies.fabric.column_generation import SMOOTHING, price_roots
@@ -228,6 +229,25 @@ def share(
     all. Raises Infeasible: a job gets nothing, guarantees cannot hold (it names the resource that is short), or a job
     hangs on what column generation does not know (servers in a row).
     """
+    parts = separated_for(topology, [demand.job for demand in demands])
+    if not parts:
+        return _share(topology, demands, strict, short)
+    apart = [
+        replace(demand, job=part.job, start=tuple(map(part.apart, demand.start)), split=part.split(demand.split))
+        for demand, part in zip(demands, parts, strict=True)
+    ]
+    words = parts[0].words
+    try:
+        plans = _share(parts[0].topology, apart, strict, short and (lambda line: short(words(line))))
+    except Infeasible as error:
+        raise Infeasible(words(str(error))) from None
+    return [part.together(plan) for part, plan in zip(parts, plans, strict=True)]
+
+
+def _share(
+    topology: Topology, demands: Sequence[Demand], strict: bool, short: Callable[[str], None] | None
+) -> list[Plan]:
+    """As `share`, where every server has one role and none adds for others."""
     network = Network(topology)
     scale = max(bound(topology, demand.job) for demand in demands)
     if not scale > 0:
