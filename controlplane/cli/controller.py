@@ -51,6 +51,8 @@ def format_replan(reply: pb.ReplanReply) -> str:
     ]
     if reply.outcome == "unchanged":
         return lines[0] + "; it stays, nothing is better"
+    if reply.outcome == "later":
+        return "all jobs are planned again now, one after the other (inart job list shows what each has)"
     if reply.outcome == "drained":
         return lines[0] + "; what is taken out is empty: no job uses it any more"
     if reply.outcome == "planned":

@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -97,15 +97,11 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
         )
         stack.callback(network.close)
-        strangers = sorted(set(there) - {stored.job_id for stored in jobs} - {arguments.job_id})
-        if strangers:
-            numbers = ", ".join(map(str, strangers))
-            log(
-                warning(f"job {numbers} on the switches is none of this controller's: it stays (inart deploy remove N)")
-            )
+        begun = state.begun() if state is not None else []
+        _say_strangers(set(there).difference((one.job_id for one in jobs), begun, [arguments.job_id]), log)
         if state is not None:
-            network.start(jobs, state.kept_off())
-            kept = state.keeper(lambda: (network.stored(), network.taken_out()), log)
+            network.start(jobs, state.kept_off(), begun)
+            kept = state.keeper(lambda: (network.stored(), network.taken_out(), network.jobs.begun), log)
             network.changed, network.unkept = kept.save, kept.problem
             before = f"{len(jobs)} jobs as before" if jobs else "no job yet"
             log(f"{before}; jobs are kept in {state.path}")
@@ -119,6 +115,13 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         elif wanted is not None:
             network.launch(wanted, arguments.strategy, arguments.seed, job_id=arguments.job_id)
         _answer(arguments, listening, network, log, files.hangup)
+
+
+def _say_strangers(jobs: Collection[int], log: EventLog) -> None:
+    """Warn of jobs on the switches that nobody here knows."""
+    if jobs:
+        numbers = ", ".join(map(str, sorted(jobs)))
+        log(warning(f"job {numbers} on the switches is none of this controller's: it stays (inart deploy remove N)"))
 
 
 def _connect(

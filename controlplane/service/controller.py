@@ -266,7 +266,7 @@ class Controller:
         reply = update_reply(update, request.dry_run)
         if request.without and not request.dry_run and self.network.empty(request.without):
             self._log(f"{', '.join(request.without)}: empty, no job uses it any more")
-            if reply.outcome == "unchanged":
+            if reply.outcome in ("unchanged", "later"):
                 reply.outcome = "drained"
         return reply
 
@@ -427,7 +427,7 @@ def reload_reply(done: Reloaded) -> pb.ReloadReply:
 def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
     """What `replan` answers."""
     return pb.ReplanReply(
-        outcome="updated" if update.changed else "planned" if dry_run else "unchanged",
+        outcome="updated" if update.changed else "planned" if dry_run else "later" if update.later else "unchanged",
         rate_before_mbps=update.rate_before,
         rate_mbps=update.plan.rate_mbps,
         version=update.plan.version,

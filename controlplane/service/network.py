@@ -183,9 +183,10 @@ class Network:
             for node in nodes
         }
 
-    def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = ()) -> None:
+    def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
-        taken out stays out. Raises FabricError."""
+        taken out stays out. begun: numbers of jobs that it was adding; what switches have of those is taken off. Raises
+        FabricError."""
         gone = []
         for name in kept_off:
             try:
@@ -197,6 +198,8 @@ class Network:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
             self.log(warning(f"was kept off and is not in the topology any more: {', '.join(gone)}"))
+        for number in begun:
+            self.switches.keep(number, None)
         for stored in jobs:
             self.switches.keep(stored.job_id, stored.deployment.rulesets)
         self.switches.rebase(self.base_rules(self.topology, self.state.off))
@@ -253,11 +256,6 @@ class Network:
         kept = tuple(off)
         return base_rules(topology, self.kind, without(topology, kept) if kept else None)
 
-    def route_around(self) -> None:
-        """Ordinary IPv4 traffic goes around what an operator keeps off, where it can. Raises FabricError."""
-        off = [name for name, why in self.state.off.items() if why is Why.OPERATOR]
-        self.switches.reload(self.base_rules(self.topology, off))
-
     def add(
         self,
         plan: Plan,
@@ -276,19 +274,24 @@ class Network:
                     self.replanning.fair = True
                     self.replanning.rebalance(others)
                 job_id = self.free_id() if job_id is None else job_id
+                self.jobs.begun.append(job_id)
+                _keep(self, plan.job.name)  # a controller that takes over meanwhile finds entries that are nobody's
                 deployment, changes = self.install(plan, job_id)
             except BaseException:
+                self.jobs.begun.clear()
                 if others:
                     self.replanning.soon()  # room was made for nothing
                 raise
             job = self.run(plan, deployment, job_id)
             job.terms = terms
-            self.changed()
-            if words := self.unkept():  # a controller that starts again would not know it
+            self.jobs.begun.clear()
+            try:
+                _keep(self, job.name)  # a controller that starts again would not know it
+            except JobsError:
                 self.remove(job.name)
                 if others:
                     self.replanning.soon()
-                raise JobsError(f"job {job.name} was not added: {words}")
+                raise
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
         self.failover.lead_around()  # what failed while it was installed
         return job, changes
@@ -364,3 +367,10 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _keep(network: Network, name: str) -> None:
+    """Have the jobs kept as they are while one is added. Raises JobsError: that cannot be."""
+    network.changed()
+    if words := network.unkept():
+        raise JobsError(f"job {name} was not added: {words}")

@@ -1,7 +1,9 @@
-"""An operator's order in the record: who gave it, what it was, which job it is about, and whether it was refused."""
+"""An operator's order in the record: who gave it, what it was, which job it is about, how long it took, and whether it
+was refused."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,15 +35,16 @@ def ordered(
     caller = access.caller(context)
     given = {name.name: value for name, value in request.ListFields()}
     words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"
+    began = time.monotonic()
     order = Order("" if what == "job add" else given.get("job" if what == "replan" else "name", ""))
     with orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}"):
         try:
             yield order
         except Exception as error:
-            refused = f"{words}: refused: {error}"
-            recorder.add("order", refused, job=order.job, level=Level.WARNING)
+            took = {"seconds": round(time.monotonic() - began, 3)}
+            recorder.add("order", f"{words}: refused: {error}", job=order.job, data=took, level=Level.WARNING)
             raise
-        recorder.add("order", words, job=order.job)
+        recorder.add("order", words, job=order.job, data={"seconds": round(time.monotonic() - began, 3)})
 
 
 def _plain(value: object) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.replan import difference
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import Ordered
@@ -13,6 +15,7 @@ from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import without
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.service.update import Update
+from controlplane.service.uses import uses
 from controlplane.targets.base import TargetError
 
 if TYPE_CHECKING:
@@ -45,6 +48,11 @@ class Replan:
     def takes_effect(self) -> bool:
         """Whether anything is kept off from now on, or no more."""
         return not self.dry_run and bool(self.off or self.restored)
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is only about what is kept off: the network is as it was, and strategies stay."""
+        return bool(self.off or self.restored) and not (self.changes or self.given or self.strategy)
 
     @property
     def all_the_same(self) -> str:
@@ -81,7 +89,12 @@ def replan(network: Network, order: Replan) -> Update:
         if order.off:
             network.failover.lead_around()
         routes = _route_around(network)
-    made = _plan(network, order, concerned, bases, later)
+    if len(jobs) > 1 and order.passes and order.takes_effect and not order.name:
+        # All are planned again soon, whoever waits for this order; now only those that could not be led around.
+        now = [job for job in concerned if any(uses([job], order.off, network.state.parts.layout))]
+        made = _plan(network, order, now, bases, later) or [_later(job.plan) for job in concerned[:1]]
+    else:
+        made = _plan(network, order, concerned, bases, later)
     network.changed()
     if len(jobs) > 1 and order.takes_effect:
         # Each has taken what the others left of what is there now; some were only led around.
@@ -93,10 +106,16 @@ def replan(network: Network, order: Replan) -> Update:
     return next((update for update in made if update.changed), made[0])
 
 
+def _later(plan: Plan) -> Update:
+    """What is said of a job that is planned again, but not while this order is waited for."""
+    return Update(plan, plan.rate_mbps, difference(plan, plan), later=True)
+
+
 def _route_around(network: Network) -> str:
     """Lead ordinary IPv4 traffic around what is kept off, or back; why that failed, "": it did not."""
+    off = [name for name, why in network.state.off.items() if why is Why.OPERATOR]
     try:
-        network.route_around()
+        network.switches.reload(network.base_rules(network.topology, off))
     except TargetError as error:
         return f"IPv4 routes stay as they were: {error}"
     return ""
@@ -133,11 +152,10 @@ def _plan(
     off: Mapping[str, Why],
 ) -> list[Update]:
     """Plan these jobs again, one after the other. Raises as `replan`."""
-    passing = bool(order.off or order.restored) and not (order.changes or order.given or order.strategy)
     made = []
     for job in jobs:
         state = network.state.at(bases[job.name], {*off, *job.without})
-        most = network.replanning.most_of(job) if passing else None
+        most = network.replanning.most_of(job) if order.passes else None
         try:
             update = job.updater.update(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
         except Exception as error:

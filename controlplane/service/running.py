@@ -80,9 +80,10 @@ class RunningJob:
 
 
 class Jobs:
-    """Jobs by name. Thread-safe."""
+    """Jobs by name. Thread-safe. begun: the number of the one that is being put on the switches, while that is so."""
 
     def __init__(self) -> None:
+        self.begun: list[int] = []
         self._jobs: dict[str, RunningJob] = {}
         self._lock = threading.RLock()
         self._added = threading.Condition(self._lock)

@@ -52,6 +52,10 @@ class Stored:
     job: Job | None = None
 
 
+Keeps = tuple[Iterable[Stored], Iterable[str], Iterable[int]]
+"""Jobs, what an operator keeps off, and the numbers of jobs that are being added."""
+
+
 def default_folder(addresses: Iterable[str]) -> Path:
     """Return the folder that keeps the state of the network with these switches, unless another one is given."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -90,6 +94,10 @@ class StateFolder:
         """The switches, links ("V1-V2") and servers that an operator had taken out."""
         return self._read(lambda data: [_name(name) for name in data.get("kept_off", [])])
 
+    def begun(self) -> list[int]:
+        """The numbers of jobs that were being added when this was written: switches may have something of them."""
+        return self._read(lambda data: [int(number) for number in data.get("begun", [])])
+
     def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
         try:
             text = self._stored()
@@ -109,17 +117,17 @@ class StateFolder:
         """Put this in its place, all or nothing. Raises OSError."""
         replace_file(self.path / "jobs.json", text.encode(), 0o666)
 
-    def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = ()) -> None:
-        """Replace what is there, all or nothing, also when the machine stops meanwhile."""
+    def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = (), begun: Iterable[int] = ()) -> None:
+        """Replace what is there, all or nothing, also when the machine stops meanwhile. begun: as of `begun`."""
         with self._saving:
-            data = {"jobs": [_json(stored) for stored in jobs], "kept_off": sorted(kept_off)}
+            data = {"jobs": [_json(one) for one in jobs], "kept_off": sorted(kept_off), "begun": sorted(begun)}
             self._store(json.dumps(data))
 
     def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:
         """Return a journal of a job's events that is kept in a file of this folder."""
         return JournalFile(self.path / "journal" / f"job-{job_id}.jsonl", log).journal()
 
-    def keeper(self, what: Callable[[], tuple[Iterable[Stored], Iterable[str]]], log: Callable[[str], None]) -> Kept:
+    def keeper(self, what: Callable[[], Keeps], log: Callable[[str], None]) -> Kept:
         """Saves what `what` gives whenever it is told to."""
         return Kept(self, what, log)
 
@@ -144,7 +152,7 @@ class Kept:
     def __init__(
         self,
         folder: StateFolder,
-        what: Callable[[], tuple[Iterable[Stored], Iterable[str]]],
+        what: Callable[[], Keeps],
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._what, self._log = folder, what, log

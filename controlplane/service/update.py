@@ -50,7 +50,8 @@ class Update:
     changed: False: the plan that runs is right for the new state. entries_added, entries_removed: of all switches.
     epoch, first_operation: where the job changed over; 0 when it was not running. held_seconds: the longest that a
     worker may have held operations back. seconds: until the old version was gone. repeated: operations and bytes that a
-    worker started again, because an agent was lost. changes: of a dry run: what would be written.
+    worker started again, because an agent was lost. changes: of a dry run: what would be written. later: the plan is
+    made again soon, and was not waited for.
     """
 
     plan: Plan
@@ -65,6 +66,7 @@ class Update:
     seconds: float = 0.0
     repeated: tuple[int, int] = (0, 0)
     changes: tuple[EntryChange, ...] = ()
+    later: bool = False
 
 
 class Updater:

@@ -10,7 +10,7 @@ There are two controllers. Jobs come through Slurm where it is installed (sbatch
 switches and put them back, add a rack (topology reload), and replace controller and P4 program (docs/operate.md).
 Links, a switch, a parameter server and the leading controller fail. Foreign TCP runs over a third of the links. What
 happens is drawn from the seed, and one thing at a time. Needs root. Exit status: 0 all well; 1 it could not run; 3 a
-sum was wrong; 4 a job has failed; 130 interrupted.
+sum was wrong; 4 a job has failed; 5 a verb could not be done; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-slurm", action="store_true", help="use `inart run` where Slurm is installed, too")
     parser.add_argument("--list", action="store_true", help="say what would happen, and end")
     parser.add_argument("--quiet", action="store_true", help="only what came of it")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of controllers, Slurm and jobs here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON; -: print it alone")
     return parser
 
@@ -71,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.list:
             return 0
         slurm = not arguments.no_slurm and not missing()
-        report = run(Settings(topology, day, seconds, arguments.seed, slurm, arguments.foreign), say)
+        settings = Settings(topology, day, seconds, arguments.seed, slurm, arguments.foreign, arguments.logs)
+        report = run(settings, say)
         text = json.dumps(report.to_json(), indent=1)
         print(text if alone else f"\n{report.table()}")
         if arguments.json is not None and not alone:

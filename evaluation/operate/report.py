@@ -65,16 +65,21 @@ class Report:
         return [f"{job.name}: {what}" for job in self.jobs for what in job.wrong]
 
     @property
+    def undone(self) -> list[str]:
+        return [f"{verb.verb} {verb.target}".rstrip() + f": {verb.outcome}" for verb in self.verbs if not verb.done]
+
+    @property
     def status(self) -> int:
-        """Exit status: 3: a sum was wrong; 4: a job has failed; else 0."""
-        return 3 if self.wrong else 4 if self.failed else 0
+        """Exit status: 3: a sum was wrong; 4: a job has failed; 5: a verb could not be done; else 0."""
+        return 3 if self.wrong else 4 if self.failed else 5 if self.undone else 0
 
     def to_json(self) -> dict[str, Any]:
         jobs = [asdict(job) | {"loss": job.loss} for job in self.jobs]
         sums = sum(job.sums for job in self.jobs)
         return {
             "launcher": self.launcher, "seed": self.seed, "seconds": round(self.seconds, 1), "sums": sums,
-            "wrong": len(self.wrong), "failed": len(self.failed), "most_at_once": self.most_at_once, "jobs": jobs,
+            "wrong": len(self.wrong), "failed": len(self.failed), "undone": len(self.undone),
+            "most_at_once": self.most_at_once, "jobs": jobs,
             "verbs": [asdict(verb) for verb in self.verbs], "flows_mbps": self.flows_mbps,
         }  # fmt: skip
 
@@ -103,6 +108,7 @@ class Report:
             rates = sorted(self.flows_mbps.values())
             lines += ["", f"foreign TCP: {len(rates)} flows, {rates[0]:.2f} to {rates[-1]:.2f} Mbit/s"]
         lines += [f"WRONG: {what}" for what in self.wrong] + [f"FAILED: {what}" for what in self.failed]
+        lines += [f"NOT DONE: {what}" for what in self.undone]
         return "\n".join(lines)
 
 
@@ -117,6 +123,6 @@ def gather(report: JobReport, folder: Path, words: str) -> None:
         report.measured_mbps = max(one["elements"] for one in found) * WIRE_BITS_A_VALUE / seconds / 1e6
     failures = [one["failure"] for one in found if one["failure"]]
     if failures:
-        report.failure = failures[0]
+        report.failure = f"{failures[0]} ({words})"
     elif len(found) < report.workers:
         report.failure = f"{report.workers - len(found)} of {report.workers} workers have left nothing: {words}"

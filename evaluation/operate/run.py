@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
@@ -34,11 +36,13 @@ END_SECONDS = 300.0
 LOOK_SECONDS = 0.5
 RATE_SECONDS = 2.0
 RESIDENT = "resident"
+LOGS = (".log", ".out", ".err", ".json", ".jsonl")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a day is run. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends."""
+    """How a day is run. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends.
+    logs: where logs are kept (None: they are not)."""
 
     topology: Topology
     day: Day
@@ -46,6 +50,7 @@ class Settings:
     seed: int
     slurm: bool
     flow_mbps: float
+    logs: Path | None = None
 
 
 def run(settings: Settings, say: Say) -> Report:
@@ -53,6 +58,8 @@ def run(settings: Settings, say: Say) -> Report:
     topology, day = settings.topology, settings.day
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, "softswitch", seed=settings.seed))
+        if settings.logs is not None:
+            stack.callback(_keep_logs, emulation.directory, settings.logs)
         zygote = stack.enter_context(Zygote(emulation, (*MODULES, "evaluation.chaos.worker")))
         before = topology.replace(remove_nodes=day.rack)
         controllers = Controllers(emulation)
@@ -74,6 +81,15 @@ def run(settings: Settings, say: Say) -> Report:
         own.failure = "; ".join(findings.failed)
         report.jobs.insert(0, own)
     return report
+
+
+def _keep_logs(folder: Path, kept: Path) -> None:
+    """Copy what processes have said from the folder of the emulation, which goes with it."""
+    for file in folder.rglob("*"):
+        if file.suffix in LOGS and file.is_file():
+            to = kept / file.relative_to(folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, to)
 
 
 def _launcher(settings: Settings, emulation: Emulation, controllers: Controllers, stack: ExitStack) -> Launcher:

@@ -307,7 +307,7 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
 
     monkeypatch.setattr("controlplane.service.state.os.fsync", sync)
     with StateFolder(rig.folder / "state") as state:
-        kept = state.keeper(lambda: (rig.network.stored(), ()), rig.log.append)
+        kept = state.keeper(lambda: (rig.network.stored(), (), ()), rig.log.append)
         rig.network.changed, rig.network.unkept = kept.save, kept.problem
         one = rig.add(ONE)
         snapshots = [switch.snapshot() for switch in rig.switches.values()]

@@ -93,6 +93,7 @@ def test_the_log_names_who_ordered_what_and_what_it_changed(rig, log, tmp_path, 
     orders = [one for one in found if one["kind"] == "order"]
     assert [one["by"] for one in orders] == ["operator alice"] * 4
     assert [one["text"].split()[0] for one in orders] == ["job", "replan", "replan", "job"]
+    assert all(one["data"]["seconds"] >= 0 for one in orders), "how long each took"
     assert orders[1]["text"].startswith("replan without=s1")
     assert "refused: nothing is not kept off" in orders[2]["text"]
     parts = [one for one in found if one["kind"] == "parts"]

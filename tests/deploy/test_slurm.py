@@ -157,6 +157,23 @@ def test_a_controller_that_is_away_costs_no_job_its_start(job, controller, monke
     assert job("epilog") == 1 and "inart job remove slurm-7" in capsys.readouterr().err
 
 
+def test_what_the_prolog_has_found_holds_while_nobody_answers(job, controller, commands, capsys):
+    """A task that asks while another controller takes over would else wait for a job that was refused."""
+    assert job("prolog", comment="inart:ps=9") == 0
+    refused = job.remarks().partition("JobId=7 ")[2].strip()
+    assert job("prolog") == 0
+    taken = job.remarks().rpartition("JobId=7 ")[2].strip()
+    controller.stop()
+    commands("scontrol", f"JobId=7 {refused} Comment=inart:ps=9 StdErr=/x")
+    capsys.readouterr()
+    assert job("task") == 0
+    said = capsys.readouterr().out
+    assert "INART_JOB=" not in said and "print inart: not in the network" in said
+    commands("scontrol", f"JobId=7 {taken} Comment=inart StdErr=/x")
+    assert job("task") == 0
+    assert "export INART_JOB=slurm-7" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("comment", "wish"),
     [

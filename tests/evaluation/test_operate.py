@@ -108,11 +108,14 @@ def test_a_wrong_sum_a_failed_job_and_a_silent_worker_are_reported(tmp_path: Pat
     failed = job("failed", right, right | {"rank": 1, "failure": "NotReadyError: no"})
     wrong = job("wrong", right, right | {"rank": 1, "wrong": [{"values": 1}]})
     assert [Report("x", 1, [good]).status, Report("x", 1, [good, failed]).status] == [0, 4]
-    report = Report("x", 1, [good, failed, wrong], [VerbReport("drain", "s1", 3.0, 1.5, False, "in use")])
+    undone = [VerbReport("drain", "s1", 3.0, 1.5, False, "in use")]
+    assert Report("x", 1, [good], undone).status == 5 and Report("x", 1, [good, failed], undone).status == 4
+    report = Report("x", 1, [good, failed, wrong], undone)
     assert report.status == 3
     written = report.to_json()
-    assert (written["failed"], written["wrong"], written["sums"]) == (1, 1, 15)
+    assert (written["failed"], written["wrong"], written["undone"], written["sums"]) == (1, 1, 1, 15)
     assert written["verbs"][0]["seconds"] == 1.5 and len(written["jobs"]) == 3
     table = report.table()
     assert "WRONG: wrong: worker 1" in table and "FAILED: failed: NotReadyError" in table
+    assert "NOT DONE: drain s1: in use" in table
     assert "| drain | s1 | 3 | 1.5 | NOT DONE: in use |" in table

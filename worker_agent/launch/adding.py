@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.common.rpc.client import ControllerError, ask, fetch_status
+from controlplane.common.rpc.client import ControllerError, NoAnswer, ask, fetch_status
 
 ADD_SECONDS = 300.0
 ANSWER_SECONDS = 30.0
@@ -29,22 +29,21 @@ def patiently(act: Callable[[], Value], seconds: float | None = None) -> Value:
 
 
 def add(controller: str, name: str, request: pb.AddJobRequest) -> pb.AddJobReply:
-    """Add a job, with another controller when the one that was asked is gone. Raises ControllerError: it is refused.
+    """Add a job; where the controller that was asked is gone before it answers, with the next one. Raises
+    ControllerError: it is refused, or nobody answers for long.
 
-    What the first controller has done of it before it was gone is taken off first.
+    What the controller that is gone has done of it is taken off first: the next one may know the job from the store.
     """
+    until = time.monotonic() + ADD_SECONDS
     reply: pb.AddJobReply
     while True:
         try:
             reply = ask(controller, "add_job", request, timeout=ADD_SECONDS)
             return reply
-        except ControllerError:
-            try:
-                fetch_status(controller)
-            except ControllerError:  # Nobody has refused it: nobody answers.
-                patiently(lambda: take_off(controller, name))
-                continue
-            raise
+        except NoAnswer:
+            if time.monotonic() > until:
+                raise
+        patiently(lambda: take_off(controller, name))
 
 
 def take_off(controller: str, name: str) -> None:

@@ -115,7 +115,7 @@ def admitted(controller: str, name: str, wish: Wish, listed: str) -> str:
     reply = add(controller, name, request)
     servers = ", ".join(reply.parameter_servers)
     rate = f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
-    return f"job {name}: {rate}; parameter servers {servers}"
+    return f"{_taken(name)} {rate}; parameter servers {servers}"
 
 
 def epilog(controller: str, environment: Environment) -> int:
@@ -129,16 +129,18 @@ def task(controller: str, environment: Environment) -> int:
     name = f"{PREFIX}{number}"
     print(f"export INART_SLURM_JOB={number}")
     speaks = environment.get("SLURM_PROCID", "0") == "0"  # One task of a step is enough.
-    try:
-        there = any(job.name == name for job in fetch_status(controller).jobs)
-    except ControllerError as error:
-        there = True
-        if speaks:
-            print(f"print inart: {_line(error)}; the job goes into the network if it answers in time")
+    remarked = _remarked(number)
+    there = not remarked or remarked.startswith(_taken(name))  # What the prolog has found holds for all tasks alike.
+    if there:
+        try:
+            there = any(job.name == name for job in fetch_status(controller).jobs)
+            remarked = f"there is no job {name} in the network any more"
+        except ControllerError as error:
+            if speaks:
+                print(f"print inart: {_line(error)}; the job goes into the network if it answers in time")
     if not there:
         if speaks:
-            why = _remarked(number) or f"there is no job {name} in the network"
-            print(f"print inart: {_line(why)}")
+            print(f"print inart: {_line(remarked)}")
         return 0
     for known in ("INART_CONTROLLER", "INART_CREDENTIALS"):
         if value := environment.get(known):
@@ -193,6 +195,11 @@ def _remarked(number: str) -> str:
         return ""
     words = done.stdout.partition("AdminComment=inart: ")[2]
     return words.partition(" Comment=")[0].strip()
+
+
+def _taken(name: str) -> str:
+    """Return how the remark begins on a job that the network has taken."""
+    return f"job {name}:"
 
 
 def _line(words: object) -> str:

@@ -46,10 +46,17 @@ MOST_DETAILS = 100
 DENIALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, *DENIALS)
 """Status codes whose message says everything already."""
+SILENCES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+"""Status codes of a call that nobody has answered: it is not known what has become of the request."""
 
 
 class ControllerError(Exception):
     """The controller cannot be reached or refuses; the message names it and says what to do."""
+
+
+class NoAnswer(ControllerError):
+    """Nobody has answered: no controller leads now, or the one that was asked has ended meanwhile. What it was asked
+    for may have been done, or not."""
 
 
 class Listener(Protocol):
@@ -341,7 +348,8 @@ def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> st
 
 
 def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
-    """Send an operator's request to the controller and return its answer. Raises ControllerError."""
+    """Send an operator's request to the controller and return its answer. Raises ControllerError; NoAnswer where it is
+    not known whether the request was carried out."""
     try:
         tls = tls if tls is not None else credentials()
         addresses = each_address(check_address(controller))
@@ -353,7 +361,7 @@ def ask(controller: str, method: str, request: Message, tls: Tls | None = None, 
                 return _answer(call, address, tls)
     except ValueError as error:
         raise ControllerError(str(error)) from None
-    raise ControllerError(f"none of the controllers at {controller} answers (does `inart serve` run there?)")
+    raise NoAnswer(f"none of the controllers at {controller} answers (does `inart serve` run there?)")
 
 
 def _answer(call: Callable[[], Any], address: str, tls: Tls | None) -> Any:
@@ -362,7 +370,8 @@ def _answer(call: Callable[[], Any], address: str, tls: Tls | None) -> Any:
     except grpc.RpcError as error:
         if error.code() in REFUSALS:
             raise ControllerError(error.details() or "refused without a reason") from None
-        raise ControllerError(explain(address, error, tls)) from None
+        kind = NoAnswer if error.code() in SILENCES else ControllerError
+        raise kind(explain(address, error, tls)) from None
 
 
 def fetch_status(

@@ -35,8 +35,8 @@ ADDING = ("aggregation_mbps", "used_aggregation_mbps")
 
 @dataclass(frozen=True)
 class Separated:
-    """topology, job: taken apart. whole: the job as it was. inside, taking: the switch inside of each host that was taken
-    apart, and its parameter server where it is both for some job, by the host's name."""
+    """topology, job: taken apart. whole: the job as it was. inside: by host that was taken apart, the switch inside of
+    it; taking: the parameter server, of hosts that are worker and parameter server."""
 
     topology: Topology
     job: Job
