@@ -39,7 +39,7 @@ def run_drain(arguments: argparse.Namespace) -> None:
     names = ", ".join(arguments.parts)
     refused = ""
     try:
-        _order(arguments, pb.ReplanRequest(without=arguments.parts))
+        _order(arguments, pb.ReplanRequest(without=arguments.parts, soon=True))
     except ControllerError as error:
         refused = str(error)
     status = _status(arguments)
@@ -69,7 +69,7 @@ def run_undrain(arguments: argparse.Namespace) -> None:
     """Run the command `undrain`. Raises ControllerError."""
     refused = ""
     try:
-        _order(arguments, pb.ReplanRequest(restored=arguments.parts))
+        _order(arguments, pb.ReplanRequest(restored=arguments.parts, soon=True))
     except ControllerError as error:
         refused = str(error)
         off = {entry.partition(" (")[0] for entry in _status(arguments).without}

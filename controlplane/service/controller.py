@@ -259,6 +259,7 @@ class Controller:
                     restored=request.restored,
                     strategy=request.strategy or None,
                     dry_run=request.dry_run,
+                    soon=request.soon,
                 )
         except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
             self._log(warning(f"replan refused: {error}"))

@@ -185,8 +185,7 @@ class Network:
 
     def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
-        taken out stays out. begun: numbers of jobs that it was adding; what switches have of those is taken off. Raises
-        FabricError."""
+        taken out stays out. begun: jobs (numbers) that it was adding are taken off switches. Raises FabricError."""
         gone = []
         for name in kept_off:
             try:
@@ -349,9 +348,10 @@ class Network:
         restored: Sequence[str] = (),
         strategy: str | None = None,
         dry_run: bool = False,
+        soon: bool = False,
     ) -> Update:
         """Change a job's plan as an operator orders it (`orders.Replan`). Raises what `orders.replan` raises."""
-        order = Replan(name, given, tuple(changes), tuple(off), tuple(restored), strategy, dry_run)
+        order = Replan(name, given, tuple(changes), tuple(off), tuple(restored), strategy, dry_run, soon)
         return replan(self, order)
 
     def close(self) -> None:

@@ -33,7 +33,8 @@ class Replan:
     name: the job's; "": the only one, or all where something is kept off or no more. given: the present state (None:
     that of the last plan). changes: to it (present.py). off, restored: switches, links ("V1-V2") and parameter
     servers that are kept off from now on, or no more; that holds for all jobs, and what runs is led around them first.
-    strategy: None: that of the running plan. dry_run: plan only.
+    strategy: None: that of the running plan. dry_run: plan only. soon: jobs are planned again soon and not now, but for
+    those that could not be led around what is kept off.
     """
 
     name: str = ""
@@ -43,16 +44,12 @@ class Replan:
     restored: tuple[str, ...] = ()
     strategy: str | None = None
     dry_run: bool = False
+    soon: bool = False
 
     @property
     def takes_effect(self) -> bool:
         """Whether anything is kept off from now on, or no more."""
         return not self.dry_run and bool(self.off or self.restored)
-
-    @property
-    def passes(self) -> bool:
-        """Whether it is only about what is kept off: the network is as it was, and strategies stay."""
-        return bool(self.off or self.restored) and not (self.changes or self.given or self.strategy)
 
     @property
     def all_the_same(self) -> str:
@@ -89,14 +86,13 @@ def replan(network: Network, order: Replan) -> Update:
         if order.off:
             network.failover.lead_around()
         routes = _route_around(network)
-    if len(jobs) > 1 and order.passes and order.takes_effect and not order.name:
-        # All are planned again soon, whoever waits for this order; now only those that could not be led around.
+    if order.soon and order.takes_effect:
         now = [job for job in concerned if any(uses([job], order.off, network.state.parts.layout))]
         made = _plan(network, order, now, bases, later) or [_later(job.plan) for job in concerned[:1]]
     else:
         made = _plan(network, order, concerned, bases, later)
     network.changed()
-    if len(jobs) > 1 and order.takes_effect:
+    if (len(jobs) > 1 or order.soon) and order.takes_effect:
         # Each has taken what the others left of what is there now; some were only led around.
         network.replanning.soon()
     if order.takes_effect and routes:
@@ -152,10 +148,11 @@ def _plan(
     off: Mapping[str, Why],
 ) -> list[Update]:
     """Plan these jobs again, one after the other. Raises as `replan`."""
+    passing = bool(order.off or order.restored) and not (order.changes or order.given or order.strategy)
     made = []
     for job in jobs:
         state = network.state.at(bases[job.name], {*off, *job.without})
-        most = network.replanning.most_of(job) if order.passes else None
+        most = network.replanning.most_of(job) if passing else None
         try:
             update = job.updater.update(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
         except Exception as error:

@@ -371,11 +371,12 @@ class ReplanReply(_message.Message):
     def __init__(self, rate_before_mbps: _Optional[float] = ..., rate_mbps: _Optional[float] = ..., version: _Optional[int] = ..., trees_kept: _Optional[int] = ..., trees_removed: _Optional[int] = ..., trees_added: _Optional[int] = ..., entries_added: _Optional[int] = ..., entries_removed: _Optional[int] = ..., epoch: _Optional[int] = ..., first_operation: _Optional[int] = ..., held_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., plan: _Optional[str] = ..., outcome: _Optional[str] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ...) -> None: ...
 
 class ReplanRequest(_message.Message):
-    __slots__ = ["changes", "dry_run", "job", "restored", "strategy", "topology", "without"]
+    __slots__ = ["changes", "dry_run", "job", "restored", "soon", "strategy", "topology", "without"]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RESTORED_FIELD_NUMBER: _ClassVar[int]
+    SOON_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_FIELD_NUMBER: _ClassVar[int]
@@ -383,10 +384,11 @@ class ReplanRequest(_message.Message):
     dry_run: bool
     job: str
     restored: _containers.RepeatedScalarFieldContainer[str]
+    soon: bool
     strategy: str
     topology: str
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topology: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ..., without: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., dry_run: bool = ..., job: _Optional[str] = ..., restored: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, topology: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ..., without: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., dry_run: bool = ..., job: _Optional[str] = ..., restored: _Optional[_Iterable[str]] = ..., soon: bool = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = []
