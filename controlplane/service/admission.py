@@ -142,8 +142,9 @@ class AdmissionControl:
         self, running: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> tuple[dict[str, Plan], list[Plan]]:
         """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Who is cut off waits
-        with what it has: its dead switch is no way for anybody. Raises as `_share`."""
-        cut = {job.name for job in running if self.state.cut_off(job)}
+        with what it has: its dead switch is no way for anybody; so does a job that is about to be over, which cannot
+        change over. Raises as `_share`."""
+        cut = {job.name for job in running if self.state.cut_off(job) or job.leaving}
         running, fixed = [job for job in running if job.name not in cut], {*fixed, *cut}
         made = self._share(running, more, fixed)
         fair, fresh = dict(zip([job.name for job in running], made, strict=False)), made[len(running) :]

@@ -15,6 +15,7 @@ from controlplane.planner.plan.limits import limited
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.changeover import Late, Work, change_over
 from controlplane.service.core.turns import SAME, Rate, Turns, goes_on, in_two_steps, worst_first
+from controlplane.service.in_turn import InTurn
 from controlplane.service.network_state import NetworkState
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import with_loads
@@ -47,7 +48,7 @@ class Replanning:
         log: Callable[[str], None],
     ) -> None:
         self.state, self._admissions, self._answers, self._log = state, admissions, answers, log
-        self.changing = threading.RLock()
+        self.changing = InTurn()
         self.fair = False
         self.closed = False
         self._wanted = threading.Event()

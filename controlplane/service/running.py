@@ -12,7 +12,7 @@ from controlplane.planner.terms import USUAL
 from controlplane.service.core import mending
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.mending import Mending
-from controlplane.service.core.state import Refused
+from controlplane.service.core.state import NodeState, Refused
 from controlplane.service.roster import Roster
 from controlplane.service.update import Updater
 
@@ -68,6 +68,11 @@ class RunningJob:
         whole, planned = self.updater.job, self.plan.job
         idle = {*whole.workers, *whole.parameter_servers}.difference(planned.workers, planned.parameter_servers)
         return dict.fromkeys(sorted(idle), Why.UNUSED) | self.without
+
+    @property
+    def leaving(self) -> bool:
+        """Whether an agent is done and has left, so that the others are about to be done, too."""
+        return self.roster.running and bool(self.roster.state.having((NodeState.LEFT,)))
 
     @property
     def name(self) -> str:

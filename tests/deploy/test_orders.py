@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
@@ -24,6 +25,7 @@ from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
+from p4src.protocol import ENCODING
 from tests.deploy.memory_network import MemoryNetwork
 from tests.support.waiting import wait_until as until
 
@@ -163,6 +165,24 @@ def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
     assert not change.is_alive()
     assert rig.as_wanted()
     assert not rig.network.switches.jobs()
+
+
+def test_a_job_that_is_about_to_be_over_holds_up_nobody(rig, monkeypatch):
+    """A worker is done and has left: it could not change over, and whoever planned with it planned twice."""
+    monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
+    one = rig.add(ONE, together=True)
+    rig.add(Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000), together=True)
+    members = {
+        node: one.roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING, agent=node))
+        for node, config in one.roster.configs.items()
+    }
+    before = one.plan
+    rig.network.remove("rival")
+    one.roster.announce_leave(ONE.workers[0])
+    one.roster.leave(members[ONE.workers[0]])
+    assert one.roster.running and one.leaving
+    assert rig.network.replanning.rebalance() == {}
+    assert one.plan is before
 
 
 def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
