@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softswitch.bmv2json.model import Const, Named, Primitive, Vector
+from softswitch.bmv2json.model import Const, FieldRef, HeaderRef, Named, Primitive, Vector
 from softswitch.compiler.calculations import CalculationGen
 from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout, Slot
@@ -13,6 +13,8 @@ from softswitch.compiler.values import Value
 from softswitch.errors import BadProgram, UnsupportedConstruct
 
 SS_CLONE_REQUESTED = 0x8000
+DROP_PORT = 511  # SS_DROP_PORT of ss_abi.h
+STANDARD = "standard_metadata"
 
 
 class SwitchPrimitives(Operands):
@@ -44,7 +46,14 @@ class SwitchPrimitives(Operands):
         }
 
     def _drop(self, primitive: Primitive) -> list[Statement]:
-        del primitive
+        """Mark a packet to be dropped. p4c passes the standard metadata that is marked: where the P4 program gave an
+        action a copy (`inout standard_metadata_t`), it is that, which the program may or may not copy back.
+        """
+        (marked,) = primitive.args or (HeaderRef(STANDARD),)
+        if isinstance(marked, HeaderRef) and marked.header != STANDARD:
+            values = {"egress_spec": DROP_PORT, "mcast_grp": 0}
+            fields = [FieldRef(marked.header, name) for name in values]
+            return [self.assignment(self.expr.target(field), Const(values[field.field])) for field in fields]
         return [Statement("p->base.standard.egress_spec = SS_DROP_PORT; p->base.standard.mcast_grp = 0;", barrier=True)]
 
     def _hash(self, primitive: Primitive) -> list[Statement]:

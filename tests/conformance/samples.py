@@ -73,15 +73,20 @@ def compile_sample(sample: Sample, directory: Path, std: str = STANDARD) -> tupl
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         first = errors[0].split("error:", 1)[-1].strip() if errors else f"status {done.returncode}"
         raise NotCompiled(f"{COMPILER}: {first}")
-    return config.read_bytes(), _without_removed_tables(info.read_text(), config.read_bytes())
+    return config.read_bytes(), without_removed(info.read_text(), config.read_bytes())
 
 
-def _without_removed_tables(info: str, config: bytes) -> str:
-    """Return the P4Info without the tables that p4c describes in it although it has optimised them away."""
+def without_removed(info: str, config: bytes) -> str:
+    """Return the P4Info without the tables and action profiles that p4c describes in it although it has optimised them
+    away: softswitch refuses a P4Info with something that the program does not have.
+    """
     parsed = text_format.Parse(info, p4info_pb2.P4Info())
-    present = {table["name"] for pipeline in json.loads(config)["pipelines"] for table in pipeline["tables"]}
-    for table in [t for t in parsed.tables if t.preamble.name not in present]:
-        parsed.tables.remove(table)
+    pipelines = json.loads(config)["pipelines"]
+    for kind in ("tables", "action_profiles"):
+        present = {one["name"] for pipeline in pipelines for one in pipeline[kind]}
+        described = getattr(parsed, kind)
+        for absent in [one for one in described if one.preamble.name not in present]:
+            described.remove(absent)
     return text_format.MessageToString(parsed)
 
 

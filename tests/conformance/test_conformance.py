@@ -12,7 +12,18 @@ import pytest
 
 from tests.conformance import stf
 from tests.conformance.build import PROGRAMS
-from tests.conformance.samples import COMPILER, FAIL, PASS, UNSUPPORTED, Sample, compare, find, run_compiled, run_sample
+from tests.conformance.samples import (
+    COMPILER,
+    FAIL,
+    PASS,
+    UNSUPPORTED,
+    Sample,
+    compare,
+    find,
+    run_compiled,
+    run_sample,
+    without_removed,
+)
 from tests.support.switches import missing
 
 SAMPLES = find(PROGRAMS)
@@ -80,6 +91,15 @@ def test_names_may_be_in_quotes_with_spaces_as_p4testgen_writes_them() -> None:
 def test_text_that_is_not_stf_is_refused(line: str) -> None:
     with pytest.raises(stf.StfError, match="line 2"):
         stf.read_text(f"# a comment\n{line}", "line ")
+
+
+def test_what_p4c_has_optimised_away_is_not_described() -> None:
+    """p4c leaves an action profile that no table uses in the P4Info, and so the program would be refused."""
+    sample = next(one for one in SAMPLES if one.name == "profiles")
+    config, info = artifacts(sample)
+    unused = 'action_profiles { preamble { id: 285212700 name: "C.unused" alias: "unused" } size: 8 }'
+    assert "C.unused" not in without_removed(info + unused, config)
+    assert "action_profiles" in without_removed(info + unused, config)
 
 
 def test_unsupported_is_not_a_failure(tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ def our_program(values: int, tests: int, seconds: float, targets: Sequence[str],
         options = [*defined, *LEAVING, "--max-tests", str(tests), "--path-selection", "RANDOM_BACKTRACK"]
         chance = generate(program, Path(work, "chance"), options, seconds) if tests else Generated()
         added = before.STATEMENTS + values
-        report.statements, report.covered = covering.statements - added, covering.covered - added
+        if covering.statements:  # none: it was stopped before its first test
+            report.statements, report.covered = covering.statements - added, max(0, covering.covered - added)
         report.note = "; ".join([*covering.missing[:5], *filter(None, (covering.ended, leaving.ended, chance.ended))])
         texts = [(f"covering {path.stem}", without_trace(path.read_text())) for path in covering.tests]
         texts += [(f"leaving {path.stem}", without_trace(path.read_text())) for path in leaving.tests]

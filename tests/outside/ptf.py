@@ -1,0 +1,111 @@
+"""p4c's own PTF runner with softswitch in the place of simple_switch_grpc.
+
+    python -m tests.outside.tutorials --install
+    python -m tests.outside.ptf FOLDER [--only NAME] [--json]       # as root, with p4c-bm2-ss on PATH
+
+FOLDER is p4c's source, which is not changed: its `backends/bmv2/run-bmv2-ptf-test.py` compiles a v1model program,
+starts `simple_switch_grpc` on ten interfaces of a network namespace of its own, and runs the program's PTF tests, which
+set it up over P4Runtime and send and receive on those interfaces. The programs are those of `testdata/p4_16_samples`
+that have such tests, a .py beside the .p4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.outside import tutorials
+
+RUNNER = Path("backends", "bmv2", "run-bmv2-ptf-test.py")
+SAMPLES = Path("testdata", "p4_16_samples")
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The tests of one program. reason: what the runner said last, where not all of them passed."""
+
+    name: str
+    tests: int
+    passed: int
+    reason: str = ""
+
+
+def programs(p4c: Path) -> list[Path]:
+    """Return the v1model samples that have PTF tests."""
+    found = sorted((p4c / SAMPLES).glob("*-bmv2.py"))
+    return [path.with_suffix(".p4") for path in found if path.with_suffix(".p4").exists()]
+
+
+def run(program: Path, p4c: Path) -> Outcome:
+    """Run the PTF tests of one program."""
+    with tempfile.TemporaryDirectory(prefix="inart-ptf-") as work:
+        # The runner wants its Python modules and the compiler in one place; here the compiler is the one on PATH.
+        root, tools = Path(work, "root"), Path(work, "tools")
+        (root / "build").mkdir(parents=True)
+        for name in ("backends", "tools"):
+            (root / name).symlink_to(p4c.resolve() / name)
+        compiler = shutil.which("p4c-bm2-ss")
+        assert compiler is not None
+        (root / "build" / "p4c-bm2-ss").symlink_to(Path(compiler).resolve())
+        tools.mkdir()
+        switch = f'#!/bin/sh\nPYTHONPATH={tutorials.ROOT} exec {sys.executable} -m softswitch "$@"\n'
+        (tools / "simple_switch_grpc").write_text(switch)
+        (tools / "simple_switch_grpc").chmod(0o755)
+        command = [tutorials.interpreter(), p4c / RUNNER, root, program, "--testdir", Path(work, "tests")]
+        Path(work, "tests").mkdir()
+        path = f"{tools}:{tutorials.interpreter().parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            command, env=os.environ | {"PATH": path}, cwd=work, timeout=SECONDS, check=False,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    said = done.stdout
+    found = re.search(r"Ran (\d+) tests? in", said)
+    tests, passed = int(found[1]) if found else 0, len(re.findall(r"WARNING: ok$", said, re.MULTILINE))
+    return Outcome(program.stem, tests, passed, "" if done.returncode == 0 and tests == passed else said[-1500:])
+
+
+def missing(p4c: Path) -> str:
+    """Return in words why the runner cannot run here; empty when it can."""
+    if not (p4c / RUNNER).is_file():
+        return f"{p4c} has no {RUNNER}: give p4c's source"
+    for tool in ("p4c-bm2-ss", "ip"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not on PATH"
+    if os.geteuid() != 0:
+        return "it needs root: network namespaces"
+    if not (tutorials.interpreter().parent / "ptf").exists():
+        return "ptf is not installed: python -m tests.outside.tutorials --install"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.outside.ptf", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="p4c's source")
+    parser.add_argument("--only", metavar="NAME", help="one program, by its name without .p4")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each program")
+    arguments = parser.parse_args()
+    if why := missing(arguments.folder):
+        parser.error(why)
+    status = 0
+    for program in programs(arguments.folder):
+        if arguments.only not in (None, program.stem):
+            continue
+        outcome = run(program, arguments.folder)
+        line = f"{outcome.name}: {outcome.passed} of {outcome.tests} passed {outcome.reason}"
+        print(json.dumps(asdict(outcome)) if arguments.json else line.rstrip(), flush=True)
+        status |= bool(outcome.reason)
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
