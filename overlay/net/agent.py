@@ -20,6 +20,7 @@ from overlay.core.errors import Behind, Late, OverlayError, PeerLost
 from overlay.core.execution import Execution
 from overlay.core.message import Values
 from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.net.connector import Connector
 from overlay.net.deputy import Deputies
 from overlay.net.dispatcher import Dispatcher
 from overlay.net.eager_scatter import EagerScatter
@@ -106,14 +107,15 @@ class Agent:
         def log(line: str) -> None:
             self._log(f"{node}: {line}")
 
+        connector = Connector(self._security)
         self._membership = Membership(
             coordinators, hello=self._hello, on_message=self._on_message, on_disconnected=self._on_disconnected,
-            clock=clock, security=self._security, log=log,
+            clock=clock, connector=connector, log=log,
             deputy=lambda: self._deputies.found(self._membership),
         )  # fmt: skip
         self._neighbours = Neighbours(
             node, self._loop, connections=self.connections, most_connections=self.most_connections,
-            security=self._security, clock=self._membership.now, lost=self._lost,
+            connector=connector, clock=self._membership.now, lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
             node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.packet_received(packet),

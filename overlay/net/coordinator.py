@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy
 from overlay.core.errors import OverlayError
 from overlay.core.quorum import Quorum
 from overlay.net import liveness, site_web
+from overlay.net.connector import SMALL_SEGMENT_BYTES
 from overlay.net.leadership import STANDBY, Leadership, Office
 from overlay.net.liveness import ALIVE_SECONDS
 from overlay.net.loop import new_event_loop
@@ -176,6 +178,8 @@ class Coordinator:
         context = self._security.serve if self._security else None
         server = await asyncio.start_server(self.serve, host, port, ssl=context, limit=1 << 20)
         self.address = (host, server.sockets[0].getsockname()[1])
+        for each in server.sockets:  # for connections of either direction, whatever links are on the way
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
         self._started.set()
         watching = asyncio.ensure_future(self._watch())
         if self._leadership.standby is not None:
@@ -272,7 +276,7 @@ class Coordinator:
         liveness.end_when_unreached(writer.transport, liveness.UNREACHED_SECONDS)
         member = Member(node, address, writer, state, inbound=bool(message.get("inbound", True)))
         self._members[node] = member
-        self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
+        self._log(f"{node} joined ({len(self._members)} here now)")
         if not self.active:
             self._leadership.gather(member)
             return member

@@ -13,8 +13,8 @@ from typing import Any
 from overlay.core.errors import OverlayError
 from overlay.core.measurement import ClockOffset
 from overlay.net import liveness
+from overlay.net.connector import Connector
 from overlay.net.liveness import ALIVE_SECONDS, Silence
-from overlay.net.tls import Security
 
 SILENT_SECONDS = 10.0
 """A coordinator that has said nothing for this long counts as gone. It may need some seconds to compute a plan."""
@@ -57,14 +57,14 @@ class Membership:
         on_message: Callable[[dict[str, Any]], None],
         on_disconnected: Callable[[], None],
         clock: Callable[[], float],
-        security: Security | None,
+        connector: Connector,
         log: Callable[[str], None],
         deputy: Callable[[], Substitute | None] = lambda: None,
     ) -> None:
         self._deputy, self.heard = deputy, -math.inf
         self._addresses, self._hello = addresses, hello
         self._on_message, self._on_disconnected = on_message, on_disconnected
-        self._clock, self._security, self._log = clock, security, log
+        self._clock, self._connector, self._log = clock, connector, log
         self._writer: asyncio.StreamWriter | None = None
         self._logged: set[str] = set()  # since a coordinator answered last: each failure is logged once
         self.term = 0
@@ -124,12 +124,9 @@ class Membership:
 
     async def _stay(self, at: Substitute) -> None:
         """Joins a coordinator and returns when the connection ends."""
-        context = self._security.connect if self._security else None
-        async with asyncio.timeout(CONNECT_SECONDS) as limit:
-            reader, self._writer = await asyncio.open_connection(*at.address, ssl=context, limit=LINE_BYTES)
-            limit.reschedule(None)
-        if self._security:
-            self._security.check(self._writer.transport, *(("node", at.name) if at.name else ("controller",)))
+        reader, self._writer = await self._connector.open_stream(at.address, seconds=CONNECT_SECONDS, limit=LINE_BYTES)
+        if self._connector.security:
+            self._connector.security.check(self._writer.transport, *(("node", at.name) if at.name else ("controller",)))
         liveness.end_when_unreached(self._writer.transport, liveness.UNREACHED_SECONDS)
         self.offset = ClockOffset()
         self.acting = False

@@ -10,8 +10,8 @@ from weakref import WeakSet
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import MessageError, OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
-from overlay.net.tls import Security
-from overlay.net.transport import Inbound, Peer, Receiver, kept_open
+from overlay.net.connector import Connector
+from overlay.net.transport import CONNECT_SECONDS, Inbound, Peer, Receiver, kept_open
 
 REVERSE_SECONDS = 0.2
 """A hidden agent opens a connection again after so long, on which another one is to send."""
@@ -23,8 +23,8 @@ REOPEN_SECONDS = 1.0
 class Neighbours:
     """The neighbours of one agent, in its loop.
 
-    connections: how many to each neighbour; where packets are lost, up to `most_connections`. security: TLS; None:
-    plaintext. clock(): the time with which messages are stamped. lost(name, address, reason): an agent that a task
+    connections: how many to each neighbour; where packets are lost, up to `most_connections`. connector: opens
+    connections. clock(): the time with which messages are stamped. lost(name, address, reason): an agent that a task
     needed cannot be reached at this address (None: its address is not known).
 
     epoch: of the coordinator and its numbers; 0: none has been joined. members: where each member listens.
@@ -37,13 +37,13 @@ class Neighbours:
         *,
         connections: int,
         most_connections: int,
-        security: Security | None,
+        connector: Connector,
         clock: Callable[[], float],
         lost: Callable[[str, tuple[str, int] | None, str], None],
     ) -> None:
         self._node, self._loop = node, loop
         self._connections, self._most_connections = connections, most_connections
-        self.security = security
+        self.security, self._connector = connector.security, connector
         self._clock, self._on_lost = clock, lost
         self.epoch = 0
         self.members: dict[str, tuple[str, int]] = {}
@@ -126,12 +126,11 @@ class Neighbours:
             self._reversing[name] = asyncio.ensure_future(self._keep_reversed(name))
 
     async def _keep_reversed(self, name: str) -> None:
-        context = self.security.connect if self.security else None
         while not self._closed:
             inbound = self.accept(self._receiver)
             try:
-                host, port = self.members[name]
-                transport, _ = await self._loop.create_connection(lambda each=inbound: each, host, port, ssl=context)
+                # Its other end sends over it, and knows nothing of what this one has seen of segments.
+                transport = await self._connector.open(inbound, self.members[name], seconds=CONNECT_SECONDS, small=True)
                 if self.security is not None:
                     self.security.check(transport, "node", name)
                 transport.write(Header(Kind.REVERSED, self.epoch, 0, self.path(self._node)).pack())
@@ -231,7 +230,7 @@ class Neighbours:
                 connections=self._connections,
                 clock=self._clock,
                 on_lost=lambda reason: self._lost(name, reason),
-                security=self.security,
+                connector=self._connector,
                 awaits=name in self.hidden,
             )
         return peer

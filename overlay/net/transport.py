@@ -21,8 +21,8 @@ import numpy as np
 
 from overlay.core.errors import MessageError, OverlayError
 from overlay.core.message import HEADER_BYTES, Header, Kind, Values, unpack
+from overlay.net.connector import Connector
 from overlay.net.tcp_info import Seen, connections_by, seen
-from overlay.net.tls import Security
 
 CONNECT_SECONDS = 10.0
 UNANSWERED_SECONDS = 10.0
@@ -226,7 +226,8 @@ class Peer:
     """Sends messages to one other agent, over `connections` connections, those with the lowest priority number first.
 
     Connections are opened at once, or (awaits) by the other agent, which this one cannot reach. on_lost(reason): the
-    peer cannot be reached any more; called once. used: whether a task or a message has needed the peer.
+    peer cannot be reached any more; called once. connector: opens connections. used: whether a task or a message has
+    needed the peer.
     """
 
     def __init__(
@@ -238,11 +239,11 @@ class Peer:
         connections: int,
         clock: Callable[[], float],
         on_lost: Callable[[str], None],
-        security: Security | None = None,
+        connector: Connector,
         awaits: bool = False,
     ) -> None:
         self.name, self.address = name, address
-        self.hello, self._clock, self._on_lost, self._security = hello, clock, on_lost, security
+        self.hello, self._clock, self._on_lost, self._connector = hello, clock, on_lost, connector
         self._lines = [_Outbound(self) for _ in range(connections)]
         self._queue: list[_Message] = []
         self._order = count()
@@ -336,8 +337,8 @@ class Peer:
 
     def check(self, transport: asyncio.BaseTransport) -> None:
         """Raises OverlayError when the certificate at the other end is not the peer's."""
-        if self._security is not None:
-            self._security.check(transport, "node", self.name)
+        if self._connector.security is not None:
+            self._connector.security.check(transport, "node", self.name)
 
     def close(self) -> None:
         """Ends all connections; messages that wait are dropped."""
@@ -355,6 +356,8 @@ class Peer:
         """A connection has ended, with this error or (None) by the other end: the peer is lost."""
         if not self._closed:
             self.close()
+            if isinstance(error, TimeoutError):  # the kernel's: see UNANSWERED_SECONDS
+                self._connector.unanswered(self.address)
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
 
     def take(self, transport: asyncio.Transport) -> None:
@@ -380,11 +383,10 @@ class Peer:
         loop = asyncio.get_running_loop()
         end = loop.time() + CONNECT_SECONDS
         host, port = self.address
-        context = self._security.connect if self._security else None
         while True:
             try:
-                async with asyncio.timeout(max(0.01, (self._give_up_at if needed else end) - loop.time())):
-                    await loop.create_connection(lambda: line, host, port, ssl=context)
+                left = max(0.01, (self._give_up_at if needed else end) - loop.time())
+                await self._connector.open(line, self.address, seconds=left)
                 return
             except (OSError, TimeoutError) as error:
                 if not needed and loop.time() >= end:

@@ -245,7 +245,7 @@ def status(arguments: argparse.Namespace) -> int:
     if found["measuring"]:
         print("the network is being measured")
     if not found["acts"]:
-        print("this coordinator does not act: another one may")
+        print("no round begins here: too few sites are here, or another coordinator has them")
     last = found["last"]
     if last:
         print(f"round {last['round']}: {last['seconds']:.3f} s, {len(last['sites'])} sites")

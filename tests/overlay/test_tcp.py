@@ -32,8 +32,11 @@ from overlay.core.tcp import (
     window_distribution,
     with_tcp_rates,
 )
+from overlay.net.connector import Connector
 from overlay.net.tcp_info import Seen, connections_by, seen
 from overlay.net.transport import Peer
+
+PLAIN = Connector(None)
 
 FRAME = (1448 + FRAME_HEADERS) * BITS
 losses = st.floats(1e-4, 0.1)
@@ -186,7 +189,8 @@ def test_messages_go_over_the_connection_that_does_not_stand() -> None:
         server.setblocking(False)
         loop = asyncio.get_running_loop()
         hello = Header(Kind.HELLO, 1, 0, (0,)).pack()
-        peer = Peer("h1", server.getsockname(), hello, connections=2, clock=float, on_lost=lambda reason: None)
+        address = server.getsockname()
+        peer = Peer("h1", address, hello, connections=2, clock=float, on_lost=lambda reason: None, connector=PLAIN)
         _silent, _ = await loop.sock_accept(server)
         reads, _ = await loop.sock_accept(server)
         reads.setblocking(False)
@@ -221,7 +225,7 @@ def test_where_packets_are_lost_a_peer_gets_more_connections(
         server = await asyncio.start_server(met, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()
         hello = Header(Kind.HELLO, 1, 0, (0,)).pack()
-        peer = Peer("h1", address, hello, connections=1, clock=float, on_lost=lost.append)
+        peer = Peer("h1", address, hello, connections=1, clock=float, on_lost=lost.append, connector=PLAIN)
         assert await hellos.get() == hello
         for _ in range(2):  # The second time asks for nothing more.
             peer.adapt(3)

@@ -1,0 +1,98 @@
+"""Opens an agent's TCP connections to other agents and to the coordinator.
+
+A link on the way may carry only packets that are smaller than those of this host's network, and drop larger ones
+without a word (a tunnel whose ICMP messages a firewall drops: RFC 2923, "PMTU black holes"). Then a connection opens,
+since the first packets are small, and nothing that is sent over it arrives. So after a connection to a host was open
+and nothing was acknowledged, the next ones send segments that fit through every link; and full ones again after those
+had the same end, since then it was not their size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, cast
+
+from overlay.net.tls import Security
+
+SMALL_SEGMENT_BYTES = 1024
+"""Of a segment that fits through every link: IPv6 requires links of 1,280 bytes (RFC 8200, section 5), and headers with
+all options of TCP take 120 of these at most. Packets of this size carry 95 % of their bytes, those of 1,500 97 %."""
+
+Address = tuple[str, int]
+
+_log = logging.getLogger(__name__)
+
+
+class Connector:
+    """Of one agent, in its loop. security: TLS; None: plaintext."""
+
+    def __init__(self, security: Security | None) -> None:
+        self.security = security
+        self._small: set[str] = set()  # hosts
+
+    async def open(
+        self, protocol: asyncio.BaseProtocol, address: Address, *, seconds: float, small: bool = False
+    ) -> asyncio.Transport:
+        """Opens a connection with this protocol. small: both ends send small segments, whatever has
+        been seen. Raises TimeoutError after so many seconds, and OSError."""
+        connected = False
+        try:
+            async with asyncio.timeout(seconds):
+                own = await self._connected(address, small)
+                connected = True
+                loop = asyncio.get_running_loop()
+                transport, _ = await loop.create_connection(lambda: protocol, sock=own, **self._tls(address))
+                return cast(asyncio.Transport, transport)  # uvloop's are of no common class
+        except TimeoutError:
+            if connected and not small:  # TLS waits for an answer, whose packets are large
+                self.unanswered(address)
+            raise
+
+    async def open_stream(
+        self, address: Address, *, seconds: float, limit: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The same as a stream of lines of at most `limit` bytes, with small segments in both directions: for the
+        coordinator, whose connection carries little."""
+        async with asyncio.timeout(seconds):
+            own = await self._connected(address, small=True)
+            return await asyncio.open_connection(sock=own, limit=limit, **self._tls(address))
+
+    def unanswered(self, address: Address) -> None:
+        """A connection to this address was open, and nothing was acknowledged until it was given up."""
+        host = address[0]
+        if host in self._small:
+            self._small.remove(host)
+            return
+        self._small.add(host)
+        _log.warning(
+            "a connection to %s was open and nothing was acknowledged: the next one has segments of %d bytes, in case "
+            "that a link on the way drops larger packets", host, SMALL_SEGMENT_BYTES,
+        )  # fmt: skip
+
+    def _tls(self, address: Address) -> dict[str, Any]:
+        if self.security is None:
+            return {}
+        return {"ssl": self.security.connect, "server_hostname": address[0]}
+
+    async def _connected(self, address: Address, small: bool) -> socket.socket:
+        """A connected socket. Raises OSError when no address of the host takes the connection."""
+        loop = asyncio.get_running_loop()
+        failed: OSError | None = None
+        for family, kind, protocol, _, at in await loop.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            own = socket.socket(family, kind, protocol)
+            try:
+                own.setblocking(False)
+                if small or address[0] in self._small:
+                    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
+                await loop.sock_connect(own, at)
+            except OSError as error:
+                own.close()
+                failed = error
+            except BaseException:
+                own.close()
+                raise
+            else:
+                return own
+        raise failed or OSError(f"{address[0]} has no address")
