@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
+from urllib.request import urlopen
 
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from evaluation.sites import chaos
@@ -33,6 +35,7 @@ from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, network
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 READY_SECONDS = 180.0
+BUSY = r"^inart_sites_busy_seconds_total (\S+)$"
 POLL_SECONDS = 0.02
 SYSTEMS = ("gloo", *OPTIMISERS)
 CHUNK_VALUES = 1024
@@ -45,7 +48,8 @@ class Row:
     target_s: seconds until the common model's loss was at most `target`, None: it was not within the limit. loss: the
     last one. steps: of a site until then. step_s: seconds of a step, with everything. bytes_a_step: that left a site,
     frames included, mean of the sites. waited: the part of the time in which training stood still for the network (of
-    systems that say so). cpu_idle: of the machine.
+    systems that say so). busy: the part of the time in which a round was on the network (of the same systems).
+    cpu_idle: of the machine.
     """
 
     network: str
@@ -59,6 +63,7 @@ class Row:
     step_s: float
     bytes_a_step: float
     waited: float
+    busy: float
     cpu_idle: float
     points: tuple[tuple[float, float], ...]
 
@@ -104,16 +109,26 @@ class Emulated:
             def measured() -> bool:
                 return isinstance(coordinator.policy, SiteRounds) and not coordinator.policy.held
 
-            return self._train(system, "evaluation.sites.training:by_sites", about, measured)
+            def busy() -> float:
+                with urlopen(f"http://{where}/metrics") as answer:
+                    return sum(map(float, re.findall(BUSY, answer.read().decode(), re.M)))
+
+            return self._train(system, "evaluation.sites.training:by_sites", about, measured, busy)
 
     def gloo(self) -> Row:
         about = {"first": self.topology.address(self.hosts[0]), "sites": len(self.hosts)}
         return self._train("gloo", "evaluation.sites.training:by_gloo", about)
 
     def _train(
-        self, system: str, function: str, about: dict[str, Any], measured: Callable[[], bool] = lambda: True
+        self,
+        system: str,
+        function: str,
+        about: dict[str, Any],
+        measured: Callable[[], bool] = lambda: True,
+        busy: Callable[[], float] = lambda: 0.0,
     ) -> Row:
-        """measured: the sites have measured their network, which happens once and is not counted as training."""
+        """measured: the sites have measured their network, which happens once and is not counted as training. busy: the
+        seconds in which rounds were on the network."""
         processes: list[HostProcess] = []
         try:
             for site, host in enumerate(self.hosts):
@@ -127,12 +142,14 @@ class Emulated:
             load = LoadMonitor(self.wan.emulation)
             for process in processes:
                 process.send("begin")
+            began, before = time.monotonic(), busy()
             points, others = self._watch(processes)
+            part = (busy() - before) / (time.monotonic() - began)
             idle = load.stop().idle
         finally:
             for process in processes:
                 process.end()
-        return self._row(system, points, others, idle)
+        return self._row(system, points, others, part, idle)
 
     def _watch(self, processes: list[HostProcess]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The first site's points until the target or the limit, and one point of each other site."""
@@ -158,19 +175,21 @@ class Emulated:
             others.append(point)
         return points, others
 
-    def _row(self, system: str, points: list[dict[str, Any]], others: list[dict[str, Any]], idle: float) -> Row:
+    def _row(
+        self, system: str, points: list[dict[str, Any]], others: list[dict[str, Any]], busy: float, idle: float
+    ) -> Row:
         parameters = sum(parameter.numel() for parameter in self.lesson.model().parameters())
         if not points:
             nan = float("nan")
             return Row(self.network, len(self.hosts), system, parameters, self.arguments.target, None, nan, 0, nan, nan,
-                       nan, idle, ())  # fmt: skip
+                       nan, busy, idle, ())  # fmt: skip
         last = points[-1]
         reached = last["loss"] <= self.arguments.target
         return Row(
             self.network, len(self.hosts), system, parameters, self.arguments.target, last["at_s"] if reached else None,
             last["loss"], last["step"], last["at_s"] / last["step"],
-            mean(point["bytes"] / point["step"] for point in (last, *others)), last["waited_s"] / last["at_s"], idle,
-            tuple((point["at_s"], point["loss"]) for point in points),
+            mean(point["bytes"] / point["step"] for point in (last, *others)), last["waited_s"] / last["at_s"], busy,
+            idle, tuple((point["at_s"], point["loss"]) for point in points),
         )  # fmt: skip
 
 
@@ -185,16 +204,16 @@ def _wait(over: Callable[[], bool]) -> None:
 
 HEAD = (
     f"{'network':<10} {'sites':>5} {'system':<10} {'s to loss':>10} {'loss':>6} {'steps':>6} {'s a step':>9} "
-    f"{'KB a step':>10} {'waited':>7} {'CPU idle':>9}"
+    f"{'KB a step':>10} {'waited':>7} {'busy':>5} {'CPU idle':>9}"
 )
 
 
 def line_of(row: Row) -> str:
     target = "-" if row.target_s is None else f"{row.target_s:.1f}"
-    waited = f"{row.waited:.0%}" if row.system != "gloo" else "-"
+    waited, busy = (f"{row.waited:.0%}", f"{row.busy:.0%}") if row.system != "gloo" else ("-", "-")
     return (
         f"{row.network:<10} {row.sites:>5} {row.system:<10} {target:>10} {row.loss:>6.3f} {row.steps:>6} "
-        f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>7} {row.cpu_idle:>9.0%}"
+        f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>7} {busy:>5} {row.cpu_idle:>9.0%}"
     )
 
 

@@ -43,7 +43,7 @@ class Neighbours:
     ) -> None:
         self._node, self._loop = node, loop
         self._connections, self._most_connections = connections, most_connections
-        self.security, self._connector = connector.security, connector
+        self.connector = connector
         self._clock, self._on_lost = clock, lost
         self.epoch = 0
         self.members: dict[str, tuple[str, int]] = {}
@@ -89,18 +89,18 @@ class Neighbours:
 
     def accept(self, receiver: Receiver) -> Inbound:
         """The protocol of a connection that another agent opens."""
-        self.inbound.add(each := Inbound(receiver, secure=self.security is not None))
+        self.inbound.add(each := Inbound(receiver, secure=self.connector.security is not None))
         return each
 
     def check(self, hello: Header, transport: asyncio.BaseTransport) -> None:
         """Raises MessageError when the certificate of a connection is not that of the agent that its first message
         names."""
-        if self.security is None:
+        if self.connector.security is None:
             return
         # The numbers of another epoch are not known: the certificate must be some member's.
         speaker = self.name(hello.path[0]) if hello.epoch == self.epoch else None
         try:
-            self.security.check(transport, "node", speaker)
+            self.connector.security.check(transport, "node", speaker)
         except OverlayError as error:
             raise MessageError(str(error)) from None
 
@@ -130,9 +130,9 @@ class Neighbours:
             inbound = self.accept(self._receiver)
             try:
                 # Its other end sends over it, and knows nothing of what this one has seen of segments.
-                transport = await self._connector.open(inbound, self.members[name], seconds=CONNECT_SECONDS, small=True)
-                if self.security is not None:
-                    self.security.check(transport, "node", name)
+                transport = await self.connector.open(inbound, self.members[name], seconds=CONNECT_SECONDS, small=True)
+                if self.connector.security is not None:
+                    self.connector.security.check(transport, "node", name)
                 transport.write(Header(Kind.REVERSED, self.epoch, 0, self.path(self._node)).pack())
                 await inbound.ended.wait()
             except (OSError, OverlayError, KeyError):
@@ -230,7 +230,7 @@ class Neighbours:
                 connections=self._connections,
                 clock=self._clock,
                 on_lost=lambda reason: self._lost(name, reason),
-                connector=self._connector,
+                connector=self.connector,
                 awaits=name in self.hidden,
             )
         return peer

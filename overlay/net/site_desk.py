@@ -132,6 +132,7 @@ class SiteDesk:
 
     def task_done(self, task: Task, seconds: float) -> None:
         """A task is done, which took the slowest site so long."""
+        self.record.busy_seconds += seconds
         if task.op == "maximum":
             return
         self.record.counts["rounds"] += 1

@@ -23,7 +23,11 @@ def metrics_of(status: dict[str, Any]) -> str:
           [(f'{{site="{site}"}}', 1.0) for site in status["waits_for"]])  # fmt: skip
     gauge("without_result", "Sites that have no result yet of the round under way.",
           [("", sum(len(task["without_result"]) for task in status["under_way"]))])  # fmt: skip
-    counts = (("rounds_done", "Rounds done", "rounds_done"), ("lost", "Times a site was lost", "sites_lost"))
+    counts = (
+        ("rounds_done", "Rounds done", "rounds_done"),
+        ("busy_seconds", "Seconds in which rounds were on the network", "busy_seconds"),
+        ("lost", "Times a site was lost", "sites_lost"),
+    )
     for name, words, key in counts:
         gauge(f"{name}_total", f"{words} since this coordinator was started.", [("", status[key])], "counter")
     if status["last"]:

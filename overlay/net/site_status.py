@@ -16,12 +16,14 @@ EVENTS = 200
 
 
 class Record:
-    """What has happened. finished: the last round that was done. counts: of rounds done, sites lost."""
+    """What has happened. finished: the last round that was done. counts: of rounds done, sites lost. busy_seconds: in
+    which rounds were under way, together."""
 
     def __init__(self) -> None:
         self.events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
         self.finished: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
+        self.busy_seconds = 0.0
 
     def add(self, line: str) -> None:
         """The coordinator says this."""
@@ -69,6 +71,7 @@ def status_of(
         "last": record.finished,
         "under_way": under_way,
         "rounds_done": record.counts["rounds"],
+        "busy_seconds": record.busy_seconds,
         "sites_lost": record.counts["lost"],
         "events": [{"at": at, "line": line} for at, line in record.events],
     }

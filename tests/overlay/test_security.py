@@ -102,7 +102,7 @@ def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
         agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
         agents[1].wait_joined()
         # It joined as b, and shows others another certificate.
-        agents[1]._neighbours.security = security(folder, "nodes/x")
+        agents[1]._neighbours.connector.security = security(folder, "nodes/x")
         agents[1]._loop.call_soon_threadsafe(lambda: agents[1]._neighbours.peers.pop("a").close())
         futures = [each.synchronise_async(np.ones(2000, np.float32)) for each in agents]
         for future in futures:

@@ -238,6 +238,9 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
     said = found["metrics"]
     assert "\ninart_sites_joined 2\n" in said and "\ninart_sites_active 2\n" in said
     assert "\ninart_sites_round 1\n" in said and 'inart_sites_link_mbps{from="a",to="b"} ' in said
+    (busy,) = re.findall(r"^inart_sites_busy_seconds_total (\S+)$", said, re.M)
+    (last,) = re.findall(r"^inart_sites_round_seconds (\S+)$", said, re.M)
+    assert float(busy) >= float(last) > 0
     assert "\ninart_sites_rounds_done_total 1\n" in said and "\ninart_sites_lost_total 0\n" in said
     status = json.loads(found["api/status"])
     assert status["acts"] and set(status["sites"]) == {"a", "b"} and status["under_way"] == []
