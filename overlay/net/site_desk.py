@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from overlay.core.site_network import Pair, SiteNetwork, direct_pairs, slots
+from overlay.core.site_network import Pair, SiteNetwork, direct_pairs
 from overlay.core.site_quorum import SiteQuorum, history_of
 from overlay.net.members import Members
 from overlay.net.policy_driver import PolicyDriver
@@ -20,8 +20,6 @@ from overlay.net.survey import ANSWER_SECONDS, Survey
 
 SETTLE_SECONDS = 0.5
 """A survey begins this long after the last site has joined, so that several that join together are measured at once."""
-
-PROBE_TRIES = 2
 
 SLOW_PART = 1.5
 SLOW_ROUNDS = 3
@@ -284,7 +282,7 @@ class SiteDesk:
             if not self._all_pairs:
                 pairs = direct_pairs(trips) or pairs
             skip = self.network.known if again else self.network.known | self.network.pairs.keys()
-            alone = await self._probe_alone(pair for pair in pairs if pair not in skip)
+            alone = await self._sites.alone(pair for pair in pairs if pair not in skip)
             together = await self._sites.probe(pairs) if len(nodes) > 2 else {}
             before = dict(self.network.pairs)
             self.network.surveyed(alone, together, trips)
@@ -300,15 +298,6 @@ class SiteDesk:
             self._policy.held = False
             self._driver.handle(Tick())
         self._consider_survey()
-
-    async def _probe_alone(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Measures each of these pairs while its two sites measure nothing else. Those of which nothing has come are
-        measured a second time: a connection may have been opened anew meanwhile, with smaller segments."""
-        wanted, found = list(pairs), dict[Pair, float]()
-        for _ in range(PROBE_TRIES):
-            for slot in slots(pair for pair in wanted if pair not in found):
-                found |= await self._sites.probe(slot)
-        return found
 
     async def _rest(self) -> None:
         """Waits until the tasks under way have ended, or for ANSWER_SECONDS."""

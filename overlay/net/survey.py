@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from overlay.core.site_network import Pair
+from overlay.core.site_network import Pair, slots
 from overlay.net.members import Members
 
 ANSWER_SECONDS = 10.0
 """Sites have this long to answer, beside the seconds of a measurement; what has not come by then is left out."""
+
+TRIES = 2
 
 
 class Survey:
@@ -40,6 +42,15 @@ class Survey:
             if not waiting:
                 break
         return trips
+
+    async def alone(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
+        """Measures each of these pairs while its two sites measure nothing else. Those of which nothing has come are
+        measured a second time: a connection may have been opened anew meanwhile, with smaller segments."""
+        wanted, found = list(pairs), dict[Pair, float]()
+        for _ in range(TRIES):
+            for slot in slots(pair for pair in wanted if pair not in found):
+                found |= await self.probe(slot)
+        return found
 
     async def probe(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
         """Measures these pairs at once: the rates that came, Mbit/s of payload."""
