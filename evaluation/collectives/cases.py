@@ -51,10 +51,15 @@ class Case:
         """Whether bytes travel as they are."""
         return OPS[self.op].raw
 
+    def link_seconds(self, values: int) -> tuple[float, float]:
+        """What a worker sends and what it receives, with the packets' headers, over the bandwidth of a link."""
+        whole = 8 * frame_bytes(values) * self.packets(values) / (self.mbps * 1e6)
+        part = whole / self.workers
+        return {"all_gather": (part, whole - part), "reduce_scatter": (whole, part)}.get(self.op, (whole, whole))
+
     def bound_seconds(self, values: int) -> float:
-        """The bytes as they travel, with the packets' headers, over the bandwidth of a link."""
-        share = (self.workers - 1) / self.workers if self.op == "all_gather" else 1.0
-        return 8 * frame_bytes(values) * self.packets(values) * share / (self.mbps * 1e6)
+        """The least time that it can take by itself."""
+        return max(self.link_seconds(values))
 
 
 def bus_factor(op: str, workers: int) -> float:

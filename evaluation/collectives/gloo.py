@@ -14,22 +14,23 @@ from datetime import timedelta
 from typing import Any
 
 from evaluation.collectives.cases import Case
-from evaluation.collectives.ranks import serve
+from evaluation.collectives.ranks import in_order, serve
 
 PORT = 29512
 
 
 def operation(op: str, tensor: Any, rank: int, world: int) -> Callable[[], object]:
-    """Does it once, in place; gloo's reduce-scatter is an all-reduce, as torch's other users of gloo do it."""
+    """Begins it once, in place, and returns its work; gloo's reduce-scatter is an all-reduce, as torch's other users of
+    gloo do it."""
     import torch.distributed as dist
 
     if op == "all_gather":
         rows = list(tensor.view(world, -1))
         own = rows[rank].clone()
-        return lambda: dist.all_gather(rows, own)
+        return lambda: dist.all_gather(rows, own, async_op=True)
     if op == "broadcast":
-        return lambda: dist.broadcast(tensor, 0)
-    return lambda: dist.all_reduce(tensor)
+        return lambda: dist.broadcast(tensor, 0, async_op=True)
+    return lambda: dist.all_reduce(tensor, async_op=True)
 
 
 def main(rank: int, world: int, address: str) -> None:
@@ -45,12 +46,7 @@ def main(rank: int, world: int, address: str) -> None:
         cases = [Case(**case) for case in task["cases"]]
         tensors = [torch.randn(case.elements).to(getattr(torch, case.dtype)) for case in cases]
         calls = [operation(case.op, tensor, rank, world) for case, tensor in zip(cases, tensors, strict=True)]
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-        return run, lambda: 0
+        return in_order(calls, task["beside"]), lambda: 0
 
     serve(prepare)
     dist.destroy_process_group()

@@ -103,15 +103,18 @@ class Bench:
             case.bound_seconds(self._values),
         )
 
-    def seconds(self, cases: Sequence[Case], repeat: int) -> tuple[float, float | None]:
-        """All of the cases, one after the other, by ours and by gloo in turns: the medians of their seconds. Raises
-        AssertionError when results differ among workers."""
+    def seconds(
+        self, cases: Sequence[Case], repeat: int, beside: Sequence[Sequence[int]] = ()
+    ) -> tuple[float, float | None]:
+        """All of the cases, one after the other, by ours and by gloo in turns: the medians of their seconds. beside: of
+        each, which before it may still be under way when it begins (none). Raises AssertionError when results differ
+        among workers."""
         own: list[float] = []
         other: list[float] = []
         same = all(case.op != "reduce_scatter" for case in cases)
         for _ in range(repeat + WARM):
             self._seed += 1
-            task = {"cases": [asdict(case) for case in cases], "seed": self._seed}
+            task = {"cases": [asdict(case) for case in cases], "seed": self._seed, "beside": beside}
             own.append(self._own.seconds(task, same=same))
             if self._gloo is not None:
                 other.append(self._gloo.seconds(task, same=False))

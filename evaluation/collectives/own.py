@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from evaluation.collectives.cases import Case, data
-from evaluation.collectives.ranks import serve
+from evaluation.collectives.ranks import in_order, serve
 from worker_agent.engine import Engine
 
 
@@ -30,11 +31,10 @@ def main(configuration: str) -> None:
                 for case in cases
             ]
 
-            def run() -> None:
-                for tensor, op, dtype in steps:
-                    engine.allreduce(tensor, op, dtype=dtype)
-
-            return run, lambda: zlib.crc32(b"".join(tensor.tobytes() for tensor, _, _ in steps))
+            begin = [partial(engine.allreduce_async, tensor, op, dtype=dtype) for tensor, op, dtype in steps]
+            return in_order(begin, task["beside"]), lambda: zlib.crc32(
+                b"".join(tensor.tobytes() for tensor, _, _ in steps)
+            )
 
         serve(prepare)
 

@@ -35,6 +35,22 @@ def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], object], Callab
         print(json.dumps([time.monotonic(), digest()]), flush=True)
 
 
+def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]]) -> Callable[[], None]:
+    """Return a call that begins operations one after the other and waits for all. begin: begins one and returns what
+    has a `wait`. beside: of each, which before it need not have ended; none are given: all have, always."""
+
+    def run() -> None:
+        open_works: dict[int, Any] = {}
+        for place, one in enumerate(begin):
+            for other in [before for before in open_works if not beside or before not in beside[place]]:
+                open_works.pop(other).wait()
+            open_works[place] = one()
+        for work in open_works.values():
+            work.wait()
+
+    return run
+
+
 class Ranks:
     """One process a command. what: in messages. Raises RuntimeError when one of them has ended."""
 

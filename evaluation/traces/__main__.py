@@ -1,13 +1,15 @@
 """Replays what training asked of the network: in the network and by gloo, in turns on the same links.
 
-    python -m evaluation.traces [--how ddp,fsdp2,hsdp] [--workers 4] [--width 256] [--layers 4] [--mbps 200]
-                                [--repeat 3] [--trace FILE ...] [--no-gloo] [--json]
+    python -m evaluation.traces [--how ddp,fsdp2,..] [--workers 4] [--width 256] [--layers 4] [--mbps 200]
+                                [--half] [--repeat 3] [--trace FILE ...] [--no-gloo] [--json]
 
 A trace is the collectives of one training step of the example GPT, as `python -m evaluation.traces.record` records it
-(and this command, where no FILE is given). They are done one after the other, each when the one before has ended, on
-the links of `python -m evaluation.collectives`: so this says what the network takes of a step, not what a trainer that
-computes meanwhile waits for. Columns: operations, bytes that they move, seconds of a step, the least that they can take
-(bytes as they travel, with headers, over a link's bandwidth), gloo's seconds, and how many times as long that is.
+(and this command, where no FILE is given). They are done in their order, each when those before it have ended which
+the trainer had waited for by then (fsdp2-ahead gathers parameters while it scatters gradients), on the links of `python
+-m evaluation.collectives`, with two parameter servers where the step gathers: so this says what the network takes of a
+step, not what a trainer that computes meanwhile waits for. Columns: operations, bytes that they move, seconds of a
+step, the least that they can take (bytes as they travel, with headers, over a link's bandwidth), gloo's seconds, and
+how many times as long that is.
 
 Needs root (network namespaces, which it makes and removes).
 """
@@ -46,10 +48,10 @@ class Replay:
     bound_seconds: float
 
 
-def recorded(how: str, workers: int, width: int, layers: int) -> Trace:
+def recorded(how: str, workers: int, width: int, layers: int, half: bool) -> Trace:
     """Record in a process of its own: torch is not loaded where times are taken. Raises RuntimeError."""
     words = ["--workers", str(workers), "--width", str(width), "--layers", str(layers)]
-    command = [sys.executable, "-m", "evaluation.traces.record", how, *words]
+    command = [sys.executable, "-m", "evaluation.traces.record", how, *words, *["--half"] * half]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"recording failed: {done.stderr[-2000:]}")
@@ -67,16 +69,25 @@ def cases_of(trace: Trace, mbps: float) -> list[Case]:
     return found
 
 
+def bound_of(trace: Trace, cases: list[Case]) -> float:
+    """Return the least seconds: of what is under way together, what a worker sends or what it receives."""
+    left = iter(cases)
+    found = 0.0
+    for group in trace.groups():
+        links = [next(left).link_seconds(VALUES) for _ in group]
+        found += max(map(sum, zip(*links, strict=True)))
+    return found
+
+
 def replay(traces: list[Trace], mbps: float, repeat: int, gloo: bool) -> Iterator[Replay]:
     """One after the other; raises ValueError before anything is done when one of them cannot be."""
     prepared = [(trace, cases_of(trace, mbps)) for trace in traces]
     for trace, cases in prepared:
         gathers = any(OPS[case.op].raw for case in cases)
         with Bench(trace.workers, mbps, VALUES, gloo=gloo, gathers=gathers) as bench:
-            own, other = bench.seconds(cases, repeat)
-        bound = sum(case.bound_seconds(VALUES) for case in cases)
+            own, other = bench.seconds(cases, repeat, [one.beside for one in trace.operations])
         moved = sum(case.nbytes for case in cases)
-        yield Replay(trace.name, trace.workers, mbps, len(cases), moved, own, other, bound)
+        yield Replay(trace.name, trace.workers, mbps, len(cases), moved, own, other, bound_of(trace, cases))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", type=int, default=4, help="of what is recorded (4)")
     made.add_argument("--width", type=int, default=256, help="of the model (256)")
     made.add_argument("--layers", type=int, default=4, help="of the model (4)")
+    made.add_argument("--half", action="store_true", help="record a model in bfloat16")
     made.add_argument("--mbps", type=float, default=200.0, help="rate of every link (200)")
     made.add_argument("--repeat", type=int, default=3, help="runs of each, of which the median counts (%(default)s)")
     made.add_argument("--no-gloo", action="store_true", help="leave out the comparison")
@@ -109,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.trace:
             traces = [Trace.from_json(json.loads(path.read_text())) for path in options.trace]
         else:
-            size = options.workers, options.width, options.layers
+            size = options.workers, options.width, options.layers, options.half
             traces = [recorded(how, *size) for how in options.how.split(",")]
         for result in replay(traces, options.mbps, options.repeat, not options.no_gloo):
             results.append(result)

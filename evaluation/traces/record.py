@@ -1,7 +1,8 @@
 """Records the collectives of one training step of the example GPT: `python -m evaluation.traces.record`, no network.
 
 One process stands for rank 0 of all ranks: torch's "fake" process group answers every operation at once, and each is
-written down as it passes torch's dispatcher. Only operations among the nodes are, because only they use the network.
+written down as it passes torch's dispatcher, with those that the trainer has not waited for by then. Only operations
+among the nodes are, because only they use the network.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -20,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evaluation.traces.trace import HOW, Operation, Trace
 from examples.train_gpt import GPT
+from worker_agent.torch.fsdp import gather_ahead
 
 RANKS_OF_A_NODE = 2
 """With hsdp: the model is sharded over them, and replicated over the nodes."""
@@ -34,12 +38,32 @@ OPS = {
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down the collectives of one group. group: its name; found: what came so far."""
+    """Writes down the collectives of one group. group: its name; found: what came so far; under_way: the places in it
+    of asynchronous ones that have not been waited for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.group = ""
         self.found: list[Operation] = []
+        self.under_way: list[int] = []
+        self._blocks = False
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Write down what is done within, also what is waited for."""
+        work = torch._C._distributed_c10d.FakeWork
+        wait = work.wait
+
+        def noted(itself: Any, *args: Any) -> Any:
+            """Asynchronous operations are waited for in their order; one that blocks is when it has begun."""
+            if self._blocks:
+                self._blocks = False
+            elif self.under_way:
+                self.under_way.pop(0)
+            return wait(itself, *args)
+
+        with patch.object(work, "wait", noted), self:
+            yield
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
@@ -60,7 +84,10 @@ class Recorder(TorchDispatchMode):
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 sizes[dtype] = max(sizes.get(dtype, 0), tensor.numel() * tensor.element_size())
         dtype, nbytes = max(sizes.items(), key=lambda item: item[1])
-        self.found.append(Operation(op, dtype, nbytes))
+        self.found.append(Operation(op, dtype, nbytes, tuple(self.under_way)))
+        self._blocks = False in (one for one in args if isinstance(one, bool))  # torch's flag, which is left out if set
+        if not self._blocks:
+            self.under_way.append(len(self.found) - 1)
 
 
 def _note_bucket(recorder, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are texts.
@@ -81,8 +108,9 @@ def _tensors(given: Any) -> list[torch.Tensor]:
     return [tensor for one in given for tensor in _tensors(one)] if isinstance(given, list | tuple) else []
 
 
-def record(how: str, workers: int, width: int, layers: int) -> Trace:
-    """Record the second training step; the first one has operations that do not come again."""
+def record(how: str, workers: int, width: int, layers: int, half: bool = False) -> Trace:
+    """Record the second training step; the first one has operations that do not come again. half: of a model in
+    bfloat16."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     ranks = workers * (RANKS_OF_A_NODE if how == "hsdp" else 1)
@@ -90,19 +118,22 @@ def record(how: str, workers: int, width: int, layers: int) -> Trace:
     try:
         torch.manual_seed(0)
         recorder = Recorder()
-        model = _distributed(GPT(width, layers, HEADS, LENGTH), how, workers, recorder)
+        whole = GPT(width, layers, HEADS, LENGTH).to(torch.bfloat16 if half else torch.float32)
+        model = _distributed(whole, how, workers, recorder)
         if isinstance(model, DistributedDataParallel):  # DDP's buckets do not pass the dispatcher in a way that counts.
             model.register_comm_hook(recorder, _note_bucket)
         optimizer = torch.optim.AdamW(model.parameters())
         tokens = torch.randint(SYMBOLS, (2, LENGTH))
         for step in range(2):
-            with nullcontext() if how == "ddp" else recorder:
+            with nullcontext() if how == "ddp" else recorder.recording():
                 model(tokens).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             if step == 0:
                 recorder.found.clear()
-        return Trace(f"{how}, width {width}, {layers} layers", workers, tuple(recorder.found))
+                recorder.under_way.clear()
+        name = f"{how}, width {width}, {layers} layers{', bfloat16' if half else ''}"
+        return Trace(name, workers, tuple(recorder.found))
     finally:
         dist.destroy_process_group()
 
@@ -119,6 +150,8 @@ def _distributed(model: GPT, how: str, workers: int, recorder: Recorder) -> torc
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    if how == "fsdp2-ahead":
+        gather_ahead(model)
     return model
 
 
@@ -128,10 +161,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4, help="nodes (4)")
     parser.add_argument("--width", type=int, default=256, help="of the model (256)")
     parser.add_argument("--layers", type=int, default=4, help="of the model (4)")
+    parser.add_argument("--half", action="store_true", help="of a model in bfloat16")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
     arguments = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    text = json.dumps(record(arguments.how, arguments.workers, arguments.width, arguments.layers).to_json())
+    size = arguments.workers, arguments.width, arguments.layers
+    text = json.dumps(record(arguments.how, *size, arguments.half).to_json())
     if arguments.output is None:
         print(text)
     else:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-HOW = ("ddp", "fsdp2", "hsdp")
-"""What can be recorded: gradients in buckets (DDP), sharded over all nodes, sharded within a node and replicated."""
+HOW = ("ddp", "fsdp2", "fsdp2-ahead", "hsdp")
+"""What can be recorded: gradients in buckets (DDP), sharded over all nodes, the same with parameters gathered ahead
+(`worker_agent.torch.fsdp.gather_ahead`), sharded within a node and replicated."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective. nbytes: of the whole tensor, of an all-gather and a reduce-scatter of all parts together."""
+    """A collective. nbytes: of the whole tensor, of an all-gather and a reduce-scatter of all parts together. beside:
+    which of those before it (their places in the trace) may still be under way when it begins; the others have ended.
+    """
 
     op: str
     dtype: str
     nbytes: int
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,15 @@ class Trace:
     workers: int
     operations: tuple[Operation, ...]
 
+    def groups(self) -> list[list[Operation]]:
+        """Return the operations in groups, each of which begins when all before it have ended."""
+        found: list[list[Operation]] = []
+        for one in self.operations:
+            if not found or not one.beside:
+                found.append([])
+            found[-1].append(one)
+        return found
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -33,7 +46,12 @@ class Trace:
     def from_json(cls, known: dict[str, Any]) -> Trace:
         """Raises ValueError when it is no trace."""
         try:
-            operations = tuple(Operation(**one) for one in known["operations"])
-            return cls(str(known["name"]), int(known["workers"]), operations)
+            operations = [Operation(**one) for one in known["operations"]]
+            operations = [replace(one, beside=tuple(map(int, one.beside))) for one in operations]
+            name, workers = str(known["name"]), int(known["workers"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"no trace: {error!r}") from None
+        for place, one in enumerate(operations):
+            if any(not 0 <= other < place for other in one.beside):
+                raise ValueError(f"no trace: operation {place} is beside {one.beside}, which are not all before it")
+        return cls(name, workers, tuple(operations))
