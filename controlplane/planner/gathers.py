@@ -63,6 +63,8 @@ def gather_speed(plan: Plan, topology: Topology) -> float:
     rate = evaluate(plan, topology, check=False).rate_mbps
     if workers < 2 or not rate > 0:
         return 1.0
+    if workers == 2 and plan.job.both_roles:  # all but the other worker: a label that leads over no link
+        return 1.0
     links, roots = gather_loads(plan, topology.results_on_links)
     carried = [topology.residual_bandwidth_mbps(*pair) / load for pair, load in links.items()]
     carried += [root_mbps(topology, plan.job, root) / load for root, load in roots.items()]
@@ -128,7 +130,11 @@ def planned(make: Callable[[Topology, Job], Plan], topology: Topology, job: Job)
 
 
 def _narrowed(topology: Topology, job: Job, part: float) -> Topology:
-    """The topology with so much less (a part of 1) of everything but the workers' links."""
+    """The topology with so much less (a part of 1) of everything but the workers' links.
+
+    Of a worker that is a parameter server, too, the sums that it takes in are what is less, so that there are several
+    such servers: one alone would send all chunks of a gather over its one link.
+    """
     workers = set(job.workers)
     links = {
         (u, v): {
@@ -137,4 +143,8 @@ def _narrowed(topology: Topology, job: Job, part: float) -> Topology:
         for u, v in topology.links
         if u not in workers and v not in workers
     }
-    return topology.replace(links=links)
+    used = "used_ingress_mbps"
+    nodes = {
+        host: {"ingress_mbps": (1 - part) * topology.residual_ingress_mbps(host), used: 0.0} for host in job.both_roles
+    }
+    return topology.replace(nodes=nodes, links=links)

@@ -80,6 +80,28 @@ def test_workers_links_bind_an_all_gather(workers, seed):
     assert left.residual_bandwidth_mbps(*nic) == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.parametrize("workers", [3, 4, 8])
+def test_gathers_are_as_fast_where_the_workers_are_the_parameter_servers(workers):
+    """One of them alone would send all chunks over its one link; several share them, and all-reduces lose nothing."""
+    job = place_job(FAST, workers, None, seed=1)
+    assert job.both_roles == set(job.workers)
+    plain, fast = (get_strategy("inart")(FAST, replace(job, gathers=gathers)) for gathers in (False, True))
+    assert fast.rate_mbps == pytest.approx(plain.rate_mbps)
+    assert fast.gather_speed == pytest.approx(workers / (workers - 1))
+    assert not fast.gathers_beside, "both roles have one link"
+    links, _ = gather_loads(fast)
+    for pair, load in links.items():
+        assert load * fast.gather_speed * fast.rate_mbps <= FAST.bandwidth_mbps(*pair) * (1 + 1e-6)
+
+
+def test_two_workers_of_which_one_is_the_parameter_server_have_rules():
+    """What is for all but the other worker would lead to the parameter server's own host alone, over no link."""
+    job = place_job(FAST, 2, None, seed=1, gathers=True)
+    plan = get_strategy("inart")(FAST, job)
+    assert plan.gather_speed == 1
+    rules.build(plan, FAST, LIMITS, job_id=1, epoch=1)
+
+
 def test_a_parameter_server_that_is_full_is_no_faster():
     job = replace(place_job(FAST, 8, 1, seed=3), gathers=True)
     plan = get_strategy("inart")(FAST, job)

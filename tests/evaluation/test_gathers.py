@@ -30,14 +30,15 @@ before the data."""
 
 @contextmanager
 def job_that_gathers(workers: int, servers: int, *, loss: float = 0.0, seed: int = 1) -> Iterator[VirtualNetwork]:
-    """One switch, so many workers and parameter servers on links of MBPS, and a plan for gathers."""
+    """One switch, so many workers and parameter servers (0: the workers are) on links of MBPS, and a plan for
+    gathers."""
     names = [f"h{number}" for number in range(workers + servers)]
     nodes = [{"id": SWITCH, "kind": "switch"}]
     nodes += [{"id": name, "kind": "server", "ip": f"10.9.0.{number}"} for number, name in enumerate(names, 1)]
     link = {"bandwidth_mbps": MBPS, "delay_ms": 0.05}
     edges = [{"source": SWITCH, "target": name, **link, "ports": {SWITCH: n}} for n, name in enumerate(names, 1)]
     topology = Topology.load({"nodes": nodes, "edges": edges})
-    job = Job("gathers", tuple(names[:workers]), tuple(names[workers:]), model_bytes=10**7, gathers=True)
+    job = Job("gathers", tuple(names[:workers]), tuple(names[workers:] or names), model_bytes=10**7, gathers=True)
     plan = get_strategy("inart")(topology, job, seed=0)
     with VirtualNetwork(topology, plan, values=VALUES, seed=seed) as network:
         network.faults(loss)
@@ -91,19 +92,20 @@ def seconds_of(network: VirtualNetwork, operations: int, most: float, step: floa
     return network.now - began
 
 
-@pytest.mark.parametrize("workers", [4, 8])
-def test_gathers_take_hardly_longer_than_what_each_worker_receives(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "servers"), [(4, 2), (8, 2), (4, 0)])
+def test_gathers_take_hardly_longer_than_what_each_worker_receives(workers: int, servers: int) -> None:
     """Whoever is last to send gets no more than the others, so it does not fall back further and further. (It got its
     own chunks back: whoever was behind by some of them then received W / (W - 1) times what its link carries.)"""
     count = 3
-    with job_that_gathers(workers, 2) as network:
+    with job_that_gathers(workers, servers) as network:
         gathers = [Gathered(network, 2_000_000 // workers, seed) for seed in range(count)]
         others = sum(one.chunks for one in gathers) * (workers - 1)
         assert seconds_of(network, count, 2.0) < MOST * PACKET_SECONDS * others
         for one in gathers:
             one.check()
         for name in network.plan.job.workers:
-            assert network.carried(SWITCH, name) < 1.02 * others, "one in 31 chunks is everybody's"
+            most = 1.02 if servers else 1.03  # one in 31 chunks is everybody's, or one in 15 of trees with fewer slots
+            assert network.carried(SWITCH, name) < most * others
         assert network.worker_stats().resent_timeout == 0
 
 
@@ -133,7 +135,7 @@ class Run:
 runs = st.builds(
     Run,
     workers=st.integers(2, 5),
-    servers=st.integers(1, 3),
+    servers=st.integers(0, 3),
     nbytes=st.lists(st.integers(1, 400_000), min_size=1, max_size=3).map(tuple),
     scattered=st.sampled_from([0, 5_000, 50_000]),
     loss=st.sampled_from([0.0, 0.01, 0.1]),
@@ -146,6 +148,7 @@ runs = st.builds(
 @given(runs)
 @example(Run(4, 2, (400_000, 100_000), 50_000, 0.1, (1, 4)))
 @example(Run(3, 2, (300_000,), stops=(0, 1)))
+@example(Run(4, 0, (400_000, 100_000), 50_000, 0.01, (1, 3)))
 def test_gathers_bring_the_right_bytes_whatever_is_lost(run: Run) -> None:
     with job_that_gathers(run.workers, run.servers, loss=run.loss, seed=run.seed) as network:
         begun: list[Gathered | Scattered] = [Gathered(network, nbytes, run.seed) for nbytes in run.nbytes]

@@ -12,6 +12,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, cast
 
+from controlplane.planner import gathers
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.separated import hosts_in_parts, separated
@@ -47,6 +48,9 @@ class Registry(Mapping[str, Strategy]):
 AT_RACKS = ("atp", "atp-strict")
 """Those that add at the switch that a server hangs on: in a host that is taken apart, that one would be inside."""
 
+GATHERING = ("inart",)
+"""Those that make other plans for jobs that gather."""
+
 
 def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
     """The strategy, also for hosts of several roles: those are taken apart for it, and put together in its plan. knows:
@@ -62,6 +66,12 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
         if not knows:
             what = "is worker and parameter server at once" if hosts[0] in job.both_roles else "adds for others"
             raise Infeasible(f"{name}: {hosts[0]} {what}, which this strategy does not plan with")
+        if job.gathers and name in GATHERING:  # it is the hosts as they are that are to carry less
+
+            def plain(state: Topology, without: Job) -> Plan:
+                return planned(state, without, seed=seed, frozen_split=frozen_split, **options)
+
+            return gathers.planned(plain, topology, job)
         parts = separated(topology, job)
         assert parts is not None
         try:
