@@ -1,19 +1,23 @@
-"""Measures what the check of every sum costs end to end: all-reduces by engines with it and without it, in turns.
+"""Measures what the check of every sum costs end to end: all-reduces with it and without it, in turns.
 
-    python -m evaluation.hosts.check_cost [--bytes 50M] [--mbps 1000] [--values 256] [--workers 4] [--turns 20]
+    python -m evaluation.hosts.check_cost [--bytes 12M] [--mbps 1000] [--values 256] [--workers 4] [--turns 200]
 
-All turns are in one process and one network (that of `python -m evaluation.hosts`), on the same arrays, with the
-engines as they are and with engines compiled without the check (native/unchecked.h): two processes differ by more than
-the check costs, because each has other pages of the machine's memory. In a turn either kind is opened anew and does a
-few all-reduces, of which the cheapest counts, since other load only adds to it. Printed are medians over the turns, of
-the CPU time a packet of workers and root, and of the differences between the two of each turn. A packet has the check
-word in both, which is the cost in bytes. Needs root.
+All turns are of the same engines in one process and one network (that of `python -m evaluation.hosts`), on the same
+arrays and sockets: engines that are compiled so that their check can be switched off between two all-reduces
+(native/switched.h). Engines that are opened anew, and all the more another process, differ by more than the check
+costs, because each has other pages of the machine's memory. A turn is one all-reduce with the check and one without it,
+a tenth of a second each, so that whatever else the machine does falls on both alike. Without it numbers are converted
+by the same passes, less what the check does in them. Printed are medians over the turns, of the CPU time a packet of
+workers and root, and of the turns' differences, with the range that has the true median with 95 % confidence. A packet
+has the check word in both, which is the cost in bytes. Needs root.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import math
 import os
 import statistics
 import sys
@@ -30,12 +34,18 @@ from evaluation.hosts.measure import Array, Meter, Setting, agents_of, allreduce
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.switch import Switch
 from p4src.protocol import frame_bytes
+from ps_server import server as ps_server
+from ps_server.server import Server
+from worker_agent import native_worker
+from worker_agent.engine import Engine
 from worker_agent.native_engine import NATIVE
 
-UNCHECKED = Path(__file__).resolve().parent / "native" / "unchecked.h"
+SWITCHED = Path(__file__).resolve().parent / "native" / "switched.h"
 FLAGS = "INART_CFLAGS"
 LIMIT_CPU, LIMIT_BYTES = 0.03, 0.01
 """Of a worker's CPU time a packet, and of the bytes: more is too much."""
+WARM_UP = 4  # all-reduces before the first turn: pages, windows and rates are found in them
+NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -47,28 +57,40 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Medians over the turns. worker, root: µs of CPU a packet, without the check and with it. worker_part, root_part:
-    of the turns' differences, over what it is without. spread: half of the distance between the quartiles of the
-    workers'. byte_part: of a frame. turns: how many."""
+class Part:
+    """What the check adds to a participant's CPU time a packet.
 
-    worker: tuple[float, float]
-    root: tuple[float, float]
-    worker_part: float
-    root_part: float
-    spread: float
+    without, checked: medians of the turns, in µs. part: median of the turns' differences over what it is without.
+    least, most: between them the true median is with 95 % confidence.
+    """
+
+    without: float
+    checked: float
+    part: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """worker, root: what the check adds to their CPU time. byte_part: its share of a frame. turns: how many."""
+
+    worker: Part
+    root: Part
     byte_part: float
     turns: int
 
 
 @contextmanager
-def compiled(*, checked: bool) -> Iterator[None]:
-    """Have engines that are opened meanwhile compiled with the check, or without it."""
+def switchable() -> Iterator[list[ctypes.c_int]]:
+    """Have engines that are opened meanwhile compiled so that their check can be switched off; yields the switches (1:
+    off) of workers' engines and of the root's.
+    """
     before = os.environ.get(FLAGS)
-    if not checked:
-        os.environ[FLAGS] = f"{before or ''} -include {UNCHECKED} -I{NATIVE}"
+    os.environ[FLAGS] = f"{before or ''} -include {SWITCHED} -I{NATIVE}"
     try:
-        yield
+        libraries = native_worker.library(), ps_server.library()
+        yield [ctypes.c_int.in_dll(library, "inart_unchecked") for library in libraries]
     finally:
         os.environ.pop(FLAGS, None)
         if before is not None:
@@ -76,68 +98,81 @@ def compiled(*, checked: bool) -> Iterator[None]:
 
 
 class Bench:
-    """A network with a switch in which engines of either kind are measured, one after the other."""
+    """A network with a switch and engines whose check is switched off and on between all-reduces."""
 
-    def __init__(self, setting: Setting, network: StarNetwork, switch: Switch) -> None:
-        self.setting, self.network, self.switch = setting, network, switch
+    def __init__(
+        self, setting: Setting, engines: list[Engine], server: Server, switch: Switch, switches: list[ctypes.c_int]
+    ) -> None:
+        self._agents = engines, server, switch
+        self._switches = switches
         self._given = tensors_of(setting.workers, setting.size, 0)
         self._tensors: list[Array] = [np.empty_like(tensor) for tensor in self._given]
-        self._epoch = 0
 
     def costs(self, *, checked: bool) -> Costs:
-        """Open the engines and return what the cheapest of a few all-reduces takes."""
-        self._epoch += 1
-        job = self.setting.job(self._epoch)
-        self.switch.install(job.rules)
-        found = []
-        with compiled(checked=checked), agents_of(job, self.network, self.setting.io) as (engines, server):
-            for _ in range(self.setting.repeat):
-                for tensor, given in zip(self._tensors, self._given, strict=True):
-                    np.copyto(tensor, given)
-                meter = Meter(engines, server, self.switch)
-                allreduce(engines, self._tensors)
-                found.append(meter.read())
-                check(self._tensors)
-        return Costs(min(cost[0] for cost in found), min(cost[1] for cost in found))
+        """Return what one all-reduce takes."""
+        for switch in self._switches:
+            switch.value = not checked
+        for tensor, given in zip(self._tensors, self._given, strict=True):
+            np.copyto(tensor, given)
+        meter = Meter(*self._agents)
+        allreduce(self._agents[0], self._tensors)
+        found = meter.read()
+        check(self._tensors)
+        return Costs(found[0], found[1])
+
+
+def part(turns: list[tuple[float, float]]) -> Part:
+    """Return what turns (µs without the check, with it) come to."""
+    differences = sorted((checked - without) / without for without, checked in turns)
+    count = len(differences)
+    # As many turns are above the true median as of a coin's throws are heads.
+    beyond = max(0, math.floor(count / 2 - NORMAL_95 / 2 * math.sqrt(count)))
+    return Part(
+        *(statistics.median(turn[number] for turn in turns) for number in range(2)),
+        statistics.median(differences),
+        differences[beyond],
+        differences[count - 1 - beyond],
+    )
 
 
 def cost(turns: list[tuple[Costs, Costs]], values: int) -> Cost:
     """Return what turns (without the check, with it) come to."""
-
-    def both(name: str) -> tuple[list[float], list[float]]:
-        return [getattr(without, name) for without, _ in turns], [getattr(checked, name) for _, checked in turns]
-
-    def parts(name: str) -> list[float]:
-        return [(b - a) / a for a, b in zip(*both(name), strict=True)]
-
-    def medians(name: str) -> tuple[float, float]:
-        without, checked = both(name)
-        return statistics.median(without), statistics.median(checked)
-
-    worker = parts("worker")
-    quartiles = statistics.quantiles(worker, n=4) if len(worker) > 1 else [0.0, 0.0, 0.0]
     return Cost(
-        worker=medians("worker"), root=medians("root"), worker_part=statistics.median(worker),
-        root_part=statistics.median(parts("root")), spread=(quartiles[2] - quartiles[0]) / 2,
-        byte_part=4 / frame_bytes(values), turns=len(turns),
-    )  # fmt: skip
+        part([(without.worker, checked.worker) for without, checked in turns]),
+        part([(without.root, checked.root) for without, checked in turns]),
+        4 / frame_bytes(values),
+        len(turns),
+    )
 
 
 def measured(setting: Setting, turns: int) -> list[tuple[Costs, Costs]]:
     """Return so many turns (without the check, with it), in namespaces that are made and removed."""
-    agents = (job := setting.job()).workers + job.servers
+    job = setting.job()
+    agents = job.workers + job.servers
     names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]
     found = []
     with (
         StarNetwork("inart-c", names, addresses, setting.mbps) as network,
         Switch(network.middle, network.ports(), setting.values) as switch,
+        switchable() as switches,
     ):
-        bench = Bench(setting, network, switch)
-        for number in range(turns):
-            order = (False, True) if number % 2 else (True, False)  # what comes first has no advantage
-            turn = {checked: bench.costs(checked=checked) for checked in order}
-            found.append((turn[False], turn[True]))
+        switch.install(job.rules)
+        with agents_of(job, network, setting.io) as (engines, server):
+            bench = Bench(setting, engines, server, switch, switches)
+            for number in range(WARM_UP):
+                bench.costs(checked=bool(number % 2))
+            for number in range(turns):
+                order = (False, True) if number % 2 else (True, False)  # what comes first has no advantage
+                turn = {checked: bench.costs(checked=checked) for checked in order}
+                found.append((turn[False], turn[True]))
     return found
+
+
+def _line(name: str, found: Part) -> str:
+    return (
+        f"{name:7} {found.without:.3f} µs of CPU a packet without the check, {found.checked:.3f} with it: "
+        f"{found.part:+.1%} ({found.least:+.1%} to {found.most:+.1%})"
+    )
 
 
 def main() -> int:
@@ -146,27 +181,23 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--bytes", type=value(parse_bytes), default=50_000_000, help="size of the tensor (50M)")
+    parser.add_argument("--bytes", type=value(parse_bytes), default=12_000_000, help="size of the tensor (12M)")
     parser.add_argument("--mbps", type=float, default=1000.0, help="of each link (%(default)s)")
     parser.add_argument("--values", type=int, default=256, help="in a packet: 64 or 256 (%(default)s)")
     parser.add_argument("--workers", type=int, default=4, help="(%(default)s)")
-    parser.add_argument("--repeat", type=int, default=3, help="all-reduces of each turn (%(default)s)")
-    parser.add_argument("--turns", type=int, default=20, help="of both (%(default)s)")
+    parser.add_argument("--turns", type=int, default=200, help="of both (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one object")
     arguments = parser.parse_args()
-    setting = Setting(arguments.workers, arguments.mbps, arguments.bytes, arguments.values, arguments.repeat)
+    setting = Setting(arguments.workers, arguments.mbps, arguments.bytes, arguments.values)
     found = cost(measured(setting, arguments.turns), arguments.values)
     if arguments.json:
         print(json.dumps(asdict(found), indent=1))
     else:
-        for name, (without, checked), part in (
-            ("worker", found.worker, found.worker_part),
-            ("root", found.root, found.root_part),
-        ):
-            print(f"{name:7} {without:.3f} µs of CPU a packet without the check, {checked:.3f} with it: {part:+.1%}")
-        print(f"medians of {found.turns} turns; the workers' quartiles are {found.spread:.1%} around theirs")
+        print(_line("worker", found.worker))
+        print(_line("root", found.root))
+        print(f"medians of {found.turns} turns, and where they are with 95 % confidence")
         print(f"bytes   {found.byte_part:.2%} of a frame")
-    return 0 if found.worker_part <= LIMIT_CPU and found.byte_part <= LIMIT_BYTES else 1
+    return 0 if found.worker.part <= LIMIT_CPU and found.byte_part <= LIMIT_BYTES else 1
 
 
 if __name__ == "__main__":

@@ -88,6 +88,24 @@ class NativeCheck:
         pointer = ctypes.c_void_p(values.ctypes.data)
         return bool(_library().checks_one_pass(self._made, pointer, biased, ctypes.c_float(divisor)))
 
+    def streamed(self, words: Sequence[int] | Wire, offset: int) -> bool:
+        """Return whether one pass that copies words to memory, so many bytes after a line's begin, and finds their
+        check word gives the same as two passes.
+        """
+        wire, (made, *_) = self._given(words, ())
+        memory = np.zeros(self.values + 64, np.uint32)
+        pointer = -(-memory.ctypes.data // 64) * 64 + offset
+        return bool(_library().checks_streamed(made, ctypes.c_void_p(wire.ctypes.data), ctypes.c_void_p(pointer)))
+
+    def sealed(self, exponents: Sequence[int], first: int, tree: int, sequence: int) -> list[int]:
+        """Return the words of a MAXIMUM chunk with these exponents, each twice, and 0 for those before `first`."""
+        count = len(exponents)
+        words = np.zeros(self.values, np.uint32)
+        words[first:count] = exponents[first:count]
+        pointer = ctypes.c_void_p(words.ctypes.data)
+        _library().checks_seal_exponents(self._made, pointer, first, tree, ctypes.c_uint64(sequence))
+        return [int(word) for word in words[: 2 * count].byteswap()]
+
 
 def nanoseconds(values: int = 256, chunks: int = 20_000, workers: int = 4, repeat: int = 40) -> tuple[float, float]:
     """Return the nanoseconds of a worker's own code per packet, without check words and with them.

@@ -175,9 +175,13 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     uint32_t *sum = values_of(x, t, sequence);
     for (uint32_t i = 0; i < x->words; i++) there[i] |= set[i];
     c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size;
-    if (empty && !c->missing) /* only a RESEND will read it */
-        inart_stream(sum, wire, x->values * sizeof *sum);
-    else {
+    bool right = c->alone;      /* then it was looked at before */
+    if (empty && !c->missing) { /* only a RESEND will read it */
+        if (right)
+            inart_stream(sum, wire, x->values * sizeof *sum);
+        else
+            right = verify_streamed(x, t, kind, sequence, there, wire, sum);
+    } else {
         prefetch(x, t, sequence);
         add(sum, wire, x->values, empty, kind & INART_FLAG_MAXIMUM);
     }
@@ -187,7 +191,7 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
         root_take_hint(x, t, flow, &h, size, now);
         return;
     }
-    if (!c->alone && !verify_words(x, t, kind, sequence, there, empty ? wire : sum)) {
+    if (!right && (empty || !verify_words(x, t, kind, sequence, there, sum))) {
         verify_sum_wrong(x, t, sequence, kind, set, wire, h.label, now);
         return;
     }

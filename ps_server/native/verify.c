@@ -1,5 +1,6 @@
 #include "verify.h"
 #include "asking.h"
+#include "checked_stream.h"
 #include "chunks.h"
 
 #define WARY (10 * INART_NS)
@@ -9,12 +10,26 @@ static uint32_t number_of(struct root_thread *x, struct root_tree *t, uint8_t ki
                         inart_checked_tree(&t->direction, t->number), kind, sequence);
 }
 
+/* The sum of the numbers of a set of workers (check.h). */
+static uint64_t who_of(struct root_thread *x, const uint64_t *set) {
+    return size_of(set, x->words) == x->workers ? x->check->everyone : check_of_set(x->check, set, x->words);
+}
+
 bool verify_words(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
                   const uint32_t *words) {
     uint32_t number = number_of(x, t, kind, sequence);
     if (kind & INART_FLAG_MAXIMUM) return check_maximum_right(x->check, words, number);
-    bool all = size_of(set, x->words) == x->workers;
-    return check_right(x->check, words, all ? x->check->everyone : check_of_set(x->check, set, x->words), number);
+    return check_right(x->check, words, who_of(x, set), number);
+}
+
+bool verify_streamed(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
+                     const uint32_t *words, uint32_t *to) {
+    if (kind & INART_FLAG_MAXIMUM) {
+        inart_stream(to, words, x->values * sizeof *words);
+        return verify_words(x, t, kind, sequence, set, words);
+    }
+    uint64_t sum = checked_stream(x->check, words, to);
+    return check_sum_right(x->check, words, sum, who_of(x, set), number_of(x, t, kind, sequence));
 }
 
 /* One more wrong packet with this label, of these workers. When all entries are taken it is not counted. */

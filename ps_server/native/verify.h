@@ -15,6 +15,10 @@
 bool verify_words(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
                   const uint32_t *words);
 
+/* The same, and the words are written to `to` past the caches. */
+bool verify_streamed(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
+                     const uint32_t *words, uint32_t *to);
+
 /* What has come of the chunk is forgotten; from now on each of its packets is verified. */
 void root_forget_chunk(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind);
 

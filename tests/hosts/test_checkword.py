@@ -112,6 +112,9 @@ def test_exponent_words_are_checked_too(values: int, tree: int, sequence: int, d
     words = [check.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
     assert words == [native.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
     words += [0] * (values - len(words))
+    first = data.draw(st.integers(0, 2))
+    own = [0 if j % count < first else word for j, word in enumerate(words[: 2 * count])]
+    assert native.sealed(exponents[:count], first, tree, sequence) == own
     assert check.maximum_right(words, tree, sequence) and native.maximum_right(words, tree, sequence)
     position, bit = data.draw(st.integers(0, 2 * count - 1)), data.draw(st.integers(0, 31))
     flipped = list(words)
@@ -167,6 +170,24 @@ def test_one_pass_for_numbers_and_check_word_equals_two_passes(
     scale = 2.0 ** (biased - BIAS + drawn.choice([0, 0, 3]))
     x = (drawn.uniform(-1, 1, values) * scale).astype(np.float32)
     assert NativeCheck(KEY, workers, values).one_pass(x, biased, float(workers) if mean else 1.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([1, 2, 1023]),
+    st.sampled_from([4, 16, 64, 96, 256, 2048]),
+    st.sampled_from([0, 4, 32]),
+    st.integers(0, 10**6),
+)
+def test_one_pass_that_streams_and_checks_equals_two_passes(workers: int, values: int, offset: int, seed: int) -> None:
+    """This holds also for the largest sums that words can make."""
+    drawn = np.random.default_rng(seed)
+    extremes = drawn.choice([-(1 << 31), (1 << 31) - 1, -1, 0x7FFF, -0x8000], values)
+    words = np.where(drawn.random(values) < drawn.random(), extremes, drawn.integers(-(1 << 31), 1 << 31, values))
+    check, native = Check(KEY, workers, values), NativeCheck(KEY, workers, values)
+    assert native.streamed(words, offset)
+    data = [int(word) for word in words[:-1]]
+    assert native.word(data, [0], 1, 0, 5) == check.word(data, [0], 1, 0, 5)
 
 
 @given(st.sampled_from([1, 2, 5, 64, 1023]), st.integers(0, 2**32))

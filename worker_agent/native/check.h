@@ -59,9 +59,9 @@ enum {
  */
 struct check {
     uint32_t key[4], values, workers, prime, complete;
-    uint64_t reciprocal; /* of prime: 2^64 / prime */
-    uint64_t positive;   /* a multiple of prime that no sum of products is below */
-    uint64_t offset; /* of words that are taken with their lower halves less by 2^15, as vectors are; with `positive` */
+    uint64_t reciprocal;   /* of prime: 2^64 / prime */
+    uint64_t positive;     /* a multiple of prime that no sum of products is below */
+    uint64_t offset;       /* what is added to the sum that check_pass finds (check_vectors.h); with `positive` */
     uint64_t everyone;     /* the sum of all workers' numbers, modulo prime */
     uint32_t *worker;      /* a_w; after the workers the root's own */
     uint32_t *slope, *pad; /* of the codes, by position */
@@ -121,11 +121,10 @@ static inline uint32_t check_number(const struct check *k, struct check_recent *
     return recent->number[sequence % 16][sequence / 16 % CHECK_LANES];
 }
 
+/* x / p less x * reciprocal / 2^64 is less than 1: what is taken off is the right multiple of p, or the one before. */
 static inline uint32_t check_modulo(const struct check *k, uint64_t x) {
     uint64_t rest = x - (uint64_t)((unsigned __int128)x * k->reciprocal >> 64) * k->prime;
-    rest -= rest >= k->prime ? k->prime : 0;
-    rest -= rest >= k->prime ? k->prime : 0;
-    return (uint32_t)rest;
+    return (uint32_t)(rest >= k->prime ? rest - k->prime : rest);
 }
 
 static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b) {
@@ -183,8 +182,14 @@ static inline uint32_t check_written(const struct check *k, const uint32_t *wire
     return __builtin_bswap32(wire[k->values - 1]);
 }
 
+/* sum: check_sum of the packet's words. */
+static inline bool check_sum_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who,
+                                   uint32_t number) {
+    return check_modulo(k, check_written(k, wire)) == check_whole(k, sum, who, number);
+}
+
 static inline bool check_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number) {
-    return check_modulo(k, check_written(k, wire)) == check_word(k, wire, who, number);
+    return check_sum_right(k, wire, check_sum(k, wire), who, number);
 }
 
 /* ---- results ---- */
@@ -226,12 +231,17 @@ static inline bool check_question_right(const struct check *k, const uint32_t *w
 
 /* ---- words of MAXIMUM chunks ---- */
 
-static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
-    uint64_t x = (uint64_t)k->slope[position] * (exponent + 1) + (uint64_t)k->pad[position] * (number % CHECK_MERSENNE);
+/* slope, pad: of the position. number: modulo CHECK_MERSENNE. */
+static inline uint32_t check_code_of(uint32_t slope, uint32_t pad, uint32_t number, uint32_t exponent) {
+    uint64_t x = (uint64_t)slope * (exponent + 1) + (uint64_t)pad * number;
     x = (x & CHECK_MERSENNE) + (x >> 31);
     x = (x & CHECK_MERSENNE) + (x >> 31);
     x -= x >= CHECK_MERSENNE ? CHECK_MERSENNE : 0;
     return (uint32_t)(x >> (31 - CHECK_CODE_BITS));
+}
+
+static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
+    return check_code_of(k->slope[position], k->pad[position], number % CHECK_MERSENNE, exponent);
 }
 
 /* An exponent (13 bits) as it travels. */
@@ -239,16 +249,24 @@ static inline uint32_t check_exponent(const struct check *k, uint32_t number, ui
     return exponent << CHECK_CODE_BITS | check_code(k, number, position, exponent);
 }
 
+/* Words of MAXIMUM chunks with their codes from exponents, of positions from `position` on. (What the compiler knows
+ * to change nothing else it does several at a time.) */
+static inline void check_seal_words(const struct check *k, uint32_t number, uint32_t position, uint32_t count,
+                                    const uint32_t *restrict exponents, uint32_t *restrict wire) {
+    const uint32_t *restrict slope = k->slope + position, *restrict pad = k->pad + position;
+    number %= CHECK_MERSENNE;
+    for (uint32_t j = 0; j < count; j++)
+        wire[j] =
+            __builtin_bswap32(exponents[j] << CHECK_CODE_BITS | check_code_of(slope[j], pad[j], number, exponents[j]));
+}
+
 /* Of a MAXIMUM chunk, the exponents at positions from `first` to INART_EXPONENT_WORDS as they travel: each twice, with
  * its codes. */
-static inline void check_seal_exponents(const struct check *k, uint32_t number, uint32_t first,
-                                        uint32_t *restrict wire) {
-    uint32_t n = INART_EXPONENT_WORDS(k->values);
-    for (uint32_t j = first; j < n; j++) {
-        uint32_t exponent = wire[j], again = j + n;
-        wire[j] = __builtin_bswap32(check_exponent(k, number, j, exponent));
-        wire[again] = __builtin_bswap32(check_exponent(k, number, again, exponent));
-    }
+static inline void check_seal_exponents(const struct check *k, uint32_t number, uint32_t first, uint32_t *wire) {
+    uint32_t n = INART_EXPONENT_WORDS(k->values), count = n > first ? n - first : 0, exponents[INART_MAX_VALUES / 2];
+    memcpy(exponents, wire + first, count * sizeof *exponents);
+    check_seal_words(k, number, first, count, exponents, wire + first);
+    check_seal_words(k, number, first + n, count, exponents, wire + first + n);
 }
 
 /* What of a word, as it is on the wire, is not as in an exponent with its code; 0: it is one. */
@@ -341,6 +359,9 @@ static inline void check_draw_coefficients(struct check *k) {
         all += found <= (k->values & ~(CHECK_WIDTH - 1u)) ? x : 0;
     }
     k->offset = k->positive + (uint64_t)(all * 32768);
+#ifdef CHECK_VECTORS
+    k->offset -= (uint64_t)(((k->values & ~(CHECK_WIDTH - 1u)) + CHECK_GROUP - 1) / CHECK_GROUP * CHECK_GROUP_BIAS);
+#endif
 }
 
 /* NULL: out of memory. */

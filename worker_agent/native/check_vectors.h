@@ -8,7 +8,8 @@
  * products of 32 by 32 bits take.
  *
  * l is without a sign, and these instructions have one: they get l - 2^15, and 2^15 times the sum of all x is added
- * once (check.h, `offset`).
+ * once (check.h, `offset`). The sums in 32 bits have a sign, too, and begin at 2^31, so that they have none when they
+ * are widened to 64 bits: a mask and a shift do that, where else it takes multiplications. That, too, is in `offset`.
  */
 #ifndef INART_CHECK_VECTORS_H
 #define INART_CHECK_VECTORS_H
@@ -20,6 +21,7 @@
 #define CHECK_DIGIT 13 /* bits of a coefficient's digits */
 #define CHECK_DIGIT_MOST 4095
 #define CHECK_ADDED 8 /* words whose products a lane of 32 bits holds */
+#define CHECK_BIAS (1u << 31)
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #include <immintrin.h>
@@ -28,7 +30,10 @@
 typedef __m512i check_vector;
 
 static inline check_vector check_zero(void) { return _mm512_setzero_si512(); }
+static inline check_vector check_words(uint32_t word) { return _mm512_set1_epi32((int32_t)word); }
 static inline check_vector check_load(const uint32_t *wire) { return _mm512_loadu_si512(wire); }
+/* Past the caches (stream.h). */
+static inline void check_stream(uint32_t *to, check_vector v) { _mm512_stream_si512((void *)to, v); }
 
 /* Of big-endian words the processor's, and back. */
 static inline check_vector check_swap(check_vector v) {
@@ -46,12 +51,12 @@ static inline check_vector check_multiply_add(check_vector sum, check_vector hal
 #endif
 }
 
-/* Lanes of 32 bits, times `by`, added to lanes of 64. */
-static inline check_vector check_widen(check_vector total, check_vector sum, int64_t by) {
-    check_vector factor = _mm512_set1_epi64(by);
-    total = _mm512_add_epi64(total, _mm512_mul_epi32(sum, factor));
-    return _mm512_add_epi64(total, _mm512_mul_epi32(_mm512_srli_epi64(sum, 32), factor));
+/* Of lanes of 32 bits without a sign, in pairs, the sums. */
+static inline check_vector check_widen(check_vector sum) {
+    return _mm512_add_epi64(_mm512_and_si512(sum, _mm512_set1_epi64(UINT32_MAX)), _mm512_srli_epi64(sum, 32));
 }
+
+static inline check_vector check_upper(check_vector sum) { return _mm512_slli_epi64(sum, CHECK_DIGIT); }
 
 static inline check_vector check_add(check_vector a, check_vector b) { return _mm512_add_epi64(a, b); }
 static inline int64_t check_across(check_vector total) { return _mm512_reduce_add_epi64(total); }
@@ -63,9 +68,11 @@ static inline int64_t check_across(check_vector total) { return _mm512_reduce_ad
 typedef __m256i check_vector;
 
 static inline check_vector check_zero(void) { return _mm256_setzero_si256(); }
+static inline check_vector check_words(uint32_t word) { return _mm256_set1_epi32((int32_t)word); }
 static inline check_vector check_load(const uint32_t *wire) {
     return _mm256_loadu_si256((const __m256i *)(const void *)wire);
 }
+static inline void check_stream(uint32_t *to, check_vector v) { _mm256_stream_si256((__m256i *)(void *)to, v); }
 
 static inline check_vector check_swap(check_vector v) {
     return _mm256_shuffle_epi8(
@@ -78,11 +85,11 @@ static inline check_vector check_multiply_add(check_vector sum, check_vector hal
     return _mm256_add_epi32(sum, _mm256_madd_epi16(halves, _mm256_load_si256((const __m256i *)(const void *)digits)));
 }
 
-static inline check_vector check_widen(check_vector total, check_vector sum, int64_t by) {
-    check_vector factor = _mm256_set1_epi64x(by);
-    total = _mm256_add_epi64(total, _mm256_mul_epi32(sum, factor));
-    return _mm256_add_epi64(total, _mm256_mul_epi32(_mm256_srli_epi64(sum, 32), factor));
+static inline check_vector check_widen(check_vector sum) {
+    return _mm256_add_epi64(_mm256_and_si256(sum, _mm256_set1_epi64x(UINT32_MAX)), _mm256_srli_epi64(sum, 32));
 }
+
+static inline check_vector check_upper(check_vector sum) { return _mm256_slli_epi64(sum, CHECK_DIGIT); }
 
 static inline check_vector check_add(check_vector a, check_vector b) { return _mm256_add_epi64(a, b); }
 static inline int64_t check_across(check_vector total) {
@@ -96,6 +103,8 @@ static inline int64_t check_across(check_vector total) {
 
 #ifdef CHECK_VECTORS
 #define CHECK_GROUP (CHECK_ADDED * CHECK_WIDTH) /* words */
+/* What CHECK_BIAS comes to in the sum of a group. */
+#define CHECK_GROUP_BIAS ((int64_t)CHECK_WIDTH * CHECK_BIAS * (1 + (1 << CHECK_DIGIT)))
 #define CHECK_INLINE static inline __attribute__((always_inline))
 
 /* Of up to CHECK_ADDED vectors the products with each of the two digits; and of all groups together. */
@@ -103,7 +112,9 @@ typedef struct {
     check_vector low, high, total;
 } check_sums;
 
-CHECK_INLINE check_sums check_nothing(void) { return (check_sums){check_zero(), check_zero(), check_zero()}; }
+CHECK_INLINE check_sums check_nothing(void) {
+    return (check_sums){check_words(CHECK_BIAS), check_words(CHECK_BIAS), check_zero()};
+}
 
 /* v: words j to j + CHECK_WIDTH - 1. */
 CHECK_INLINE void check_take(check_sums *s, const uint32_t *low, const uint32_t *high, check_vector v, uint64_t j) {
@@ -114,8 +125,8 @@ CHECK_INLINE void check_take(check_sums *s, const uint32_t *low, const uint32_t 
 
 /* After each group. */
 CHECK_INLINE void check_fold(check_sums *s) {
-    s->total = check_widen(check_widen(s->total, s->low, 1), s->high, 1 << CHECK_DIGIT);
-    s->low = s->high = check_zero();
+    s->total = check_add(s->total, check_add(check_widen(s->low), check_upper(check_widen(s->high))));
+    s->low = s->high = check_words(CHECK_BIAS);
 }
 
 /* What is done with the vector of words from j on of a packet, and handed to check_take. last: its last word is the

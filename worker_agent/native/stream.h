@@ -8,7 +8,7 @@
 #include <string.h>
 
 #ifdef __x86_64__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #define INART_STREAM_LEAST (8u << 20) /* bytes: what is smaller may still be in a cache when it is read */
@@ -25,6 +25,29 @@ static inline void inart_stream_part(uint8_t *restrict to, const uint8_t *restri
     for (; at < bytes; at++) to[at] = from[at];
 }
 
+#ifdef __x86_64__
+/* One line, with as few writes as the processor can: it keeps only some tens of them while memory is busy (64 here),
+ * and does nothing else when there are more. to: of whole lines. */
+static inline void inart_stream_line(uint8_t *restrict to, const uint8_t *restrict from) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512((__m512i *)(void *)to, _mm512_loadu_si512(from));
+#elif defined(__AVX__)
+    const __m256i *source = (const __m256i *)(const void *)from;
+    __m256i *target = (__m256i *)(void *)to, a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1);
+    _mm256_stream_si256(target, a);
+    _mm256_stream_si256(target + 1, b);
+#else
+    const __m128i *source = (const __m128i *)(const void *)from;
+    __m128i *target = (__m128i *)(void *)to, a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+    __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+#endif
+}
+#endif
+
 /* Whole cache lines go past the caches, the parts of lines at both ends through them: a line that is streamed in two
  * parts (a chunk of 255 values ends within one) is written to memory twice, which takes three times as long as all of
  * it. */
@@ -33,15 +56,7 @@ static inline void inart_stream(void *restrict to, const void *restrict from, si
     size_t at = -(uintptr_t)to & 63;
     at = at < bytes ? at : bytes;
     inart_stream_part(to, from, at);
-    for (; at + 64 <= bytes; at += 64) {
-        const __m128i *source = (const __m128i *)((const uint8_t *)from + at);
-        __m128i *target = (__m128i *)((uint8_t *)to + at), a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
-        __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
-        _mm_stream_si128(target, a);
-        _mm_stream_si128(target + 1, b);
-        _mm_stream_si128(target + 2, c);
-        _mm_stream_si128(target + 3, d);
-    }
+    for (; at + 64 <= bytes; at += 64) inart_stream_line((uint8_t *)to + at, (const uint8_t *)from + at);
     inart_stream_part((uint8_t *)to + at, (const uint8_t *)from + at, bytes - at);
 #else
     memcpy(to, from, bytes);

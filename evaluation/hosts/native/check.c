@@ -1,6 +1,7 @@
 /* Doors to worker_agent/native/check.h for tests and measurements (evaluation/hosts/checks.py). */
 #include "checked_numbers.h"
-#include "stream.h"
+#include "checked_stream.h"
+#include "unchecked.h"
 
 struct check *checks_make(const uint8_t *key, uint32_t workers, uint32_t values) {
     return check_make(key, workers, values);
@@ -75,6 +76,19 @@ int checks_one_pass(const struct check *k, const float *x, int32_t biased, float
            sum == check_modulo(k, check_sum(k, two)) && back == sum;
 }
 
+/* Whether words streamed and their check word in one pass are what both give one after the other. There is room for
+ * them at `to`. */
+int checks_streamed(const struct check *k, const uint32_t *wire, uint32_t *to) {
+    uint32_t sum = check_modulo(k, checked_stream(k, wire, to));
+    inart_stream_end();
+    return !memcmp(to, wire, k->values * sizeof *wire) && sum == check_modulo(k, check_sum(k, wire));
+}
+
+void checks_seal_exponents(const struct check *k, uint32_t *wire, uint32_t first, uint32_t tree, uint64_t sequence) {
+    struct check_recent recent = {0};
+    check_seal_exponents(k, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence), first, wire);
+}
+
 #define TOGETHER 62 /* packets of a super-frame */
 #define AHEAD 4096  /* bytes, as a worker asks for its array */
 
@@ -86,7 +100,7 @@ static uint32_t exponents_there_and_back(const struct check *k, uint32_t chunk, 
         check_seal_exponents(k, number, 0, wire);
         if (!check_maximum_right(k, wire, number)) return 1;
     } else
-        for (uint32_t j = 0; j < n; j++) wire[j] = wire[j + n] = __builtin_bswap32(wire[j] << CHECK_CODE_BITS);
+        unchecked_exponents(k, 0, wire);
     for (uint32_t j = 0; j < n; j++) sum += __builtin_bswap32(wire[j]) >> CHECK_CODE_BITS;
     return sum;
 }
@@ -114,8 +128,8 @@ uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64
             sum = checked_dequantise(k, answer, n, exponent, 1.0f, scratch);
             right += check_result_right(k, answer, sum, k->worker[0], check_number(k, &from, 1, 0, c), 0);
         } else {
-            inart_quantise(values, n, n, exponent, k->workers, wire);
-            inart_dequantise(answer, n, exponent, k->workers, 1.0f, scratch);
+            unchecked_quantise(k, values, n, exponent, wire);
+            unchecked_dequantise(k, answer, n, exponent, 1.0f, scratch);
         }
         inart_stream(out + c * n, scratch, n * sizeof *out);
         if (c % TOGETHER == TOGETHER - 1) {

@@ -1,25 +1,57 @@
-/* Engines without the check, to measure what it costs (evaluation/hosts/check_cost.py): given to the compiler before
- * each of their files, it leaves of check.h what they call, with nothing in it. No check word is made and none is
- * looked at; packets keep the word, which is 0. No engine of a job is compiled so: it would take whatever anybody
- * sends.
+/* What engines do without the check, to measure what it costs (evaluation/hosts/check_cost.py and checks.py): the same
+ * passes over a packet's numbers as with it (checked_numbers.h), less the check's part of them.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "check.h"
+#ifndef INART_UNCHECKED_H
+#define INART_UNCHECKED_H
+
 #include "checked_numbers.h"
 
-#define checked_quantise(k, x, n, biased, wire) \
-    (inart_quantise(x, n, INART_DATA_VALUES((k)->values), biased, (k)->workers, wire), (uint64_t)0)
-#define checked_dequantise(k, wire, n, biased, divisor, x) \
-    (inart_dequantise(wire, n, biased, (k)->workers, divisor, x), (uint64_t)0)
-#define check_sum(k, wire) ((uint64_t)0)
-#define check_whole(k, sum, who, number) ((void)(sum), (void)(who), (void)(number), 0u)
-#define check_number(k, recent, tree, kind, sequence) ((void)(kind), 0u)
-#define check_right(k, wire, who, number) ((void)(wire), (void)(who), (void)(number), true)
-#define check_result_right(k, wire, sum, who, number, complete) \
-    ((void)(k), (void)(sum), (void)(who), (void)(number), true)
-#define check_seal_exponents(k, number, first, wire)                                                   \
-    for (uint32_t at = ((void)(number), (first)), n = INART_EXPONENT_WORDS((k)->values); at < n; at++) \
-    (wire)[at] = (wire)[at + n] = __builtin_bswap32((wire)[at] << CHECK_CODE_BITS)
-#define check_maximum_right(k, wire, number) ((void)(number), true)
+#ifdef CHECK_VECTORS
+CHECK_INLINE void unchecked_quantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                          const void *with) {
+    const struct checked_quantiser *q = with;
+    (void)s, (void)low, (void)high;
+    checked_store(q->wire + j, check_swap(checked_fixed(q->x + j, last, q->scale, q->most)));
+}
+
+CHECK_INLINE void unchecked_dequantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j,
+                                            bool last, const void *with) {
+    const struct checked_dequantiser *d = with;
+    (void)s, (void)low, (void)high;
+    checked_float(d->x + j, check_swap(check_load(d->wire + j)), last, d->scale, d->divisor);
+}
+#endif
+
+/* checked_quantise without the check. */
+static inline void unchecked_quantise(const struct check *k, const float *restrict x, size_t n, int32_t biased,
+                                      uint32_t *restrict wire) {
+#ifdef CHECK_VECTORS
+    int bits = inart_fraction_bits((int)k->workers), shift = bits - (biased - INART_EXPONENT_BIAS);
+    if (checked_one_pass(k, n, biased, shift)) {
+        const struct checked_quantiser q = {x, wire, inart_power(shift), inart_power(bits)};
+        check_pass(k->low, k->high, k->values, unchecked_quantise_step, &q);
+        return;
+    }
+#endif
+    inart_quantise(x, n, INART_DATA_VALUES(k->values), biased, k->workers, wire);
+}
+
+static inline void unchecked_dequantise(const struct check *k, const uint32_t *restrict wire, size_t n, int32_t biased,
+                                        float divisor, float *restrict x) {
+#ifdef CHECK_VECTORS
+    int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
+    if (checked_one_pass(k, n, biased, shift)) {
+        const struct checked_dequantiser d = {wire, x, inart_power(shift), divisor};
+        check_pass(k->low, k->high, k->values, unchecked_dequantise_step, &d);
+        return;
+    }
+#endif
+    inart_dequantise(wire, n, biased, k->workers, divisor, x);
+}
+
+static inline void unchecked_exponents(const struct check *k, uint32_t first, uint32_t *wire) {
+    for (uint32_t j = first, n = INART_EXPONENT_WORDS(k->values); j < n; j++)
+        wire[j] = wire[j + n] = __builtin_bswap32(wire[j] << CHECK_CODE_BITS);
+}
+
+#endif

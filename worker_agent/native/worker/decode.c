@@ -89,7 +89,7 @@ static bool values_right(struct worker_thread *x, struct worker_tree *t, const s
     const struct worker_chunk *c = chunk_of(t, h->sequence);
     uint32_t number = c->state == CHUNK_SENT && !c->awaited
                           ? c->number
-                          : check_number(check, &t->received_recent[DATA], checked_tree(t), kind, h->sequence);
+                          : check_number(check, &t->received_recent, checked_tree(t), kind, h->sequence);
     return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
 }
 

@@ -170,11 +170,9 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
     }
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
     enum taken taken = TAKEN;
-    if (kind == EXPONENT) {
-        uint32_t number = check_number(x->worker->check, &t->received_recent[EXPONENT], checked_tree(t),
-                                       INART_FLAG_MAXIMUM, h.sequence);
-        taken = worker_take_exponents(x, t, p, index, number, (uint32_t)(h.bitmap >> 32), wire);
-    } else
+    if (kind == EXPONENT)
+        taken = worker_take_exponents(x, t, p, index, c->number, (uint32_t)(h.bitmap >> 32), wire);
+    else
         taken = worker_take_values(x, t, p, &h, index, wire);
     if (taken == NOT_RIGHT) refuse_result(t, c, h.sequence);
     if (taken != TAKEN) return;

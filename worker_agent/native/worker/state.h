@@ -117,7 +117,7 @@ struct worker_tree {
         round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
     double rtt_lowest;
     uint64_t recent_since;
-    struct check_recent sent_recent[KINDS], received_recent[KINDS];
+    struct check_recent sent_recent[KINDS], received_recent;
     unsigned reorder; /* how tolerant of reordering: doubles when a result came by itself that counted as lost, halves
                          when none did for a while */
     uint64_t reorder_since; /* when it last changed */
