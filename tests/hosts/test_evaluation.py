@@ -54,16 +54,25 @@ def test_the_cost_of_the_check_is_that_of_turns_side_by_side() -> None:
 
     turns = [(measured(slow * 0.5), measured(slow * 0.51)) for slow in (1.0, 3.0, 1.1)]
     found = check_cost.cost(turns, 256)
-    assert found.worker_part == pytest.approx(0.02) and found.root_part == pytest.approx(0.02)
-    assert found.worker == (0.55, pytest.approx(0.561)) and found.turns == 3
+    assert found.worker.part == pytest.approx(0.02) and found.root.part == pytest.approx(0.02)
+    assert (found.worker.without, found.worker.checked) == (0.55, pytest.approx(0.561)) and found.turns == 3
     assert found.byte_part == 4 / 1090
+
+
+def test_the_cost_of_the_check_comes_with_the_range_that_has_the_true_median() -> None:
+    """Of 100 turns 40 to 60 are above the true median, with 95 % confidence."""
+    found = check_cost.part([(1.0, 1 + number / 1000) for number in range(100)])
+    assert (found.least, found.most) == (pytest.approx(0.040), pytest.approx(0.059))
+    assert found.least < found.part < found.most
+    assert check_cost.part([(1.0, 1.02)]) == check_cost.Part(1.0, 1.02, *[pytest.approx(0.02)] * 3)
 
 
 def test_engines_without_the_check_are_measured_beside_those_with_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--bytes", "1M", "--mbps", "200", "--workers", "2", "--turns", "1", "--repeat", "1", "--json"]
+    words = ["--bytes", "1M", "--mbps", "200", "--workers", "2", "--turns", "1", "--json"]
     monkeypatch.setattr(sys, "argv", ["check_cost", *words])
     assert check_cost.main() in (0, 1), "how much it is, so small a tensor does not say"
     found = json.loads(capsys.readouterr().out)
-    assert min(*found["worker"], *found["root"]) > 0 and found["turns"] == 1
+    assert all(found[who][how] > 0 for who in ("worker", "root") for how in ("without", "checked"))
+    assert found["turns"] == 1
