@@ -128,7 +128,8 @@ def part(turns: list[tuple[float, float]]) -> Part:
     # As many turns are above the true median as of a coin's throws are heads.
     beyond = max(0, math.floor(count / 2 - NORMAL_95 / 2 * math.sqrt(count)))
     return Part(
-        *(statistics.median(turn[number] for turn in turns) for number in range(2)),
+        statistics.median(without for without, _ in turns),
+        statistics.median(checked for _, checked in turns),
         statistics.median(differences),
         differences[beyond],
         differences[count - 1 - beyond],
