@@ -14,8 +14,9 @@ import pytest
 from controlplane.planner.generators import parse_topology
 from evaluation.mpi.network import MpiNetwork, compiled, missing
 
+pytestmark = pytest.mark.timeout(400)
 HERE = Path(__file__).resolve().parent
-SECONDS = 120
+SECONDS = 240
 HOSTS = 3
 SMALLEST = {"INART_MPI_SMALLEST": "65536"}
 

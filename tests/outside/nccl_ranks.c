@@ -130,13 +130,11 @@ static void check_sum(int round) {
     }
 }
 
-/* A group of all ranks; NULL: the plugin leaves it to NCCL. */
-static void *make_group(void *context) {
-    void *listening, *group = NULL, *handles[MOST_RANKS];
-    char mine[NCCL_HANDLE_BYTES] = "";
-    expect(!collnet->listen(context, 0, mine, &listening), "listen of a group");
+/* A group of all ranks, each of which has such a handle; NULL: the plugin leaves it to NCCL. */
+static void *group_of(const char *mine, void *listening) {
+    void *group = NULL, *handles[MOST_RANKS];
     meet();
-    memcpy(shared->handles[rank], mine, sizeof mine);
+    memcpy(shared->handles[rank], mine, NCCL_HANDLE_BYTES);
     meet();
     for (int of = 0; of < ranks; of++) handles[of] = shared->handles[of];
     if (collnet->connect(handles, ranks, rank, listening, &group)) group = NULL;
@@ -163,22 +161,27 @@ static void check_sums(void *group) {
 }
 
 static void check_groups(void) {
-    void *context, *group, *other;
+    void *context, *other, *listening[2], *group;
+    char handles[2][NCCL_HANDLE_BYTES] = {"", ""};
     int supported;
-    expect(!collnet->init(&context, 1, logger), "init of groups");
+    expect(!collnet->init(&context, 1, logger) && !collnet->init(&other, 2, logger), "init of groups");
     expect(!collnet->reduce_support(NCCL_FLOAT32, NCCL_SUM, &supported) && supported, "sums of float32");
     expect(!collnet->reduce_support(NCCL_FLOAT32, 2, &supported) && !supported, "no maximum");
     expect(!collnet->reduce_support(2, NCCL_SUM, &supported) && !supported, "no integers");
     for (int turn = 0; turn < 2; turn++) {
-        expect((group = make_group(context)) != NULL, "a group");
-        other = make_group(context);
-        expect(!other, "a second group beside it is left to NCCL");
+        for (int again = 0; again < 2; again++) /* as NCCL does for each of its channels */
+            expect(!collnet->listen(context, 0, handles[0], &listening[0]), "listen");
+        expect(!collnet->listen(other, 0, handles[1], &listening[1]), "listen of a second group");
+        expect(!group_of(handles[1], listening[1]), "a second group that has listened later is left to NCCL");
+        expect((group = group_of(handles[0], listening[0])) != NULL, "a group");
+        expect(!collnet->listen(context, 0, handles[1], &listening[1]), "listen of a third group");
+        expect(!group_of(handles[1], listening[1]), "another group of the same communicator is left to NCCL");
         check_sums(group);
         meet();
         expect(!collnet->close_group(group), "close of a group");
         meet();
     }
-    expect(!collnet->finalize(context), "end of groups");
+    expect(!collnet->finalize(other) && !collnet->finalize(context), "end of groups");
 }
 
 static int run(const char *plugin, const char *agent) {

@@ -26,7 +26,8 @@ struct sum { /* an operation under way */
 static struct {
     pthread_mutex_t lock;
     struct inart_client *client;
-    int taken; /* by a group */
+    const void *owner; /* the communicator that listens first, until its group is closed or not made */
+    int taken;         /* by its group */
     nccl_logger tell;
 } node = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -36,34 +37,51 @@ static void group_say(int level, const char *what, const char *more) {
 
 static nccl_result group_init(void **context, uint64_t communicator, nccl_logger logger) {
     (void)communicator;
-    *context = NULL;
     node.tell = logger;
-    return getenv("INART_AGENT") ? NCCL_SUCCESS : NCCL_INVALID_USAGE;
+    *context = getenv("INART_AGENT") ? malloc(1) : NULL; /* only its address is used, which no other has */
+    return *context ? NCCL_SUCCESS : NCCL_INVALID_USAGE;
 }
 
-/* Joins the agent, unless another group of this process has done so, and says which worker this is. What is missing is
- * found by all ranks alike when they see each other's addresses. */
+/* Joins the agent, unless another communicator of this process has done so, and says which worker this is. What is
+ * missing is found by all ranks alike when they see each other's addresses. NCCL listens more than once for a group. */
 static nccl_result group_listen(void *context, int device, void *handle, void **listening) {
-    (void)context, (void)device;
+    (void)device;
     struct group_address address = {-1, 0};
     char why[512] = "";
     pthread_mutex_lock(&node.lock);
-    if (node.client && !node.taken && inart_failure(node.client)[0]) {
-        inart_close(node.client);
-        node.client = NULL;
+    if (!node.taken && (!node.owner || node.owner == context)) {
+        if (node.client && inart_failure(node.client)[0]) {
+            inart_close(node.client);
+            node.client = NULL;
+        }
+        if (!node.client) node.client = inart_connect(getenv("INART_AGENT"), GROUP_SECONDS, why, sizeof why);
+        if (node.client) {
+            node.owner = context;
+            address = (struct group_address){inart_index(node.client), inart_workers(node.client)};
+        } else {
+            group_say(NCCL_LOG_WARN, "no in-network sums: ", why);
+        }
     }
-    if (!node.client) node.client = inart_connect(getenv("INART_AGENT"), GROUP_SECONDS, why, sizeof why);
-    if (node.client && !node.taken)
-        address = (struct group_address){inart_index(node.client), inart_workers(node.client)};
-    if (!node.client) group_say(NCCL_LOG_WARN, "no in-network sums: ", why);
     pthread_mutex_unlock(&node.lock);
     memcpy(handle, &address, sizeof address);
-    *listening = &node;
+    *listening = context;
     return NCCL_SUCCESS;
 }
 
+/* Gives back what a communicator has, if it has it. */
+static void group_release(const void *context) {
+    pthread_mutex_lock(&node.lock);
+    if (node.owner == context) {
+        if (node.client) inart_close(node.client); /* with what is under way */
+        node.client = NULL;
+        node.owner = NULL;
+        node.taken = 0;
+    }
+    pthread_mutex_unlock(&node.lock);
+}
+
 static nccl_result group_connect(void *handles[], int ranks, int rank, void *listening, void **group) {
-    (void)rank, (void)listening;
+    (void)rank;
     char *seen = calloc((size_t)ranks, 1);
     int right = 1;
     for (int each = 0; each < ranks && right; each++) {
@@ -72,18 +90,20 @@ static nccl_result group_connect(void *handles[], int ranks, int rank, void *lis
         right = address.workers == ranks && address.index >= 0 && address.index < ranks && !seen[address.index]++;
     }
     free(seen);
-    if (!right) {
-        group_say(NCCL_LOG_WARN,
-                  "NCCL does the sums of this group: its ranks are not the workers of one job, or another "
-                  "group has them",
-                  "");
+    pthread_mutex_lock(&node.lock);
+    int mine = node.owner == listening && !node.taken;
+    node.taken |= right && mine;
+    pthread_mutex_unlock(&node.lock);
+    if (!right || !mine) {
+        group_say(
+            NCCL_LOG_WARN,
+            "NCCL does the sums of this group: its ranks are not the workers of one job, or another group has them",
+            "");
+        if (mine) group_release(listening);
         return NCCL_INVALID_USAGE;
     }
-    pthread_mutex_lock(&node.lock);
-    node.taken = 1;
-    pthread_mutex_unlock(&node.lock);
     group_say(NCCL_LOG_INFO, "sums of this group go through the network", "");
-    *group = &node;
+    *group = listening;
     return NCCL_SUCCESS;
 }
 
@@ -150,12 +170,7 @@ static nccl_result group_test(void *request, int *done, int *size) {
 }
 
 static nccl_result group_close(void *group) {
-    (void)group;
-    pthread_mutex_lock(&node.lock);
-    if (node.client) inart_close(node.client); /* with what is under way */
-    node.client = NULL;
-    node.taken = 0;
-    pthread_mutex_unlock(&node.lock);
+    group_release(group);
     return NCCL_SUCCESS;
 }
 
@@ -165,7 +180,8 @@ static nccl_result group_stop_listening(void *listening) {
 }
 
 static nccl_result group_finalize(void *context) {
-    (void)context;
+    group_release(context);
+    free(context);
     return NCCL_SUCCESS;
 }
 
