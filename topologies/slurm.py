@@ -84,12 +84,20 @@ def _path() -> str:
 class Slurm:
     """The cluster, as a context manager.
 
-    nodes: the hosts that it has (None: all). controller: InArt's. Raises EmulationError when it does not start.
+    nodes: the hosts that it has (None: all). controller: InArt's. settings: more of examples/slurm/settings. Raises
+    EmulationError when it does not start.
     """
 
-    def __init__(self, emulation: Emulation, controller: str, nodes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        emulation: Emulation,
+        controller: str,
+        nodes: Sequence[str] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = emulation.directory / "slurm"
         self._emulation, self._controller = emulation, controller
+        self._settings = settings or {}
         self._nodes = list(emulation.topology.servers if nodes is None else nodes)
         self._daemons: dict[str, subprocess.Popen[Any]] = {}
         path = f"{self.folder / 'bin'}{os.pathsep}{_path()}"
@@ -211,6 +219,7 @@ class Slurm:
         inart.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m inart "$@"\n')
         inart.chmod(0o755)
         settings = {"INART_CONTROLLER": self._controller} | {n: self.environment[n] for n in ("PATH", "SLURM_CONF")}
+        settings |= self._settings
         (self.folder / "settings").write_text("".join(f"export {name}={value}\n" for name, value in settings.items()))
         (self.folder / "munge.key").write_bytes(os.urandom(128))
         (self.folder / "munge.key").chmod(0o400)

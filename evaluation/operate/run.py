@@ -28,6 +28,7 @@ from topologies.faults import link_of
 from topologies.network import EmulationError
 from topologies.slurm import Slurm
 from topologies.zygote import HostFailure, HostProcess, Zygote
+from worker_agent.launch.adding import ANSWER_VARIABLE
 
 ADD_SECONDS = 60.0
 JOIN_SECONDS = 120.0
@@ -97,7 +98,8 @@ def _launcher(settings: Settings, emulation: Emulation, controllers: Controllers
     rack = [node for node in day.rack if node in settings.topology.servers]
     hosts = [node for node in settings.topology.servers if node not in (*day.resident, *rack)]
     if settings.slurm:
-        slurm = stack.enter_context(Slurm(emulation, controllers.address, [*hosts, *rack]))
+        patient = {ANSWER_VARIABLE: f"{JOIN_SECONDS:g}"}
+        slurm = stack.enter_context(Slurm(emulation, controllers.address, [*hosts, *rack], patient))
         return SlurmLauncher(slurm, rack)
     return RunLauncher(emulation, controllers.address, hosts, rack)
 

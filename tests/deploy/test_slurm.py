@@ -157,6 +157,17 @@ def test_a_controller_that_is_away_costs_no_job_its_start(job, controller, monke
     assert job("epilog") == 1 and "inart job remove slurm-7" in capsys.readouterr().err
 
 
+def test_an_operator_says_how_long_a_job_waits_for_a_controller(job, controller, monkeypatch, capsys):
+    monkeypatch.setattr(adding, "ANSWER_SECONDS", 3600.0)
+    monkeypatch.setenv("INART_ANSWER_SECONDS", "0.1")
+    controller.stop()
+    assert job("prolog") == 0 and "runs over torch.distributed" in job.remarks()
+    monkeypatch.setenv("INART_ANSWER_SECONDS", "long")
+    with pytest.raises(SystemExit):
+        job("prolog")
+    assert "INART_ANSWER_SECONDS is a number of seconds, got 'long'" in capsys.readouterr().err
+
+
 def test_what_the_prolog_has_found_holds_while_nobody_answers(job, controller, commands, capsys):
     """A task that asks while another controller takes over would else wait for a job that was refused."""
     assert job("prolog", comment="inart:ps=9") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,13 +13,25 @@ from controlplane.common.rpc.client import ControllerError, NoAnswer, ask, fetch
 ADD_SECONDS = 300.0
 ANSWER_SECONDS = 30.0
 """How long a launcher waits for a controller that does not answer: longer than another one takes to take over."""
+ANSWER_VARIABLE = "INART_ANSWER_SECONDS"
+"""Its name in the environment, where controllers take over later than usual (`--takeover-after`, a busy machine)."""
 PAUSE_SECONDS = 1.0
 Value = TypeVar("Value")
 
 
+def answer_seconds() -> float:
+    """Return ANSWER_SECONDS, or what the environment says instead. Raises ValueError."""
+    given = os.environ.get(ANSWER_VARIABLE, "")
+    try:
+        return float(given) if given else ANSWER_SECONDS
+    except ValueError:
+        raise ValueError(f"{ANSWER_VARIABLE} is a number of seconds, got {given!r}") from None
+
+
 def patiently(act: Callable[[], Value], seconds: float | None = None) -> Value:
-    """Do it, again and again for so many seconds (None: ANSWER_SECONDS) while it fails. Raises ControllerError."""
-    until = time.monotonic() + (ANSWER_SECONDS if seconds is None else seconds)
+    """Do it, again and again for so many seconds (None: `answer_seconds`) while it fails. Raises ControllerError,
+    ValueError."""
+    until = time.monotonic() + (answer_seconds() if seconds is None else seconds)
     while True:
         try:
             return act()
