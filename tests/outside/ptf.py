@@ -47,12 +47,13 @@ def programs(p4c: Path) -> list[Path]:
 
 def run(program: Path, p4c: Path) -> Outcome:
     """Run the PTF tests of one program."""
+    p4c, program = p4c.resolve(), program.resolve()
     with tempfile.TemporaryDirectory(prefix="inart-ptf-") as work:
         # The runner wants its Python modules and the compiler in one place; here the compiler is the one on PATH.
         root, tools = Path(work, "root"), Path(work, "tools")
         (root / "build").mkdir(parents=True)
         for name in ("backends", "tools"):
-            (root / name).symlink_to(p4c.resolve() / name)
+            (root / name).symlink_to(p4c / name)
         compiler = shutil.which("p4c-bm2-ss")
         assert compiler is not None
         (root / "build" / "p4c-bm2-ss").symlink_to(Path(compiler).resolve())
@@ -60,7 +61,8 @@ def run(program: Path, p4c: Path) -> Outcome:
         switch = f'#!/bin/sh\nPYTHONPATH={tutorials.ROOT} exec {sys.executable} -m softswitch "$@"\n'
         (tools / "simple_switch_grpc").write_text(switch)
         (tools / "simple_switch_grpc").chmod(0o755)
-        command = [tutorials.interpreter(), p4c / RUNNER, root, program, "--testdir", Path(work, "tests")]
+        command: list[str | Path] = [tutorials.interpreter(), p4c / RUNNER, root, program]
+        command += ["--testdir", Path(work, "tests")]
         Path(work, "tests").mkdir()
         path = f"{tools}:{tutorials.interpreter().parent}:{os.environ['PATH']}"
         done = subprocess.run(
