@@ -2,7 +2,9 @@
 
 figure NUMBER, all: the table and the plot of a figure of the paper. headline: the paper's claims with ours beside them.
 times: seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs. bounds: `inart` against its bounds, links
-slack and binding, over several seeds. hierarchy: `inart` beside single-level trees where switches are ample.
+slack and binding, over several seeds. hierarchy: `inart` beside single-level trees where switches are ample. instances:
+`inart` on --count drawn networks of all kinds from --seed on, checked by code of its own, beside what hosts reach
+alone and the bounds.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from controlplane.common import command_line
+from evaluation.inart import instances
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
 from evaluation.inart.sweep import SCENARIOS, Sweep
@@ -101,12 +104,24 @@ def print_hierarchy(arguments: argparse.Namespace) -> None:
         print(json.dumps([asdict(each) for each in found], indent=2))
 
 
+def print_instances(arguments: argparse.Namespace) -> None:
+    found = []
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        found.append(instances.measure(seed))
+        if not arguments.json:
+            print(instances.line(found[-1]), flush=True)
+    if arguments.json:
+        print(json.dumps([each.to_json() for each in found]))
+    else:
+        print("\n".join(instances.distribution(found)))
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.inart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("figure", "all", "headline", "times", "bounds", "hierarchy"))
+    parser.add_argument("command", choices=("figure", "all", "headline", "times", "bounds", "hierarchy", "instances"))
     parser.add_argument("number", nargs="?", type=int, choices=sorted(FIGURES), help="with figure: which")
     parser.add_argument(
         "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper; times: runs)"
@@ -125,6 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--aggregation", type=float, default=100.0, metavar="MBPS", help="with hierarchy (default: %(default)g)"
     )
+    parser.add_argument("--count", type=int, default=300, help="with instances: how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="with instances: of the first (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--output", type=Path, default=Path("results/inart"), help="where plots and plans are kept")
@@ -134,8 +151,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.seeds < 1 or (arguments.command == "figure" and arguments.number is None):
-        parser.error("figure needs a number, and --seeds at least 1")
+    if arguments.seeds < 1 or arguments.count < 1 or (arguments.command == "figure" and arguments.number is None):
+        parser.error("figure needs a number, and --seeds and --count at least 1")
     if arguments.command == "times":
         timings = measure_times(arguments.seeds, None if arguments.json else lambda t: print(time_line(t), flush=True))
         if arguments.json:
@@ -146,6 +163,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.command == "hierarchy":
         print_hierarchy(arguments)
+        return 0
+    if arguments.command == "instances":
+        print_instances(arguments)
         return 0
     sweep = Sweep(arguments.output, arguments.jobs)
     if arguments.command == "headline":

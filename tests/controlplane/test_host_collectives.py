@@ -39,6 +39,13 @@ def test_known_rates(spec, workers, ring, trees):
     assert all(rate <= rates["host-trees"] * (1 + 1e-4) for rate in rates.values())
 
 
+def test_the_best_trees_where_some_links_are_far_faster_than_others():
+    """A thin link between two switches, and links of servers that are 10,000 times as fast."""
+    topology = parse_topology("dumbbell:left=2,right=2,bandwidth=10000000,trunk=500")
+    rates = {row.strategy: row.rate_mbps for row in host_rows(topology, place_job(topology, 3, 1, seed=1))}
+    assert rates["host-trees"] == pytest.approx(500.0, rel=1e-4)
+
+
 def by_flows(topology: Topology, job: Job) -> float:
     """Return the rate of the best trees of hosts, computed independently of the planner. One linear program has a flow
     to and from each worker (max-flow equals min-cut) instead of cuts.

@@ -17,9 +17,10 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, to_its_end
-from controlplane.planner.strategies.fabric.bounds import cheap_bound, cuts
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.cuts import cuts
 from controlplane.planner.strategies.fabric.equivalent import Lifting, merge_equivalent
 from controlplane.planner.strategies.fabric.master import Master
 from controlplane.planner.topology import Topology

@@ -26,7 +26,8 @@ from controlplane.planner.plan.host_ways import ON_WORKERS
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.strategies import STRATEGIES
-from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL
 

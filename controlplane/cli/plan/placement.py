@@ -22,7 +22,8 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS, searching, timed
 from controlplane.planner.strategies import Strategy, get_strategy
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
 from controlplane.planner.topology import Topology
 

@@ -13,7 +13,7 @@ its own over least-loaded shortest paths, as collective libraries do with their 
   over b, and send f to them over c: each set of nodes with a worker inside needs b(into it) + x(of it) >= f. The sets
   are found as minimum cuts (`_Forest`).
 
-`all_reduce_bound` is what none of all these, and no plan with any parameter servers, can beat.
+`all_reduce_bound` (any_bound.py) is what none of all these, and no plan with any parameter servers, can beat.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +34,8 @@ from controlplane.planner.plan.host_ways import HOST_WAYS
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.bounds import Bound, cuts
+from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
+from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
@@ -280,7 +281,7 @@ class _Forest:
         rows = [u for u, _ in links] + [source] * len(self.workers)
         columns = [v for _, v in links] + self.workers
         amounts = np.concatenate([values[first : first + len(links)], values[1 : self.first_b]])
-        whole = np.round(np.maximum(amounts, 0.0) / f * UNITS).astype(np.int32)
+        whole = np.round(np.clip(amounts / f, 0.0, 1.0) * UNITS).astype(np.int32)  # more than f says nothing
         graph = csr_matrix((whole, (rows, columns)), shape=(source + 1, source + 1))
         found: set[frozenset[int]] = set()
         for worker in self.workers:
@@ -296,43 +297,6 @@ class _Forest:
             entering = [first + e for e, (u, v) in enumerate(links) if v in nodes and u not in nodes]
             self._require(inside, entering)
         return bool(found)
-
-
-def all_reduce_bound(topology: Topology, job: Job) -> Bound:
-    """Mbit/s that no all-reduce among the job's workers can beat over these links, with the job's parameter servers and
-    the switches to help, whoever adds and wherever results are made.
-
-    Each worker and each set of nodes with workers inside and outside (racks and what bounds.py calls parts) sends at
-    least f and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of
-    its capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it:
-    2 (W - 1) f <= what all hosts take in + sum_v C_v (1 - 1/W).
-    Where the topology does not count results on links, all workers together send (W - 1) f.
-    """
-    workers = len(job.workers)
-    hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
-
-    def comes(node: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
-
-    def goes(node: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
-
-    counted = topology.results_on_links
-    nic = min(min(goes(w), comes(w)) if counted else goes(w) for w in job.workers)
-    best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
-    if workers < 2:
-        return best
-    if not counted:  # A worker then need not send what is added up at itself; of all workers together that is f.
-        best = replace(best, mbps=sum(map(goes, job.workers)) / (workers - 1))
-    else:
-        added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
-        together = (sum(map(comes, hosts)) + added) / (2 * (workers - 1))
-        if together < best.mbps:
-            best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")
-        for cut in cuts(topology, job):
-            if 0 < cut.workers < workers and min(cut.out, cut.into) < best.mbps:
-                best = Bound(min(cut.out, cut.into), f"links of {cut.name}: no all-reduce of any kind is faster")
-    return best
 
 
 def row_json(row: HostRow, job: Job, bound: Bound) -> dict[str, Any]:

@@ -7,6 +7,7 @@ that naming them all costs nothing (some bring Pyomo or SciPy along).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from importlib import import_module
@@ -74,8 +75,10 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
             return gathers.planned(plain, topology, job)
         parts = separated(topology, job)
         assert parts is not None
+        split = parts.split(frozen_split)
         try:
-            plan = strategy(parts.topology, parts.job, seed=seed, frozen_split=parts.split(frozen_split), **options)
+            with _bounded(topology, job) if name == "inart" else nullcontext():
+                plan = strategy(parts.topology, parts.job, seed=seed, frozen_split=split, **options)
         except ValueError as error:
             if not error.args or not isinstance(error.args[0], str):
                 raise
@@ -88,6 +91,13 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
         return replace(whole, rate_mbps=rated.rate_mbps)
 
     return planned
+
+
+def _bounded(topology: Topology, job: Job) -> AbstractContextManager[None]:
+    """What is known of the whole network, for a search in the one that is taken apart."""
+    from controlplane.planner.strategies.fabric.bounds import bounded_by, cheap_bound  # brings the solver along
+
+    return bounded_by(cheap_bound(topology, job))
 
 
 STRATEGIES = Registry(

@@ -18,13 +18,16 @@ servers are left out: in a fat-tree, pods. `rack_bound` looks at all racks at on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
 from controlplane.planner.plan.separated import separated
+from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
+from controlplane.planner.strategies.fabric.cuts import Bound, Cut, cuts
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
@@ -34,107 +37,66 @@ SOLVED = 1e-6  # to which a program of some thousand rows is solved
 ENOUGH = 1e6  # in units of the evaluator's bound: as good as unlimited
 
 
-@dataclass(frozen=True)
-class Bound:
-    """No plan has a higher rate. what: whose capacities say so."""
-
-    mbps: float
-    what: str
+_known: ContextVar[Bound | None] = ContextVar("known bound", default=None)
 
 
-@dataclass
-class Cut:
-    """A set of switches with the servers that hang on these only. Rates in Mbit/s; workers and roots are counted."""
-
-    name: str
-    workers: int = 0
-    roots: int = 0
-    aggregation: float = 0.0
-    ingress: float = 0.0
-    out: float = 0.0
-    into: float = 0.0
+@contextmanager
+def bounded_by(known: Bound) -> Iterator[None]:
+    """For planning inside: no plan is faster than this. A network whose hosts are taken apart does not show what the
+    whole one does, so that a search in it would go on after it has the best."""
+    token = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def cheap_bound(topology: Topology, job: Job) -> Bound:
-    """The least of the evaluator's bound, those of the cuts, and that of all racks together; where hosts have several
-    roles, also of the network in which these are taken apart."""
+    """The least of the bound that is known (`bounded_by`), the evaluator's bound, that of any all-reduce, those of the
+    cuts, and that of all racks together; where hosts have several roles, the cuts are those of the network in which
+    these are taken apart, and all racks together are looked at in both."""
     parts = separated(topology, job)
-    if parts is not None:
-        inner = cheap_bound(parts.topology, parts.job)
-        whole = Bound(bound(topology, job), "switches, parameter servers and workers' links")
-        return whole if whole.mbps <= inner.mbps else Bound(inner.mbps, parts.words(inner.what))
-    simple = Bound(bound(topology, job), "switches, parameter servers and workers' links")
-    if simple.mbps <= 0:
-        return simple
-    best = simple
+    best = Bound(bound(topology, job), "switches, parameter servers and workers' links")
+    if (known := _known.get()) is not None:
+        best = _less(known, best, SMALL)
+    if best.mbps <= 0:
+        return best
+    best = _less(all_reduce_bound(topology, job), best, SMALL)
+    if parts is None:
+        best = _of_cuts(topology, job, best)
+    else:
+        inner = _of_cuts(parts.topology, parts.job, Bound(bound(parts.topology, parts.job), best.what))
+        best = _less(Bound(inner.mbps, parts.words(inner.what)), best, SMALL)
+    together = rack_bound(topology, job, best.mbps) if best.mbps > 0 else None
+    if together is not None:
+        best = _less(Bound(together, "links and switches of all racks together"), best, SOLVED)
+    if parts is not None and best.mbps > 0:
+        together = rack_bound(parts.topology, parts.job, best.mbps)
+        if together is not None:
+            best = _less(Bound(together, "links and switches of all hosts and racks together"), best, SOLVED)
+    return best
+
+
+def _less(found: Bound, best: Bound, rounding: float) -> Bound:
+    """The lower one; the best so far where they are the same but for rounding."""
+    return found if found.mbps < best.mbps * (1 - rounding) else best
+
+
+def _of_cuts(topology: Topology, job: Job, best: Bound) -> Bound:
+    """The least of the bounds of the cuts, and of `best`, which is one of this network."""
+    scale = bound(topology, job)
+    if scale <= 0:
+        return best
     everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
     ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
     for cut in cuts(topology, job):
         if not cut.workers and not cut.roots:
             continue
-        program = _Program(topology, job, cut, simple.mbps, (everything, ingress))
+        program = _Program(topology, job, cut, scale, (everything, ingress))
         # A quick look first: without roots inside, all is said by two lines.
         found = program.closed() if not cut.roots else program.solve()
-        if found < best.mbps * (1 - SMALL):
-            best = Bound(found, f"links of {cut.name}")
-    together = rack_bound(topology, job, best.mbps) if best.mbps > 0 else None
-    if together is not None and together < best.mbps * (1 - SOLVED):
-        best = Bound(together, "links and switches of all racks together")
+        best = _less(Bound(found, f"links of {cut.name}"), best, SMALL)
     return best
-
-
-def cuts(topology: Topology, job: Job) -> Iterator[Cut]:
-    """Racks, and larger parts."""
-    distance = {v: 1 for v in topology.switches if any(topology.kind(u) == "server" for u in topology.neighbours(v))}
-    queue = list(distance)
-    for node in queue:
-        for other in topology.neighbours(node):
-            if topology.kind(other) == "switch" and other not in distance:
-                distance[other] = distance[node] + 1
-                queue.append(other)
-    racks = {v: v for v, level in distance.items() if level == 1}
-    yield from _parts(topology, job, racks, "rack {}")
-    for level in range(1, max(distance.values(), default=0)):
-        part: dict[str, str] = {}
-        for first, far in distance.items():
-            if far > level or first in part:
-                continue
-            part[first] = first
-            queue = [first]
-            for node in queue:
-                for other in topology.neighbours(node):
-                    if distance.get(other, level + 1) <= level and other not in part:
-                        part[other] = first
-                        queue.append(other)
-        if len(set(part.values())) > 1 and part != racks:
-            yield from _parts(topology, job, part, "the part around {}")
-
-
-def _parts(topology: Topology, job: Job, part: dict[str, str], name: str) -> list[Cut]:
-    """part: of each switch, named by one of its switches."""
-    found = {first: Cut(name.format(first)) for first in part.values()}
-    of = dict(part)
-    for server in topology.servers:
-        homes = {part.get(v, "") for v in topology.neighbours(server)}
-        if len(homes) == 1 and (home := homes.pop()):
-            of[server] = home
-    for v, home in part.items():
-        found[home].aggregation += topology.residual_aggregation_mbps(v)
-    for worker in job.workers:
-        if worker in of:
-            found[of[worker]].workers += 1
-    for root in job.parameter_servers:
-        if root in of:
-            found[of[root]].roots += 1
-            found[of[root]].ingress += topology.residual_ingress_mbps(root)
-    for u, v in topology.links:
-        if of.get(u) != of.get(v):
-            mbps = topology.residual_bandwidth_mbps(u, v)
-            if u in of:
-                found[of[u]].out += mbps
-            if v in of:
-                found[of[v]].into += mbps
-    return list(found.values())
 
 
 class _Program:

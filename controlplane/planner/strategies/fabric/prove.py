@@ -7,9 +7,11 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import prepare
-from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.deadline import OutOfTime
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
 from controlplane.planner.strategies.fabric.inart import inart
 from controlplane.planner.topology import Topology
@@ -29,10 +31,13 @@ def proven_bound(topology: Topology, job: Job) -> Bound:
     merged = merge_equivalent(topology)
     small = topology if merged is None else merged.topology
     network = Network(small)
-    start = inart(small, job)
-    if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
+    try:
+        start = inart(small, job)
+        if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
+            return cheap
+        generated = generate(network, job, [start], bound(small, job), gap=PATIENCE)
+    except OutOfTime:
         return cheap
-    generated = generate(network, job, [start], bound(small, job), gap=PATIENCE)
     if generated is None:
         raise ValueError("no bound over all trees: some server reaches the others in no way over switches")
     master, _ = generated

@@ -14,6 +14,12 @@ they use of its switch's capacity and s the streams that it takes away:
     sum_r y + [results of the roots there] <= U_out,   sum_r x + [results for the workers there] <= U_in
     sum_r c <= C_q,   sum_r c' <= C'
 
+Of a root that is a worker, too, its own stream crosses no link, and the results of the trees of all others come in over
+the same one: with D of them in r, whose trees have no more than i, e + D f - 2 i <= B_r. A host that adds inside of
+trees takes no more streams away (h) than come in over its link, beside the results for its worker: with N of them that
+are workers, and where none of them is a root, sum_r h + N f <= what their links take in; where there are roots that are
+workers, both are one row. Then s <= c (1 - 1/W) + h, and above c is also what these hosts use of their own capacities.
+
 (Let a tree have n + m streams at a place, and K sums there with N inputs in all. Each stream and each sum is an input
 once at most, so N <= n + m + K - 1. What is taken away is N - K <= N (1 - 1/n) + m / n, as N / n <= K + m / n.) Racks
 that are alike are one, and so are the trees with roots in them: the mean of all ways to exchange such racks is as
@@ -23,6 +29,7 @@ good a solution.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.planner.job import Job
@@ -34,12 +41,19 @@ MOST_PAIRS = 4000  # racks that differ x racks with roots, up to which the progr
 
 @dataclass(frozen=True)
 class Rack:
-    """workers and roots: how many. Capacities in Mbit/s: of the switch, of all roots, of all links out and in."""
+    """workers, roots, both (roots that are workers, too), receivers (workers' hosts that are roots or add): how many.
+    Capacities in Mbit/s: of the switch; of hosts that add, and of their links inwards; of all roots' links, and what
+    these take in themselves; of the links of all roots and hosts that add; of all links out and in."""
 
     workers: int
     roots: int
+    both: int
+    receivers: int
     aggregation: float
+    adds: float
     ingress: float
+    intake: float
+    shared: float
     out: float
     into: float
 
@@ -60,7 +74,9 @@ def rack_bound(topology: Topology, job: Job, scale: float, *, ingress_mbps: floa
     plain = Counter(rack for rack in racks.values() if not rack.roots)
     if (len(rooted) + len(plain)) * len(rooted) > MOST_PAIRS:
         return None
-    everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches if v not in racks) / scale
+    adding = {s for s in topology.adding_servers if not set(topology.neighbours(s)) & racks.keys()}
+    others = [*(v for v in topology.switches if v not in racks), *adding]
+    everything = sum(topology.residual_aggregation_mbps(v) for v in others) / scale
     program = _Program(len(job.workers), topology.results_on_links, rooted, plain, everything)
     if ingress_mbps < INFINITY:
         program.row(program.ends, upper=ingress_mbps / scale)
@@ -71,16 +87,30 @@ def _racks(topology: Topology, job: Job, home: dict[str, str], scale: float) -> 
     """By access switch, in units of scale."""
     workers = Counter(home[w] for w in job.workers)
     roots = Counter(home[s] for s in job.parameter_servers)
-    ingress: Counter[str] = Counter()
+    both = Counter(home[s] for s in job.both_roles)
+    receivers: Counter[str] = Counter()
+    ingress, intake, adds, shared = (dict.fromkeys(home.values(), 0.0) for _ in range(4))
+
+    def comes(v: str, server: str) -> float:
+        return topology.residual_bandwidth_mbps(v, server) if topology.has_link(v, server) else 0.0
+
     for root in job.parameter_servers:
-        ingress[home[root]] += topology.residual_ingress_mbps(root)  # type: ignore[assignment]
+        v = home[root]
+        ingress[v] += comes(v, root) if root in job.both_roles else topology.residual_ingress_mbps(root)
+        intake[v] += topology.residual_intake_mbps(root)
+    for server in dict.fromkeys((*job.parameter_servers, *topology.adding_servers)):
+        for v in adds.keys() & set(topology.neighbours(server)):
+            adds[v] += topology.residual_aggregation_mbps(server)
+            shared[v] += comes(v, server)
+            receivers[v] += server in job.workers
     found = {}
     for v in dict.fromkeys(home.values()):
         others = [u for u in topology.neighbours(v) if topology.kind(u) == "switch"]
         out = sum(topology.residual_bandwidth_mbps(v, u) for u in others if topology.has_link(v, u))
         into = sum(topology.residual_bandwidth_mbps(u, v) for u in others if topology.has_link(u, v))
-        capacities = topology.residual_aggregation_mbps(v), ingress[v], out, into
-        found[v] = Rack(workers[v], roots[v], *(round(mbps / scale, 12) for mbps in capacities))
+        capacities = topology.residual_aggregation_mbps(v), adds[v], ingress[v], intake[v], shared[v], out, into
+        counts = workers[v], roots[v], both[v], receivers[v]
+        found[v] = Rack(*counts, *(round(mbps / scale, 12) for mbps in capacities))
     return found
 
 
@@ -95,12 +125,12 @@ class _Program:
         racks: list[tuple[Rack, int, int]] = [(rack, many, r) for r, (rack, many) in enumerate(rooted.items())]
         racks += [(rack, many, -1) for rack, many in plain.items()]
         rates = [self.column(-float(many), upper=1.0) for many in rooted.values()]
+        everything = [(rate, float(many)) for rate, many in zip(rates, rooted.values(), strict=True)]
         streams: list[list[tuple[int, float]]] = [[] for _ in rooted]  # into the core, of the trees of one rack's roots
         sending = sum(many for rack, many, _ in racks if rack.workers)
         for rack, many, own in racks:
-            out: list[tuple[int, float]] = []
-            into: list[tuple[int, float]] = []
-            used: list[tuple[int, float]] = []
+            out, into, used = (list[tuple[int, float]]() for _ in range(3))
+            hosts = _Hosts(self, rack)
             for r, (rate, rooting) in enumerate(zip(rates, rooted.values(), strict=True)):
                 # (whether the roots are in this rack, of how many racks' roots that is so, for how many racks of these)
                 pairs = [(False, rooting, many)] if r != own else [(True, 1, 1), (False, many - 1, many - 1)]
@@ -112,15 +142,18 @@ class _Program:
                     into.append((x, float(classes)))
                     used.append((c, float(classes)))
                     streams[r] += [(y, float(alike)), (x, -float(alike))]
-                    self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
+                    taken, capacities = hosts.take(float(classes))
+                    self.row([(s, 1.0), (c, -everywhere), *taken], upper=0.0)
                     come = [(rate, float(rack.workers)), (x, 1.0)]
-                    self.saves(s, c, rate, come, rack.workers)
+                    self.saves(s, [c, *capacities], rate, come, least=rack.workers)
                     if here and rack.workers < workers:
-                        self.saves(s, c, rate, come, rack.workers + 1)
+                        self.saves(s, [c, *capacities], rate, come, least=rack.workers + 1)
                     balance = [(y, 1.0), (rate, -float(rack.workers)), (x, -1.0), (s, 1.0)]
                     if here:
-                        e = self.column(upper=rack.ingress)
+                        e = self.column(upper=rack.intake if rack.both else rack.ingress)
                         self.ends.append((e, float(many)))
+                        if rack.both:
+                            hosts.root(e, rate, results)
                         self.row([*balance, (e, 1.0)], 0.0, 0.0)
                         self.row([(e, 1.0), (rate, -1.0)], lower=0.0)
                         if rack.workers < workers:
@@ -134,19 +167,22 @@ class _Program:
             self.row(_merged(out), upper=rack.out)
             self.row(_merged(into), upper=rack.into)
             self.row(used, upper=rack.aggregation)
+            hosts.close(everything if results else [])
         added = []
         for rate, (rack, many), entries in zip(rates, rooted.items(), streams, strict=True):
             c, s = self.column(), self.column()
             added.append((c, float(many)))
             self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
             self.row([*entries, (s, -1.0)], 0.0, 0.0)
-            self.saves(s, c, rate, [(y, many) for y, many in entries if many > 0], sending - bool(rack.workers))
+            self.saves(s, [c], rate, [(y, many) for y, many in entries if many > 0], least=sending - bool(rack.workers))
         self.row(added, upper=core)
 
-    def saves(self, s: int, c: int, rate: int, streams: list[tuple[int, float]], least: int) -> None:
-        """What can be taken away of these streams, of which a tree has at least so many."""
+    def saves(
+        self, s: int, capacities: Sequence[int], rate: int, streams: list[tuple[int, float]], *, least: int
+    ) -> None:
+        """What can be taken away of these streams, of which a tree has at least so many, with these capacities."""
         if least:
-            entries = [(s, 1.0), (c, 1 / least - 1)]
+            entries = [(s, 1.0), *((c, 1 / least - 1) for c in capacities)]
             total = [(column, -many / least) for column, many in streams]
             self.row([*entries, *_merged([*total, (rate, 1.0)])], upper=0.0)
 
@@ -156,13 +192,45 @@ class _Program:
         return self.count - 1
 
     def row(self, entries: list[tuple[int, float]], lower: float = -INFINITY, upper: float = INFINITY) -> None:
-        if lower == -INFINITY and upper == INFINITY:
+        if not entries or (lower == -INFINITY and upper == INFINITY):
             return
         columns, values = zip(*entries, strict=True)
         self.program.add_row(columns, values, lower, upper)
 
     def solve(self) -> float:
         return -self.program.solve().objective
+
+
+class _Hosts:
+    """Of one rack: what comes in over the links of hosts that add inside of trees, or are workers and roots at once."""
+
+    def __init__(self, program: _Program, rack: Rack) -> None:
+        self.program, self.rack = program, rack
+        self.links: list[tuple[int, float]] = []
+        self.used: list[tuple[int, float]] = []
+
+    def take(self, classes: float) -> tuple[list[tuple[int, float]], list[int]]:
+        """(entries of a row of the streams that are taken away here, columns of capacities that hosts use), for the
+        trees of so many racks' roots; nothing where no host adds."""
+        if not self.rack.adds:
+            return [], []
+        used, taken = self.program.column(), self.program.column()
+        self.program.row([(taken, 1.0), (used, -1.0)], upper=0.0)
+        self.links.append((taken, classes))
+        self.used.append((used, classes))
+        return [(taken, -1.0)], [used]
+
+    def root(self, e: int, rate: int, results: bool) -> None:
+        """The rack's roots, with e of their trees' streams: the workers' own ones cross no link, nor do the results of
+        their own trees."""
+        self.links += [(e, 1.0), (rate, -2.0 if results else -1.0)]
+
+    def close(self, results: list[tuple[int, float]]) -> None:
+        """results: what f is the sum of, where results come in over these links, too."""
+        if self.links:
+            others = [(column, self.rack.receivers * many) for column, many in results]
+            self.program.row(_merged([*self.links, *others]), upper=self.rack.shared)
+            self.program.row(self.used, upper=self.rack.adds)
 
 
 def _merged(entries: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -1,0 +1,97 @@
+"""What no all-reduce among a job's workers can beat, of whatever kind: the bound of plans as well as of collectives
+among hosts alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from controlplane.planner.job import Job
+from controlplane.planner.strategies.fabric.cuts import Bound, cuts
+from controlplane.planner.topology import Topology
+
+SMALL = 1e-9  # what rounding does
+MOST_WORK = 50_000  # racks with workers x links up to which minimum cuts are looked for: a tenth of a second
+UNITS = 1_000_000  # of the fastest link that can matter: minimum cuts are of whole numbers
+
+
+def all_reduce_bound(topology: Topology, job: Job) -> Bound:
+    """Mbit/s that no all-reduce among the job's workers can beat over these links, with the job's parameter servers and
+    the switches to help, whoever adds and wherever results are made.
+
+    Each worker and each set of nodes with workers inside and outside (racks and what cuts.py calls parts) sends at
+    least f and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of
+    its capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it:
+    2 (W - 1) f <= what all hosts take in + sum_v C_v (1 - 1/W).
+    Where the network is not too large, every set of nodes is looked at, as minimum cuts between workers.
+    Where the topology does not count results on links, all workers together send (W - 1) f.
+    """
+    workers = len(job.workers)
+    hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
+
+    def comes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
+
+    def goes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
+
+    counted = topology.results_on_links
+    nic = min(min(goes(w), comes(w)) if counted else goes(w) for w in job.workers)
+    best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
+    if workers < 2:
+        return best
+    if not counted:  # A worker then need not send what is added up at itself; of all workers together that is f.
+        best = replace(best, mbps=sum(map(goes, job.workers)) / (workers - 1))
+    else:
+        added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
+        together = (sum(map(comes, hosts)) + added) / (2 * (workers - 1))
+        if together < best.mbps:
+            best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")
+        for cut in cuts(topology, job):
+            if 0 < cut.workers < workers and min(cut.out, cut.into) < best.mbps:
+                best = Bound(min(cut.out, cut.into), f"links of {cut.name}: no all-reduce of any kind is faster")
+        least = _least_cut(topology, job.workers)
+        if least < best.mbps * (1 - SMALL):
+            best = Bound(least, "links between two parts of the network: no all-reduce of any kind is faster")
+    return best
+
+
+@lru_cache(maxsize=16)
+def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
+    """Mbit/s that can leave the set of nodes with workers inside and outside which least can leave, whichever set that
+    is; infinity where there is too much to look at.
+
+    Such a set parts the first worker from some other one, so it is found by flows from and to the first. Of the workers
+    that hang on one switch only, one is looked at: what leaves such a worker alone is its own link.
+    """
+    ends: dict[str, str] = {}
+    for worker in workers:
+        near = topology.neighbours(worker)
+        ends.setdefault(near[0] if len(near) == 1 else worker, worker)
+    if len(ends) < 2 or len(ends) * len(topology.links) > MOST_WORK:
+        return math.inf
+    index = {node: i for i, node in enumerate(topology.nodes)}
+    capacity = np.array([topology.residual_bandwidth_mbps(u, v) for u, v in topology.links])
+    pairs = np.array([(index[u], index[v]) for u, v in topology.links])
+    switches = np.array([topology.kind(u) == topology.kind(v) == "switch" for u, v in topology.links])
+    scale = float(capacity[switches].max()) if switches.any() else 0.0
+    if scale <= 0:
+        return math.inf
+    whole = np.minimum(np.ceil(capacity / scale * UNITS), UNITS * len(pairs)).astype(np.int32)
+    graph = csr_matrix((whole, (pairs[:, 0], pairs[:, 1])), shape=(len(index), len(index)))
+    first, *others = (index[node] for node in ends)
+    least = math.inf
+    for other in others:
+        for source, target in ((first, other), (other, first)):
+            left = graph - maximum_flow(graph, source, target).flow
+            left.data[left.data < 0] = 0
+            left.eliminate_zeros()
+            inside = np.zeros(len(index), dtype=bool)
+            inside[breadth_first_order(left, source, return_predecessors=False)] = True
+            least = min(least, float(capacity[inside[pairs[:, 0]] & ~inside[pairs[:, 1]]].sum()))
+    return least

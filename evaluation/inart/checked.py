@@ -1,0 +1,115 @@
+"""Holds a plan against its network with code of its own: nothing of the planner's evaluation is used, only the JSON of
+the topology and of the plan, as docs/planner.md describes them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+ROUNDING = 1e-6
+SLOTS_EACH = 16  # the least that a tree takes of a switch that adds in it
+
+Json = Mapping[str, Any]
+
+
+def faults(topology: Json, plan: Json) -> list[str]:
+    """Return what is wrong with a plan at its own rate, in words; empty: it is feasible."""
+    nodes = {str(node["id"]): node for node in topology["nodes"]}
+    links = _links(topology)
+    workers, roots = list(plan["job"]["workers"]), set(plan["job"]["parameter_servers"])
+    loads: dict[tuple[str, ...], float] = {}
+    trees_at: Counter[str] = Counter()
+    found: list[str] = []
+    total = math.fsum(tree["share"] for tree in plan["trees"])
+    if abs(total - 1) > ROUNDING:
+        found.append(f"shares sum to {total}")
+    counted = topology.get("graph", {}).get("results_on_links", True)
+    for number, tree in enumerate(plan["trees"]):
+        if tree["root"] not in roots:
+            found.append(f"tree {number}: {tree['root']} is no parameter server of the job")
+        found += [f"tree {number}: {fault}" for fault in _structure(nodes, links, tree, workers)]
+        loaded = Counter(_loaded(tree, counted))
+        for what, count in loaded.items():
+            loads[what] = loads.get(what, 0.0) + count * plan["rate_mbps"] * tree["share"]
+        trees_at.update(node for kind, node, *_ in loaded if kind == "point" and nodes[node]["kind"] == "switch")
+    for what, load in loads.items():
+        most = _capacity(nodes, links, what, workers)
+        if load > most * (1 + ROUNDING) + 1e-12:
+            found.append(f"{' '.join(what)}: {load:.6g} of {most:.6g} Mbit/s")
+    for node, count in trees_at.items():
+        if count * SLOTS_EACH > nodes[node].get("slots", math.inf):
+            found.append(f"{node}: {count} trees in {nodes[node]['slots']} slots")
+    return found
+
+
+def _links(topology: Json) -> dict[tuple[str, str], float]:
+    """What is left of every directed link, Mbit/s."""
+    found: dict[tuple[str, str], float] = {}
+    for edge in topology.get("edges", topology.get("links", ())):
+        u, v = str(edge["source"]), str(edge["target"])
+        left = max(0.0, edge["bandwidth_mbps"] - edge.get("used_bandwidth_mbps", 0.0))
+        found[u, v] = left
+        if not topology.get("directed", False):
+            found[v, u] = left
+    return found
+
+
+def _structure(nodes: Json, links: Mapping[tuple[str, str], float], tree: Json, workers: list[str]) -> list[str]:
+    """Every worker is added once, everything ends at the root, and every result reaches every worker."""
+    found = []
+    onwards = {relay["node"]: relay["next"] for relay in tree["relays"]}
+    if sorted(each["worker"] for each in tree["assignments"]) != sorted(workers):
+        found.append("not every worker is in it once")
+    for start in [each["point"] for each in tree["assignments"]] + list(onwards):
+        node, steps = start, 0
+        while node != tree["root"] and node in onwards and steps <= len(onwards):
+            node, steps = onwards[node], steps + 1
+        if node != tree["root"]:
+            found.append(f"what {start} adds does not come to the root")
+    flows = [(each["worker"], each["point"], each["route"]) for each in tree["assignments"]]
+    flows += [(relay["node"], relay["next"], relay["route"]) for relay in tree["relays"]]
+    for source, target, route in flows:
+        if route[0] != source or route[-1] != target or len(set(route)) != len(route):
+            found.append(f"the way from {source} to {target} is {route}")
+        found += [f"there is no link {u}->{v}" for u, v in pairwise(route) if (u, v) not in links]
+        through = [node for node in route[1:-1] if nodes[node]["kind"] != "switch"]
+        found += [f"{source}'s way leads over server {node}" for node in through]
+    reached, parents = {tree["root"]}, dict[str, str]()
+    for parent, child in tree["return_edges"]:
+        if parent not in reached or child in parents or (parent, child) not in links:
+            found.append(f"the results' link {parent}->{child} is not of a tree of links from the root")
+        parents[child] = parent
+        reached.add(child)
+    found += [f"no result comes to {worker}" for worker in workers if worker not in reached]
+    return found
+
+
+def _loaded(tree: Json, counted: bool) -> Iterator[tuple[str, ...]]:
+    """Yield everything that a tree loads with its rate, as often as it does. counted: whether results load links."""
+    ends = [(each["point"], each["route"]) for each in tree["assignments"]]
+    ends += [(relay["next"], relay["route"]) for relay in tree["relays"]]
+    for end, route in ends:
+        yield "root" if end == tree["root"] else "point", end
+        for u, v in pairwise(route):
+            yield "link", u, v
+    for parent, child in tree["return_edges"] if counted else ():
+        yield "link", parent, child
+
+
+def _capacity(nodes: Json, links: Mapping[tuple[str, str], float], what: tuple[str, ...], workers: list[str]) -> float:
+    """What is left of a link, of what a node adds, or of what a root takes in, Mbit/s. A root that is a worker, too,
+    takes its own gradients over no link: how much comes over its link is the link's load."""
+    kind, *where = what
+    if kind == "link":
+        return links.get((where[0], where[1]), 0.0)
+    node = nodes[where[0]]
+    if kind == "point":
+        unlimited = math.inf if node["kind"] == "switch" else 0.0
+        return max(0.0, node.get("aggregation_mbps", unlimited) - node.get("used_aggregation_mbps", 0.0))
+    own = max(0.0, node.get("ingress_mbps", math.inf) - node.get("used_ingress_mbps", 0.0))
+    if where[0] in workers:
+        return own
+    return min(own, sum(rate for (_, v), rate in links.items() if v == where[0]))

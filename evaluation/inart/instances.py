@@ -1,0 +1,174 @@
+"""Measures our planner on many different instances: is every plan feasible, is any collective among hosts alone faster,
+and how far from the bounds is it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.host_collectives import all_reduce_bound, host_rows
+from controlplane.planner.plan.planning import ERRORS
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.deadline import OutOfTime, limited_time
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.prove import proven_bound
+from controlplane.planner.topology import Topology
+from evaluation.inart.checked import faults
+from evaluation.inart.varied import Instance, draw
+
+SEARCH_S = 10.0  # of processor time for one plan
+PROOF_S = 5.0  # of processor time for one bound over all trees
+LOOKED_AT = 5e-3  # gap to the printed bound from which the one over all trees is computed
+AIM_PRINTED, AIM_TRUE = 0.02, 0.01
+EVEN = 1 - 1e-4  # of a host collective's rate: solvers' tolerance
+
+
+@dataclass(frozen=True)
+class Row:
+    """A plan of ours on an instance, or why there is none. bound_mbps: what is printed beside it; true_mbps: the least
+    of that and of the bound over all trees. limited: it keeps within what switches hold, and bounds know nothing of
+    that. faults: of the independent check."""
+
+    rate_mbps: float
+    bound_mbps: float
+    what: str
+    true_mbps: float
+    trees: int
+    seconds: float
+    limited: bool
+    faults: tuple[str, ...] = ()
+    refused: str = ""
+
+    @property
+    def gap(self) -> float:
+        return _gap(self.rate_mbps, self.bound_mbps)
+
+    @property
+    def true_gap(self) -> float:
+        return _gap(self.rate_mbps, self.true_mbps)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An instance, our plans by the parameter servers that they use ("own": the job's; "workers": one on every worker's
+    server), what hosts reach alone, and what no all-reduce can beat."""
+
+    seed: int
+    what: tuple[str, ...]
+    plans: dict[str, Row]
+    hosts: dict[str, float]
+    any_kind_mbps: float
+
+    @property
+    def best(self) -> Row:
+        """The fastest plan of ours."""
+        return max(self.plans.values(), key=lambda row: row.rate_mbps)
+
+    @property
+    def any_gap(self) -> float:
+        """How far the best plan is from what no all-reduce can beat."""
+        return _gap(self.best.rate_mbps, self.any_kind_mbps)
+
+    @property
+    def beaten_by(self) -> str:
+        """The collective among hosts alone that is faster than every plan of ours, or ""."""
+        name = max(self.hosts, key=lambda each: self.hosts[each], default="")
+        return name if name and self.hosts[name] * EVEN > self.best.rate_mbps else ""
+
+    def to_json(self) -> dict[str, Any]:
+        plans = {name: {**asdict(r), "gap": r.gap, "true_gap": r.true_gap} for name, r in self.plans.items()}
+        return {**asdict(self), "plans": plans, "any_gap": self.any_gap, "beaten_by": self.beaten_by}
+
+
+def _gap(rate: float, bound: float) -> float:
+    return max(0.0, 1 - rate / bound) if bound > 0 else 0.0
+
+
+def measure(seed: int) -> Measured:
+    """Plan the instance of a seed in every way, and compute the bounds."""
+    instance = draw(seed)
+    topology, job = instance.topology, instance.job
+    plans = {"own": _row(instance, job)}
+    if not set(job.workers) <= set(job.parameter_servers):
+        plans["workers"] = _row(instance, replace(job, parameter_servers=job.workers))
+    with limited_time(SEARCH_S, clock=time.process_time):
+        hosts = {row.strategy: row.rate_mbps for row in host_rows(topology, job)} if topology.results_on_links else {}
+    return Measured(seed, instance.what, plans, hosts, all_reduce_bound(topology, job).mbps)
+
+
+def _row(instance: Instance, job: Job) -> Row:
+    topology = instance.topology
+    begin = time.process_time()
+    limited = any("slots" in topology.graph.nodes[v] for v in topology.switches)
+    try:
+        with limited_time(SEARCH_S, clock=time.process_time):
+            plan = get_strategy("inart")(topology, job)
+    except ERRORS as error:
+        return Row(0.0, 0.0, "", 0.0, 0, time.process_time() - begin, limited, refused=str(error))
+    seconds = time.process_time() - begin
+    bound = cheap_bound(topology, job)
+    true = bound.mbps
+    if _gap(plan.rate_mbps, true) > LOOKED_AT and not limited:
+        true = min(true, _proven(topology, job))
+    wrong = faults(topology.to_json(), plan.to_json())
+    return Row(plan.rate_mbps, bound.mbps, bound.what, true, len(plan.trees), seconds, limited, tuple(wrong))
+
+
+def _proven(topology: Topology, job: Job) -> float:
+    try:
+        with limited_time(PROOF_S, clock=time.process_time):
+            return proven_bound(topology, job).mbps
+    except (*ERRORS, OutOfTime):
+        return math.inf
+
+
+def line(found: Measured) -> str:
+    """One instance as a line of text."""
+    parts = [f"{found.seed:>4} {'; '.join(found.what)}:"]
+    for name, row in found.plans.items():
+        if row.refused:
+            parts.append(f"{name} refused ({row.refused})")
+            continue
+        parts.append(
+            f"{name} {row.rate_mbps:.4f} (printed gap {100 * row.gap:.2f} %, true {100 * row.true_gap:.2f} %, "
+            f"{row.trees} trees, {row.seconds:.1f} s)" + " FAULTS: " * bool(row.faults) + "; ".join(row.faults[:3])
+        )
+    hosts = max(found.hosts.values(), default=0.0)
+    parts.append(f"hosts {hosts:.4f}, any {found.any_kind_mbps:.4f}")
+    if found.beaten_by:
+        parts.append(f"BEATEN by {found.beaten_by}")
+    return "  ".join(parts)
+
+
+def distribution(all_found: Sequence[Measured]) -> Iterator[str]:
+    """How many instances are how far from the bounds, in lines of text."""
+    rows = [(found, row) for found in all_found for row in found.plans.values() if not row.refused]
+    yield f"{len(all_found)} instances, {len(rows)} plans; {sum(bool(r.faults) for _, r in rows)} not feasible"
+    refused = [found.seed for found in all_found if any(row.refused for row in found.plans.values())]
+    yield f"refused: {len(refused)} {refused}"
+    beaten = [found.seed for found in all_found if found.beaten_by]
+    yield f"below a collective of hosts: {len(beaten)} {beaten}"
+    free = [(found, row) for found, row in rows if not row.limited]
+    for text, gaps, aim in (
+        ("gap to the printed bound", [(found.seed, row.gap) for found, row in free], AIM_PRINTED),
+        ("gap to the true bound", [(found.seed, row.true_gap) for found, row in free], AIM_TRUE),
+    ):
+        yield _gaps(text, gaps, aim)
+    whole = [(f.seed, f.any_gap) for f in all_found if not f.best.limited and f.best.rate_mbps > 0]
+    yield _gaps("the best plan's gap to what no all-reduce can beat", whole, AIM_PRINTED)
+
+
+def _gaps(text: str, gaps: list[tuple[int, float]], aim: float) -> str:
+    values = sorted(gap for _, gap in gaps)
+    if not values:
+        return f"{text}: none"
+    over = sorted({seed for seed, gap in gaps if gap > aim})
+    parts = ", ".join(f"{100 * values[min(len(values) - 1, int(q * len(values)))]:.2f}" for q in (0.5, 0.9, 0.99))
+    return (
+        f"{text}: median, 90 %, 99 % {parts} %, largest {100 * values[-1]:.2f} %; over {100 * aim:g} %: "
+        f"{sum(v > aim for v in values)} of {len(values)} (seeds {over})"
+    )
