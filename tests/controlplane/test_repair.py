@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controlplane.planner import rules
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import place_job
+from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan.repair import CannotRepair, intact, repair
 from controlplane.planner.plan.slots import aligned
 from controlplane.planner.rules import Deployment, Places, Taken
@@ -47,6 +47,20 @@ def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, o
     places = Places(deployment.sizes, slots, groups)
     made = rules.build(found.plan, state, LIMITS, job_id=3, epoch=7, first_label=deployment.first_label, places=places)
     return made, found
+
+
+def test_a_plan_whose_workers_are_parameter_servers_is_led_around_a_switch():
+    """As jobs of Slurm are: results do not come back to the host that has added them up."""
+    job = Job("slurm-1", (JOB.workers[0], JOB.workers[-1], *JOB.workers[2:4]), JOB.workers[2:4], 1_000_000)
+    plan = get_strategy("inart")(TREE, job)
+    passed = {v for tree in plan.trees for edge in tree.return_edges for v in edge}
+    inner = {TREE.access_switch(server) for server in TREE.servers}.symmetric_difference(TREE.switches)
+    assert passed & inner, "results pass a switch that has no servers"
+    for switch in sorted(passed & inner):
+        state = without(TREE, [switch])
+        found = repair(plan, state, lambda switch, tree: True)
+        found.plan.check(state)
+        assert found.plan.job == job
 
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -185,7 +185,8 @@ def _around(
     if not all(topology.has_link(u, v) for u, v in edges):
         found: dict[tuple[str, str], None] = {}
         for a in tree.assignments:
-            found.update(dict.fromkeys(pairwise(ways.route(tree.root, a.worker))))
+            if a.worker != tree.root:  # what its own host adds up it has already
+                found.update(dict.fromkeys(pairwise(ways.route(tree.root, a.worker))))
         edges = tuple(found)
     led_around = replace(tree, assignments=assignments, relays=relays, return_edges=edges)
     ways.use(led_around, rate)
