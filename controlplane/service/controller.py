@@ -150,6 +150,8 @@ class Controller:
                 yield pb.Event(waiting=pb.Waiting(reason=words))
             member = roster.join(request, context.peer())
         except (Refused, OSError) as error:
+            if self._stopping.is_set():  # another controller leads next, or this one after its restart
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
             self._log(warning(f"refused an agent from {context.peer()}: {error}"))
             yield pb.Event(refused=pb.Refused(reason=str(error)))
             return

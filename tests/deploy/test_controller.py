@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from controlplane.common.rpc.client import ControllerError, Identity, Membership
 from controlplane.common.rpc.tls import Tls
 from controlplane.service.controller import Controller
 from controlplane.service.network import Settings
+from controlplane.service.roster import Roster
 from p4src.protocol import ENCODING
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs
@@ -196,6 +198,28 @@ def test_refusal_reaches_the_agent_and_ends_its_tries(job, until):
     until(lambda: listener.refused, "the agent is refused")
     assert "w9 is not a node of any job (test: w1, w2, ps1)" in listener.refused
     until(lambda: not membership._thread.is_alive(), "it stops trying")
+
+
+def test_an_agent_that_comes_while_its_controller_is_ending_looks_for_another_one(job, until, monkeypatch):
+    closed, go_on = threading.Event(), threading.Event()
+    close = Roster.close
+
+    def close_and_wait(roster: Roster, refusal: str = "") -> None:
+        close(roster, refusal)
+        closed.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(Roster, "close", close_and_wait)
+    ending = threading.Thread(target=job.stop)
+    ending.start()
+    try:
+        assert closed.wait(60)
+        _, listener = job.join("w1")
+        until(lambda: listener.unreachable or listener.refused, "the agent gets an answer")
+        assert not listener.refused and "UNAVAILABLE" in listener.unreachable[0]
+    finally:
+        go_on.set()
+        ending.join(60)
 
 
 def test_absent_controller_is_tried_until_it_is_there(tmp_path, until):
