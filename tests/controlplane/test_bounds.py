@@ -15,13 +15,13 @@ from controlplane.planner.plan.separated import separated
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.rack_bound import rack_bound
-from tests.controlplane.instances import instances, random_plan, troubled_instances
+from tests.controlplane.instances import instances, random_plan, shared_hosts, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS
 from tests.support.examples import examples
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.one_of(instances(), troubled_instances()), st.integers(0, 10**6))
+@given(st.one_of(instances(), troubled_instances(), shared_hosts()), st.integers(0, 10**6))
 def test_no_tree_beats_the_racks_bound(instance, seed):
     topology, job = instance
     most = bound(topology, job)
