@@ -67,7 +67,7 @@ def test_a_log_as_json_is_an_object_a_line(monkeypatch):
 PRINT_NOTHING = {
     "shell": "an interactive shell", "emulate": "a network to look at", "agent": "a process that serves",
     "ps": "a process that serves", "run": "the output of the command that it runs", "site": "several commands",
-    "slurm": "what Slurm reads",
+    "slurm": "what Slurm reads", "mpi": "the output of the command that it runs", "nccl": "the path of a file",
 }  # fmt: skip
 COMMANDS = [(verb,) for verb in VERBS if verb not in (*PRINT_NOTHING, "job", "topology")]
 COMMANDS += [("job", order) for order in ("add", "list", "show", "remove")] + [("site", "status"), ("site", "probe")]
