@@ -38,6 +38,11 @@ def make(module: str, description: str | None = "", order: str = "") -> argparse
     return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
+def program(words: list[str]) -> list[str]:
+    """Return a program's command line from what stands behind a command's own options, with the "--" or without it."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
 class _Output(argparse.Action):
     """Sets `json` for "json" and "text"; any other value is a file, for a command that writes one."""
 

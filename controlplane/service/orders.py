@@ -103,7 +103,7 @@ def replan(network: Network, order: Replan) -> Update:
 
 
 def _later(plan: Plan) -> Update:
-    """What is said of a job that is planned again, but not while this order is waited for."""
+    """Return the answer about a job whose plan is made again soon, but not before this order is answered."""
     return Update(plan, plan.rate_mbps, difference(plan, plan), later=True)
 
 

@@ -46,7 +46,7 @@ def faults(topology: Json, plan: Json) -> list[str]:
 
 
 def _links(topology: Json) -> dict[tuple[str, str], float]:
-    """What is left of every directed link, Mbit/s."""
+    """Return the Mbit/s that nobody uses yet of every directed link."""
     found: dict[tuple[str, str], float] = {}
     for edge in topology.get("edges", topology.get("links", ())):
         u, v = str(edge["source"]), str(edge["target"])
@@ -100,8 +100,8 @@ def _loaded(tree: Json, counted: bool) -> Iterator[tuple[str, ...]]:
 
 
 def _capacity(nodes: Json, links: Mapping[tuple[str, str], float], what: tuple[str, ...], workers: list[str]) -> float:
-    """What is left of a link, of what a node adds, or of what a root takes in, Mbit/s. A root that is a worker, too,
-    takes its own gradients over no link: how much comes over its link is the link's load."""
+    """Return the Mbit/s that nobody uses yet of a link, of what a node adds, or of what a root takes in. A root that is
+    a worker, too, takes its own gradients over no link: how much comes over its link is the link's load."""
     kind, *where = what
     if kind == "link":
         return links.get((where[0], where[1]), 0.0)

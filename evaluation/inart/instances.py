@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from controlplane.planner.job import Job
-from controlplane.planner.plan.host_collectives import all_reduce_bound, host_rows
+from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.planning import ERRORS
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, limited_time
+from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.prove import proven_bound
 from controlplane.planner.topology import Topology
@@ -127,7 +128,7 @@ def _proven(topology: Topology, job: Job) -> float:
 
 
 def line(found: Measured) -> str:
-    """One instance as a line of text."""
+    """Return what was measured of one instance as a line of text."""
     parts = [f"{found.seed:>4} {'; '.join(found.what)}:"]
     for name, row in found.plans.items():
         if row.refused:

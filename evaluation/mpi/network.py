@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from controlplane.planner.topology import Topology
@@ -48,13 +49,11 @@ class MpiNetwork:
         self.folder = Path(self._folder.name)
 
     def __enter__(self) -> MpiNetwork:
-        self.emulation.start()
-        try:
-            self.fabric = Fabric(self.emulation)
-            self.service = self.fabric.control()
-        except BaseException:
-            self.emulation.stop()
-            raise
+        with ExitStack() as stack:
+            stack.enter_context(self._folder)
+            stack.enter_context(self.emulation)
+            self.service = stack.enter_context(stack.enter_context(Fabric(self.emulation)).control())
+            self._stack = stack.pop_all()
         self._enter = self.folder / "enter"
         cases = [f"{host}) pid={self.emulation.net[host].pid} ;;" for host in self.hosts]
         words = ["#!/bin/sh", "host=$1; shift", "case $host in", *cases, "esac"]
@@ -65,12 +64,7 @@ class MpiNetwork:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self.service.__exit__()
-            self.fabric.__exit__()
-        finally:
-            self.emulation.stop()
-            self._folder.cleanup()
+        self._stack.close()
 
     def command(self, program: Sequence[str]) -> list[str]:
         """Return the command line that runs the program, a rank on each host, in the network, with the job "mpi"."""

@@ -358,8 +358,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    if arguments.verb == "run" and arguments.command[:1] == ["--"]:
-        del arguments.command[0]
+    if arguments.verb == "run":
+        arguments.command = command_line.program(arguments.command)
     try:
         return int(arguments.act(arguments))
     except (OverlayError, OSError, ValueError) as error:

@@ -15,13 +15,14 @@ from controlplane.planner.generators import fattree, leaf_spine, parse_topology
 from controlplane.planner.job import Job, JobError, parse_job
 from controlplane.planner.plan import Assignment, Plan, PlanError, Relay, Tree
 from controlplane.planner.plan.cost import cost_of
-from controlplane.planner.plan.host_collectives import all_reduce_bound, host_rows
+from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.replan import replan
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.rules import build
 from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import STRATEGIES, get_strategy
+from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.prove import proven_bound
 from controlplane.planner.topology import Topology

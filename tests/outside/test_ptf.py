@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tests.outside import ptf
+from tests.outside.copies import copy_in
 
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(600)
 def test_the_samples_with_ptf_tests_pass_over_softswitch():
-    folder = os.environ.get("INART_P4C")
-    if folder is None:
-        pytest.skip("INART_P4C names no copy of p4c's source")
-    if why := ptf.missing(Path(folder)):
-        pytest.skip(why)
-    outcomes = [ptf.run(program, Path(folder)) for program in ptf.programs(Path(folder))]
+    folder = copy_in("INART_P4C", "p4c's source", ptf.missing)
+    outcomes = [ptf.run(program, folder) for program in ptf.programs(folder)]
     assert outcomes
     assert [one.reason for one in outcomes if one.reason] == []
 

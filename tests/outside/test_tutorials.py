@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tests.outside import tutorials
+from tests.outside.copies import copy_in
 
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(600)
 def test_the_first_exercise_pings_over_softswitch():
-    folder = os.environ.get("INART_TUTORIALS")
-    if folder is None:
-        pytest.skip("INART_TUTORIALS names no copy of p4lang/tutorials")
-    if why := tutorials.missing(Path(folder)):
-        pytest.skip(why)
-    outcome = tutorials.run("basic", Path(folder))
+    outcome = tutorials.run("basic", copy_in("INART_TUTORIALS", "p4lang/tutorials", tutorials.missing))
     assert outcome.passed, outcome.reason
 
 

@@ -71,7 +71,7 @@ def agent(arguments: argparse.Namespace) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    command = command_line.program(arguments.command)
     if not command:
         parser.error("what is to be run? For example: mpirun -H a,b inart mpi -- ./program")
     try:

@@ -249,7 +249,7 @@ def run(arguments: argparse.Namespace, command: Sequence[str], start: Callable[.
 def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    command = command_line.program(arguments.command)
     if not command:
         parser.error("what is to be run? For example: inart run --nodes a,b -- torchrun ...")
     try:

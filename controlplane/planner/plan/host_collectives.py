@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from scipy.sparse.csgraph import maximum_flow
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_ways import HOST_WAYS
@@ -37,6 +37,7 @@ from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
 from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
+from controlplane.planner.strategies.fabric.minimum_cuts import UNITS, senders_side
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
 
@@ -47,7 +48,6 @@ MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
 MOST_IN_RING = 64  # up to which agents are told what a ring reaches: it takes a tenth of a second
 MOST_WORKERS = 160  # up to which the best trees of hosts are looked for: it takes a second with 120, minutes with 1,000
 CHANNELS = 16
-UNITS = 1_000_000  # of a rate, for minimum cuts: they are of whole numbers
 ROUNDS = 100
 TOLERANCE = 1e-5
 SPARE = 1e-5
@@ -287,11 +287,7 @@ class _Forest:
         for worker in self.workers:
             result = maximum_flow(graph, source, worker)
             if result.flow_value < UNITS * (1 - TOLERANCE) - len(whole):
-                left = graph - result.flow
-                left.data[left.data < 0] = 0
-                left.eliminate_zeros()
-                reached = set(breadth_first_order(left, source, return_predecessors=False).tolist())
-                found.add(frozenset(range(source)) - reached)
+                found.add(frozenset(range(source)).difference(senders_side(graph, result.flow, source).tolist()))
         for nodes in found:
             inside = [1 + i for i, worker in enumerate(self.workers) if worker in nodes]
             entering = [first + e for e, (u, v) in enumerate(links) if v in nodes and u not in nodes]

@@ -129,8 +129,9 @@ def separated(topology: Topology, job: Job) -> Separated | None:
 
 
 def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
-    """As `separated`, of several jobs in one network, in their order: a host is taken apart for all of them. None are
-    returned where no host has to be. Raises JobError."""
+    """Return the jobs of one network, in their order, each with the network in which hosts are taken apart: a host that
+    has to be for one job is taken apart for all of them. The list is empty where no host has to be. Raises JobError: a
+    host that has to be taken apart has several links."""
     both_roles = frozenset[str]().union(*(job.both_roles for job in jobs))
     apart = _in_parts(topology, both_roles)
     if not apart:

@@ -94,7 +94,7 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
 
 
 def _bounded(topology: Topology, job: Job) -> AbstractContextManager[None]:
-    """What is known of the whole network, for a search in the one that is taken apart."""
+    """Return a context in which a search in the network that is taken apart ends at the whole network's bound."""
     from controlplane.planner.strategies.fabric.bounds import bounded_by, cheap_bound  # brings the solver along
 
     return bounded_by(cheap_bound(topology, job))

@@ -9,15 +9,15 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from scipy.sparse.csgraph import maximum_flow
 
 from controlplane.planner.job import Job
 from controlplane.planner.strategies.fabric.cuts import Bound, cuts
+from controlplane.planner.strategies.fabric.minimum_cuts import UNITS, senders_side
 from controlplane.planner.topology import Topology
 
 SMALL = 1e-9  # what rounding does
 MOST_WORK = 50_000  # racks with workers x links up to which minimum cuts are looked for: a tenth of a second
-UNITS = 1_000_000  # of the fastest link that can matter: minimum cuts are of whole numbers
 
 
 def all_reduce_bound(topology: Topology, job: Job) -> Bound:
@@ -79,7 +79,7 @@ def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
     capacity = np.array([topology.residual_bandwidth_mbps(u, v) for u, v in topology.links])
     pairs = np.array([(index[u], index[v]) for u, v in topology.links])
     switches = np.array([topology.kind(u) == topology.kind(v) == "switch" for u, v in topology.links])
-    scale = float(capacity[switches].max()) if switches.any() else 0.0
+    scale = float(capacity[switches].max()) if switches.any() else 0.0  # of the fastest link that can matter
     if scale <= 0:
         return math.inf
     whole = np.minimum(np.ceil(capacity / scale * UNITS), UNITS * len(pairs)).astype(np.int32)
@@ -88,10 +88,7 @@ def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
     least = math.inf
     for other in others:
         for source, target in ((first, other), (other, first)):
-            left = graph - maximum_flow(graph, source, target).flow
-            left.data[left.data < 0] = 0
-            left.eliminate_zeros()
             inside = np.zeros(len(index), dtype=bool)
-            inside[breadth_first_order(left, source, return_predecessors=False)] = True
+            inside[senders_side(graph, maximum_flow(graph, source, target).flow, source)] = True
             least = min(least, float(capacity[inside[pairs[:, 0]] & ~inside[pairs[:, 1]]].sum()))
     return least

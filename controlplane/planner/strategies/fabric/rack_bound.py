@@ -202,7 +202,8 @@ class _Program:
 
 
 class _Hosts:
-    """Of one rack: what comes in over the links of hosts that add inside of trees, or are workers and roots at once."""
+    """The rows of a program about one rack's hosts that add inside of trees, or are workers and roots at once: how much
+    comes in over their links."""
 
     def __init__(self, program: _Program, rack: Rack) -> None:
         self.program, self.rack = program, rack

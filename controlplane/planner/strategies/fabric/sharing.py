@@ -247,7 +247,7 @@ def share(
 def _share(
     topology: Topology, demands: Sequence[Demand], strict: bool, short: Callable[[str], None] | None
 ) -> list[Plan]:
-    """As `share`, where every server has one role and none adds for others."""
+    """Return what `share` does, for a network in which every server has one role and none adds for others."""
     network = Network(topology)
     scale = max(bound(topology, demand.job) for demand in demands)
     if not scale > 0:
