@@ -5,7 +5,7 @@
 
 What `python -m topologies.tofino_model` lays out is tried with it where there is no P4 Studio: deploy, agents and
 frames are real, the switch is not. --chip: Intel's model of the chip with our compiled program (chip.py), else our own
-model. It prints its address, and its verdicts when its standard input ends.
+model. It prints its address, and its verdicts at each line of its standard input and when that ends.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Standin:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Serve until standard input ends."""
+        """Serve until standard input ends; print the verdicts so far at each of its lines."""
         self._selector.register(sys.stdin, selectors.EVENT_READ)
         for device, interface in self.sockets.items():
             self._selector.register(interface, selectors.EVENT_READ, lambda device=device: self._receive(device))
@@ -89,9 +89,12 @@ class Standin:
             self._selector.register(self.chip.output, selectors.EVENT_READ, self._came_out)
         while True:
             for key, _ in self._selector.select():
-                if key.data is None:
+                if key.data is not None:
+                    key.data()
+                elif sys.stdin.readline():
+                    print(json.dumps(self.counted()), flush=True)
+                else:
                     return
-                key.data()
 
     def counted(self) -> dict[str, int]:
         """Return packets by verdict, recirculated packets (our model only), and frames lost."""

@@ -119,6 +119,10 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
     for server, agent in agents.items():
         if wiring.topology.role(server) == "worker":
             assert agent.wait(SECONDS) == 0, (tmp_path / f"{server}.log").read_text()
+    for model in models.values():
+        print(file=model.stdin, flush=True)
+    for switch in models:
+        says(tmp_path / f"{switch}.log", "}\n")
     controller.terminate()
     assert controller.wait(SECONDS) == 0
     removed = subprocess.run(
@@ -127,11 +131,12 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
     assert "removed 72 entries from 2 switches" in removed.stderr
     for switch, model in models.items():
         model.communicate(timeout=SECONDS)
-        counted = json.loads((tmp_path / f"{switch}.log").read_text().splitlines()[-1])
+        # Resends of a busy machine may still be under way when the entries are removed: they are unknown then.
+        before, counted = map(json.loads, (tmp_path / f"{switch}.log").read_text().splitlines()[-2:])
         # On a busy machine resends flush some sums, which then leave at once.
         most = counted["completed"] + counted.get("flushed", 0)
         assert 0 < counted["completed"] <= counted["went round"] <= most, counted
-        assert "refused" not in counted and "unknown" not in counted
+        assert "refused" not in counted and "unknown" not in before, (before, counted)
 
 
 @needs_root
