@@ -46,11 +46,11 @@ test: setup ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check --quiet .
 	@$(MAKE) --no-print-directory --jobs=2 types parts
-	$(PY) -m pytest -n $(EMULATED_JOBS) $(BY_FILE) $(EMULATED)
+	$(PY) -m tests.retry -n $(EMULATED_JOBS) $(BY_FILE) $(EMULATED)
 
 # mypy runs beside these tests, which leave a part of the processors idle.
 parts: shell-environment
-	env -u MAKEFLAGS -u MFLAGS $(PY) -m pytest -n $(JOBS) $(BY_FILE) $(EMULATED:%=--ignore=%)
+	env -u MAKEFLAGS -u MFLAGS $(PY) -m tests.retry -n $(JOBS) $(BY_FILE) $(EMULATED:%=--ignore=%)
 
 types:
 	$(PY) -m mypy
