@@ -101,7 +101,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         _say_strangers(set(there).difference((one.job_id for one in jobs), begun, [arguments.job_id]), log)
         if state is not None:
             network.start(jobs, state.kept_off(), begun)
-            kept = state.keeper(lambda: (network.stored(), network.taken_out(), network.jobs.begun), log)
+            kept = state.keeper(network.keeps, log)
             network.changed, network.unkept = kept.save, kept.problem
             before = f"{len(jobs)} jobs as before" if jobs else "no job yet"
             log(f"{before}; jobs are kept in {state.path}")

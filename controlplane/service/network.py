@@ -32,7 +32,7 @@ from controlplane.service.room import JOB_IDS, base_rules, deployment_of
 from controlplane.service.roster import GRACE_SECONDS, PATIENCE_SECONDS, Roster, Rules
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.settled import MOST, STEADY
-from controlplane.service.state import Stored
+from controlplane.service.state import Keeps, Stored
 from controlplane.service.switches import Switches
 from controlplane.service.update import Update, Updater
 from controlplane.service.uses import Use, uses
@@ -129,7 +129,9 @@ class Network:
             )
             return deployment, self.switches.install(job_id, deployment.rulesets)
 
-    def run(self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None) -> RunningJob:
+    def run(
+        self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None, terms: Terms = USUAL
+    ) -> RunningJob:
         """What agents of an installed plan join; it can be changed from now on. whole: the job, where the plan is for a
         part of it. Raises JobsError."""
         whole = whole or plan.job
@@ -141,7 +143,7 @@ class Network:
                 ENCODING,
                 grace=self.settings.grace,
                 patience=self.settings.patience,
-                known=self._known(whole),
+                known=_known(whole, self.topology),
                 least_workers=len(whole.workers) if whole.at_least is None else whole.at_least,
             ),
             log,
@@ -166,22 +168,13 @@ class Network:
             log=log,
             changed=lambda: self.changed(),
         )
-        job = RunningJob(roster, updater, job_id)
+        job = RunningJob(roster, updater, job_id, terms)
         needed = {*plan.job.workers, *plan.job.parameter_servers}
         expected = needed.union(self.state.off)  # what an operator took out was not lost
         job.do_without([node for node in (*whole.workers, *whole.parameter_servers) if node not in expected], Why.LOST)
         self.jobs.add(job)
         self.changed()
         return job
-
-    def _known(self, job: Job) -> dict[str, Known]:
-        # A node of both roles has one agent, a worker's.
-        roles = [("parameter_server", job.parameter_servers), ("worker", job.workers)]
-        return {
-            node: Known(role, self.topology.address(node), node in job.both_roles)
-            for role, nodes in roles
-            for node in nodes
-        }
 
     def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
@@ -206,12 +199,18 @@ class Network:
         if changes:
             self.log(f"{changes} changes brought the switches to what they shall hold")
         for stored in jobs:
-            self.run(stored.plan, stored.deployment, stored.job_id, stored.job).terms = stored.terms
+            self.run(stored.plan, stored.deployment, stored.job_id, stored.job, stored.terms)
         self.replanning.fair = any(stored.terms != USUAL for stored in jobs)
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
-        return [Stored(job.job_id, job.plan, job.updater.deployment, job.terms, job.updater.job) for job in self.jobs]
+        return [job.stored() for job in self.jobs]
+
+    def keeps(self) -> Keeps:
+        """All that a controller that starts again must know. What is begun is read first: a job that is added meanwhile
+        is then in both lists, and not in none."""
+        begun = list(self.jobs.begun)
+        return self.stored(), self.taken_out(), begun
 
     def launch(
         self,
@@ -281,9 +280,7 @@ class Network:
                 if others:
                     self.replanning.soon()  # room was made for nothing
                 raise
-            job = self.run(plan, deployment, job_id)
-            job.terms = terms
-            self.jobs.begun.clear()
+            job = self.run(plan, deployment, job_id, terms=terms)
             try:
                 _keep(self, job.name)  # a controller that starts again would not know it
             except JobsError:
@@ -367,6 +364,12 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _known(job: Job, topology: Topology) -> dict[str, Known]:
+    """Return the agents of a job by their nodes; one of both roles has one agent, a worker's."""
+    roles = {**dict.fromkeys(job.parameter_servers, "parameter_server"), **dict.fromkeys(job.workers, "worker")}
+    return {node: Known(role, topology.address(node), node in job.both_roles) for node, role in roles.items()}
 
 
 def _keep(network: Network, name: str) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Iterator
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.plan import Plan
-from controlplane.planner.terms import USUAL
+from controlplane.planner.terms import USUAL, Terms
 from controlplane.service.core import mending
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.mending import Mending
 from controlplane.service.core.state import NodeState, Refused
 from controlplane.service.roster import Roster
+from controlplane.service.state import Stored
 from controlplane.service.update import Updater
 
 
@@ -31,8 +32,8 @@ class RunningJob:
     terms: what it is promised where jobs share the network.
     """
 
-    def __init__(self, roster: Roster, updater: Updater, job_id: int) -> None:
-        self.terms = USUAL
+    def __init__(self, roster: Roster, updater: Updater, job_id: int, terms: Terms = USUAL) -> None:
+        self.terms = terms
         self.ending = False  # it is being removed
         self.without: dict[str, Why] = {}  # of its agents: those that it is planned without, and why
         self._changing = threading.Lock()  # of `without` and `mending`
@@ -41,6 +42,11 @@ class RunningJob:
         self.roster = roster
         self.updater = updater
         self.job_id = job_id
+
+    def stored(self) -> Stored:
+        """The job as it is now, for a controller that starts again."""
+        running = self.updater.running
+        return Stored(self.job_id, running.plan, running.deployment, self.terms, self.updater.job)
 
     def decide_on_loss(self, event: mending.Event, facts: mending.Facts, now: float) -> list[mending.Action]:
         """What is to be done about a lost agent after this event (core/mending.py)."""
@@ -101,10 +107,11 @@ class Jobs:
         return len(self._jobs)
 
     def add(self, job: RunningJob) -> None:
-        """Raises JobsError when there is one of that name."""
+        """From now on it is there, and no more one that is begun. Raises JobsError when there is one of that name."""
         with self._lock:
             self.check_name(job.name)
             self._jobs[job.name] = job
+            self.begun.clear()
             self._added.notify_all()
 
     def wait_for(self, request: pb.JoinRequest, timeout: float) -> RunningJob | None:

@@ -157,25 +157,28 @@ class Kept:
     ) -> None:
         self._folder, self._what, self._log = folder, what, log
         self._lock = threading.Lock()
+        self._saving = threading.Lock()  # so that what is older is never written over what is newer
         self._waits = False
         self._problem = ""
 
     def save(self) -> None:
         """Does not raise."""
-        before = self._problem
-        try:
-            self._folder.save(*self._what())
-            self._problem = ""
-        except OSError as error:
-            self._problem = f"jobs cannot be kept in {self._folder.path}: {error.strerror or error}"
-            self._again_soon()
-        if self._problem != before:
+        with self._saving:
+            before = self._problem
+            try:
+                self._folder.save(*self._what())
+                self._problem = ""
+            except OSError as error:
+                self._problem = f"jobs cannot be kept in {self._folder.path}: {error.strerror or error}"
+                self._again_soon()
+            now = self._problem
+        if now != before:
             self._log(
                 failure(
-                    f"{self._problem}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that "
+                    f"{now}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that "
                     "begins with what was kept last"
                 )
-                if self._problem
+                if now
                 else f"jobs are kept in {self._folder.path} again"
             )
 

@@ -109,6 +109,11 @@ class Updater:
         self._placing = switches.placing  # one change of entries at a time; a repair waits for no change of plan
 
     @property
+    def running(self) -> Version:
+        """What runs now: the plan, and what is installed of it."""
+        return self._current
+
+    @property
     def plan(self) -> Plan:
         """What runs now."""
         return self._current.plan

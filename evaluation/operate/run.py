@@ -34,6 +34,8 @@ ADD_SECONDS = 60.0
 JOIN_SECONDS = 120.0
 END_SECONDS = 300.0
 """How long jobs have after the end of the day before they count as failed."""
+FLOW_SECONDS = 20.0
+"""How long after the end of the day a foreign flow still has what it sent in buffers."""
 LOOK_SECONDS = 0.5
 RATE_SECONDS = 2.0
 RESIDENT = "resident"
@@ -75,8 +77,9 @@ def run(settings: Settings, say: Say) -> Report:
         resident = _resident(settings, place, controllers, stack)
         made = _DayRun(settings, place, controllers, launcher, resident)
         flows = _flows(settings, zygote)
+        end = time.monotonic() + settings.seconds
         report = made.run()
-        report.flows_mbps = _carried(flows)
+        report.flows_mbps = _carried(flows, end + FLOW_SECONDS)
         own = JobReport(RESIDENT, len(resident.job.workers), findings.sums, findings.flagged, list(findings.wrong))
         own.planned_mbps = made.planned(RESIDENT)
         own.failure = "; ".join(findings.failed)
@@ -132,12 +135,13 @@ def _flows(settings: Settings, zygote: Zygote) -> dict[str, tuple[HostProcess, H
     return flows
 
 
-def _carried(flows: dict[str, tuple[HostProcess, HostProcess]]) -> dict[str, float]:
-    """Return what each flow has carried, Mbit/s; none of one that has not ended."""
+def _carried(flows: dict[str, tuple[HostProcess, HostProcess]], until: float) -> dict[str, float]:
+    """Return what each flow has carried, Mbit/s; none of one that has not ended by then (`time.monotonic`): they end
+    with the day, which may be longer than its jobs."""
     carried = {}
     for pair, (sink, _) in flows.items():
         with suppress(HostFailure):
-            carried[pair] = round(float(sink.receive(RATE_SECONDS)), 3)
+            carried[pair] = round(float(sink.receive(max(RATE_SECONDS, until - time.monotonic()))), 3)
     return carried
 
 

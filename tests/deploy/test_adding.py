@@ -17,6 +17,8 @@ import pytest
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, NoAnswer, ask
 from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.planner.terms import Terms
 from controlplane.service import controller as serving
 from controlplane.service.controller import Controller
 from controlplane.service.network import Network
@@ -51,7 +53,7 @@ class One:
             stack.callback(self.network.close)
             network = self.network
             network.start(state.load(), state.kept_off(), state.begun())
-            kept = state.keeper(lambda: (network.stored(), network.taken_out(), network.jobs.begun), self.log.append)
+            kept = state.keeper(network.keeps, self.log.append)
             network.changed, network.unkept = kept.save, kept.problem
             self.controller = Controller(self.network, log=self.log.append)
             self.controller.start(f"127.0.0.1:{port}")
@@ -125,6 +127,29 @@ def test_a_job_is_added_once_whenever_the_leader_dies(pair: Pair, step: str) -> 
     (job,) = pair.ones[1].network.jobs
     assert job.name == "mine" and job.job_id == reply.job_id
     assert pair.ones[1].network.switches.jobs() == [job.job_id]
+
+
+def test_what_a_job_was_promised_is_in_the_store_as_soon_as_the_job_is(pair: Pair) -> None:
+    """The leader dies at the first moment at which the store has the job: the next one knows its terms, too, and does
+    not take the job for one that was only half added."""
+    network = pair.ones[0].network
+    keep = network.changed
+
+    def dies() -> None:
+        keep()
+        if len(pair.ones) == 1 and len(network.jobs):
+            pair.ones[0].leadership.end()
+            pair.ones.append(One(pair.folder, "b", pair.ports[1], pair.targets))
+            raise Died
+
+    network.changed = dies
+    with pytest.raises(Died):
+        network.launch(Job("mine", ("h1", "h4"), ("h5",), 10**6), "inart", terms=Terms(2.0, 5.0, 1))
+    (job,) = pair.ones[1].network.jobs
+    assert job.terms == Terms(2.0, 5.0, 1)
+    assert pair.ones[1].network.replanning.fair, "terms are of no use to jobs that are not planned together"
+    with SharedState(pair.folder / "look", pair.ones[1].leadership) as state:
+        assert state.begun() == []
 
 
 def test_what_is_refused_is_not_asked_again(pair: Pair) -> None:
