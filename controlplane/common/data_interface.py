@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.common.interface_kind import describe, read
 from p4src.protocol import GROUP, PROTOCOL, udp_port
 
 RECEIVE_BYTES = 4 << 20  # bytes for two windows of 1,024 packets of 256 values, with the kernel's overhead
@@ -56,6 +57,7 @@ def check(interface: str) -> Iterator[Finding]:
         yield Finding(interface, False, True, "there is no such interface", "ip -br address lists them")
         return
     yield _link(folder)
+    yield _kind(interface)
     yield _mtu(folder)
     yield from _multicast(interface)
     yield _reverse_path(interface)
@@ -73,6 +75,15 @@ def _link(folder: Path) -> Finding:
         carrier = False
     fix = "" if carrier else "the cable, or the port at its other end"
     return Finding("link", carrier, True, f"{name} is up" if carrier else f"{name} is up and has no carrier", fix)
+
+
+def _kind(interface: str) -> Finding:
+    """Check that packets leave unchanged, untagged and by one port. A finding only: somebody may know better."""
+    link = read(interface)
+    if link is None:
+        return Finding("kind", True, False, "unknown (`ip -details -json link` says nothing)")
+    ok, what, fix = describe(link)
+    return Finding("kind", ok, False, what, fix)
 
 
 def _mtu(folder: Path) -> Finding:

@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.cli import doctor
 from controlplane.common import probe
+from controlplane.common.interface_kind import describe
 from tests.deploy.fake_switch import FakeSwitch
 from topologies.choice import choose
 from topologies.network import EmulationError
@@ -132,6 +133,41 @@ def test_controller_and_its_missing_agents(tmp_path):
     assert not nobody.ok and "`inart certificates` makes them" in nobody.detail
 
 
+@pytest.mark.parametrize(
+    ("link", "ok", "what", "fix"),
+    [
+        ({"ifname": "eth0"}, True, "a network card", ""),
+        ({"ifname": "v0", "linkinfo": {"info_kind": "veth"}}, True, "veth", ""),
+        (
+            {"ifname": "eth0.7", "link": "eth0", "linkinfo": {"info_kind": "vlan", "info_data": {"id": 7}}},
+            False,
+            "tag 7",
+            "eth0 itself",
+        ),
+        ({"ifname": "bond0", "linkinfo": {"info_kind": "bond"}}, False, "one port or another", "one of its ports"),
+        (
+            {"ifname": "br0", "linkinfo": {"info_kind": "bridge", "info_data": {"mcast_snooping": 1}}},
+            False,
+            "IGMP snooping",
+            "ip link set br0 type bridge mcast_snooping 0",
+        ),
+        ({"ifname": "br0", "linkinfo": {"info_kind": "bridge", "info_data": {"mcast_snooping": 0}}}, True, "", ""),
+        ({"ifname": "wg0", "linkinfo": {"info_kind": "wireguard"}}, False, "tunnel (wireguard)", "wired"),
+        (
+            {"ifname": "eth1", "master": "bond0", "linkinfo": {"info_slave_kind": "bond"}},
+            False,
+            "a port of bond0",
+            "ip link set eth1 nomaster",
+        ),
+    ],
+    ids=["card", "veth", "vlan", "bond", "snooping", "bridge", "tunnel", "port of a bond"],
+)
+def test_interfaces_that_change_packets_on_their_way_are_named(link, ok, what, fix):
+    found, says, advice = describe(link)
+    assert found == ok and what in says and fix in advice
+    assert bool(advice) != ok
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_an_interface_that_drops_packets_is_recognised():
     name = f"inart-doctor-{os.getpid()}"
@@ -153,6 +189,10 @@ def test_an_interface_that_drops_packets_is_recognised():
         run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv4.conf.data0.rp_filter=0")
         good = findings()
         assert all(good[part]["ok"] for part in ("MTU", "multicast", "super-frames", "rp_filter")), good
+        assert good["kind"]["ok"] and "veth" in good["kind"]["detail"], good
+        run("ip", "-n", name, "link", "add", "bridge0", "type", "bridge", "mcast_snooping", "1")
+        bridge = json.loads(run("ip", "netns", "exec", name, sys.executable, "-c", code.replace("data0", "bridge0")))
+        assert any("mcast_snooping 0" in finding["fix"] for finding in bridge), bridge
         assert not good["link"]["ok"] and "no carrier" in good["link"]["detail"], "the other end is down"
         run("ip", "-n", name, "link", "set", "data0", "mtu", "1000")
         run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv4.conf.data0.rp_filter=1")
