@@ -4,6 +4,7 @@
 command line.
 """
 
-from topologies.emulation import Emulation, EmulationError
+from topologies.emulation import Emulation
+from topologies.network import EmulationError
 
 __all__ = ["Emulation", "EmulationError"]

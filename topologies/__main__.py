@@ -27,7 +27,8 @@ from controlplane.targets.base import TargetError
 from topologies.choice import KINDS
 from topologies.command import guarded
 from topologies.deployment import Fabric
-from topologies.emulation import Emulation, EmulationError
+from topologies.emulation import Emulation
+from topologies.network import EmulationError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,9 +39,10 @@ from topologies.agents import MODULES, JobAgents, Outcome
 from topologies.choice import KINDS, choose
 from topologies.command import Say, guarded, stopwatch
 from topologies.deployment import Fabric, Service
-from topologies.emulation import Emulation, EmulationError
+from topologies.emulation import Emulation
 from topologies.faults import Fault, Faults, parse_fault
 from topologies.load import Load, LoadMonitor
+from topologies.network import EmulationError
 from topologies.scale import fitting, scaled, switched_packets
 from topologies.zygote import Zygote
 

@@ -78,7 +78,7 @@ def serve_metrics(address: str, source: Source) -> tuple[int, Callable[[], None]
     if not port.isdigit():
         raise AgentError(f"--metrics takes HOST:PORT, got {address!r}")
     registry = CollectorRegistry()
-    registry.register(Collector(source))  # type: ignore[arg-type]
+    registry.register(Collector(source))
     try:
         server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
     except OSError as error:

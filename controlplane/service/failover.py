@@ -74,7 +74,7 @@ class Failover:
         """Something is back and is used again."""
         return self.take(parts.Mended(tuple(names), words))
 
-    def needs(self) -> tuple[parts.Need, ...]:
+    def needs(self) -> tuple[Need, ...]:
         """Who has to reach whom."""
         return tuple(Need(job.servers, frozenset(job.without)) for job in self.state.jobs)
 

@@ -184,9 +184,7 @@ def directions(trials: int) -> list[Row]:
     Either each direction has its own bandwidth, or both directions share it.
     """
     cases: list[tuple[str, apsp.Delay, apsp.Directions]] = [
-        (*place, reading)
-        for place in PLACES
-        for reading in ("separate", "shared")  # type: ignore[misc]
+        (*place, reading) for place in PLACES for reading in ("separate", "shared")
     ]
     found = spread(_directions, [(*case, seed) for case in cases for seed in range(trials)])
     rows = []

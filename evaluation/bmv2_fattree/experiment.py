@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack
+from typing import Any
 
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job
@@ -218,13 +219,13 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
     return seconds
 
 
-def order(workers: list[HostProcess], size: int) -> list[dict]:
+def order(workers: list[HostProcess], size: int) -> list[dict[str, Any]]:
     """Order one operation of `size` bytes on all workers; returns their answers."""
     for worker in workers:
         worker.send({"size": size})
     return everyone(workers, hosts.OPERATION_SECONDS)
 
 
-def everyone(processes: list[HostProcess], timeout: float = READY_SECONDS) -> list:
+def everyone(processes: list[HostProcess], timeout: float = READY_SECONDS) -> list[Any]:
     """Return the next message of each process."""
     return [process.receive(timeout) for process in processes]

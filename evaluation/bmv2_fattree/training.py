@@ -134,7 +134,7 @@ def train(_: Channel, *, environment: dict[str, str], options: list[str], rounde
     distributed.init_process_group("gloo")
     inner = worker_agent.inart_hook
     recorder = Recorder(inner) if arguments.hook == "inart" else None
-    parallel = train_digits.DistributedDataParallel
+    parallel = getattr(train_digits, PARALLEL)
     try:
         if recorder is not None:
             setattr(worker_agent, HOOK, recorder.hook)

@@ -272,4 +272,4 @@ def gloo_seconds(network: StarNetwork, job: Star, size: int, repeat: int) -> lis
         output, _ = processes[0].communicate(timeout=180 + 30 * repeat)
         if any(process.wait(60) for process in processes):
             raise RuntimeError("gloo failed; its own message is above")
-        return json.loads(output)  # type: ignore[no-any-return]
+        return json.loads(output)

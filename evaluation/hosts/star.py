@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.planner.job import Job
-from controlplane.planner.plan.assignments import Assignments
+from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.plan.limits import Limits
-from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.rules import build
 from controlplane.planner.topology import Topology
 from p4src.artifacts import find

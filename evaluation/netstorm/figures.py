@@ -235,7 +235,7 @@ def delays(trials: int) -> list[Row]:
 
     Trees are chosen by the delays up and down, or up only.
     """
-    settings = [Setting({"counts": counts}, Setup(counts=counts)) for counts in ("both", "up")]  # type: ignore[arg-type]
+    settings = [Setting({"counts": counts}, Setup(counts=counts)) for counts in ("both", "up")]
     return _rows(trials, settings)
 
 

@@ -47,7 +47,7 @@ def errors(task: str, workers: int, steps: int, every: int, seed: int) -> dict[s
             found[name].append((float(np.sqrt(np.mean(off**2)) / size), float(off.max() / np.abs(right).max())))
 
     train(trained, exact, workers, steps, see)
-    return {name: tuple(np.mean(each, axis=0)) for name, each in found.items()}  # type: ignore[misc]
+    return {name: tuple(np.mean(each, axis=0)) for name, each in found.items()}
 
 
 def measure(task: str, workers: int, steps: int, every: int, seed: int) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def train(
         for worker in range(workers):
             task.optimizer.zero_grad()
             loss = task.loss(step, worker)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.item()
             flat = [p.grad.reshape(-1) if p.grad is not None else torch.zeros(p.numel()) for p in parameters]
             gradients.append(torch.cat(flat).numpy())

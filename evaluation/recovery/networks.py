@@ -6,8 +6,8 @@ import math
 
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.planner.plan.assignments import Assignments
-from controlplane.planner.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.planner.plan.assignments import Assignment, Assignments
+from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.topology import Topology
 
 RACK = 32

@@ -23,9 +23,10 @@ import numpy.typing as npt
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.native_build import ENGINES, load
+from controlplane.planner.entries import Aggregate, Forward, RuleSet
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import Limits
-from controlplane.planner.rules import Aggregate, Forward, RuleSet, build
+from controlplane.planner.rules import build
 from controlplane.planner.topology import Topology
 from ps_server import server
 from worker_agent import native_worker

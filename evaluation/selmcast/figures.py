@@ -127,7 +127,7 @@ def complexity(trials: int) -> list[Row]:
         spent: dict[str, list[float]] = {}
         for seed in range(trials):
             for layer in ("L3", "L7"):
-                task = draw(n, 0.3, layer, reading="printed", seed=seed)  # type: ignore[arg-type]
+                task = draw(n, 0.3, layer, reading="printed", seed=seed)
                 work: dict[str, Callable[[], object]] = {
                     f"Algorithm 1, {layer}": partial(selmcast.select, task),
                     f"Algorithm 2, {layer}": partial(selmcast.select_ssp, task, _under_way(task, seed)),

@@ -42,7 +42,7 @@ class Recorder(TorchDispatchMode):
     of asynchronous ones that have not been waited for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.group = ""
         self.found: list[Operation] = []
         self.under_way: list[int] = []
@@ -99,7 +99,7 @@ def _note_bucket(recorder, bucket):  # type: ignore[no-untyped-def]  # DDP refus
 
 
 def _is_group(one: torch.ScriptObject) -> bool:
-    return one._type().qualified_name().endswith("c10d.ProcessGroup")  # type: ignore[attr-defined]
+    return one._type().qualified_name().endswith("c10d.ProcessGroup")
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Any, cast
+from typing import Any
 
 from overlay.net.tls import Security
 
@@ -44,7 +44,7 @@ class Connector:
                 connected = True
                 loop = asyncio.get_running_loop()
                 transport, _ = await loop.create_connection(lambda: protocol, sock=own, **self._tls(address))
-                return cast(asyncio.Transport, transport)  # uvloop's are of no common class
+                return transport
         except TimeoutError:
             if connected and not small:  # TLS waits for an answer, whose packets are large
                 self.unanswered(address)

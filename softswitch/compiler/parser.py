@@ -19,8 +19,9 @@ from softswitch.bmv2json.model import (
 )
 from softswitch.compiler.actions import ActionGen
 from softswitch.compiler.checksums import verify_checksums
-from softswitch.compiler.expr import ExprGen, HeaderPlace
+from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout, Slot
+from softswitch.compiler.places import HeaderPlace
 from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import name_of
 from softswitch.compiler.values import Value, kind_for_bits

@@ -6,6 +6,7 @@ P4Runtime specification, "MeterEntry" and "DirectMeterEntry".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.meters import Colours, MeterConfig, MeterState
@@ -106,7 +107,7 @@ class MeterAccess:
             for table, key, priority in keys
         ]
 
-        def entity(table: TableSchema, key: tuple, priority: int, state: MeterState) -> p4rt.Entity:
+        def entity(table: TableSchema, key: tuple[Any, ...], priority: int, state: MeterState) -> p4rt.Entity:
             answer = p4rt.Entity()
             direct = answer.direct_meter_entry
             direct.table_entry.table_id = table.id

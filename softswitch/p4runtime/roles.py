@@ -27,7 +27,7 @@ def _message_class() -> Callable[[], Any]:
 
     def field(to: descriptor_pb2.DescriptorProto, name: str, number: int, kind: int, repeated: bool = False) -> None:
         label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-        one = to.field.add(name=name, number=number, type=kind, label=label)  # type: ignore[arg-type]
+        one = to.field.add(name=name, number=number, type=kind, label=label)
         if kind == kinds.TYPE_MESSAGE:
             one.type_name = f".{TYPE_NAME}.PacketFilter"
 

@@ -47,7 +47,7 @@ class Service:
         self._streams = 0
         self._streams_lock = threading.Lock()
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the handler to be added to a ``grpc.Server``."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {

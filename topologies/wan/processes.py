@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.planner.topology import Topology
-from topologies.emulation import EmulationError
+from topologies.network import EmulationError
 from topologies.zygote import HostProcess, Zygote
 
 READY_SECONDS = 120.0

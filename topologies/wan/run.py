@@ -27,9 +27,9 @@ from controlplane.common import command_line
 from overlay.__main__ import amount
 from overlay.core.systems import PAPERS
 from topologies.command import Say, guarded, stopwatch
-from topologies.emulation import EmulationError
 from topologies.faults import parse_fault
 from topologies.load import LoadMonitor
+from topologies.network import EmulationError
 from topologies.wan.changes import Changes
 from topologies.wan.networks import NETWORKS, Wan, emulated, network_named, redrawn, scaled
 from topologies.wan.processes import Agents, Controllers

@@ -123,7 +123,7 @@ class InArtWork(dist.Work):
     def is_success(self) -> bool:
         return self._future.done() and self.exception() is None
 
-    def exception(self) -> Exception | None:  # type: ignore[override]
+    def exception(self) -> Exception | None:
         """Return the error, or None when there is none or the work is not done."""
         if not self._future.done():
             return None
@@ -205,7 +205,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if op == MEAN and all(tensor.device.type == "cpu" for tensor in tensors):
             return self._mean(tensors)  # gloo has no mean.
         options = dist.AllreduceOptions()
-        options.reduceOp = given  # type: ignore[assignment]
+        options.reduceOp = given
         return self._inner.allreduce(tensors, options)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
@@ -230,7 +230,7 @@ class InArtProcessGroup(dist.ProcessGroup):
                 return self._work(*parts.all_gather(output, given))
         return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.all_gather."""
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
@@ -240,7 +240,7 @@ class InArtProcessGroup(dist.ProcessGroup):
                 return self._work(*parts.all_gather(list(outputs[0]), inputs[0]))
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
-    def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
         """Run through the network if possible; see torch.distributed.broadcast."""
         source = getattr(opts, "rootRank", None)
         if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], broadcast(source)):
@@ -249,7 +249,7 @@ class InArtProcessGroup(dist.ProcessGroup):
                 return self._work(*parts.broadcast(tensors[0], source))
         return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
 
-    def barrier(self, opts: Any = None) -> Any:  # type: ignore[override]
+    def barrier(self, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.barrier."""
         nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
         if not torch.cuda.is_available() and (few := self._of_few(nothing, dist.ReduceOp.MAX)) is not None:

@@ -73,7 +73,7 @@ class NotFree(OSError):
     """The server cannot listen on the address."""
 
 
-class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
     """An interceptor that sends a token with every call."""
 
     def __init__(self, token: str) -> None:

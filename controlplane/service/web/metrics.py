@@ -88,7 +88,8 @@ def _of_switches(switches: Sequence[Object]) -> Iterator[Any]:
         ("labels", "Label entries of jobs.", lambda node: node["labels"]),
         ("planned_mbps", "Planned aggregation, Mbit/s of input.", lambda node: node["planned_mbps"]),
     ):
-        yield _gauge(f"switch_{name}", text, ("switch",), [(labels, value(node)) for labels, node in of_switch])
+        values = [(labels, value(node)) for labels, node in of_switch]  # type: ignore[no-untyped-call]
+        yield _gauge(f"switch_{name}", text, ("switch",), values)
     yield _counter("switch_refills", "How often a switch was filled again.", ("switch",), [
         (labels, node["refills"]) for labels, node in of_switch
     ])  # fmt: skip
@@ -123,7 +124,7 @@ class Metrics:
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(Collector(snapshots))  # type: ignore[arg-type]
+        self._registry.register(Collector(snapshots))
 
     def render(self, accept: str) -> tuple[str, bytes]:
         """Content type and body, in the format that the scraper wants."""
