@@ -92,6 +92,9 @@ class Expressions:
         if kind == "stack_field":
             stack = self.stack(value[0])
             if stack.type.find(value[1]) is None:
+                if value[1] == "last":  # the whole header
+                    at = StackRef(stack.name)
+                    return Op("dereference_header_stack", (at, Op("last_stack_index", (at,))))
                 raise BadProgram(f"header stack {value[0]!r} has no field {value[1]!r}")
             return StackField(stack.name, value[1])
         if kind == "lookahead":
