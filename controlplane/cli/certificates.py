@@ -211,14 +211,15 @@ class Wanted:
     nodes: Sequence[str] = ()
     operators: Sequence[str] = ()
     viewers: Sequence[str] = ()
+    tenants: Sequence[str] = ()
     switches: Sequence[tuple[str, Sequence[str]]] = ()
 
 
 def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False) -> list[Path]:
     """Make the certificates that are missing; returns the folders made.
 
-    tokens: give nodes, operators and viewers tokens, not certificates. There are two authorities, so that agents
-    and operators cannot pass for the controller at a switch, nor a switch for the controller. Raises
+    tokens: give nodes, operators, viewers and tenants tokens, not certificates. There are two authorities, so that
+    agents and operators cannot pass for the controller at a switch, nor a switch for the controller. Raises
     CertificatesError, OSError.
     """
     _check_names(wanted)
@@ -231,7 +232,8 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
     if authority.issue(own, Caller("controller", "controller"), (SERVER, CLIENT), list(dict.fromkeys(names))):
         made.append(own)
     given = {}
-    for role, people in (("node", wanted.nodes), ("operator", wanted.operators), ("viewer", wanted.viewers)):
+    roles = {"node": wanted.nodes, "operator": wanted.operators, "viewer": wanted.viewers, "tenant": wanted.tenants}
+    for role, people in roles.items():
         for name in people:
             where, caller = folder / f"{role}s" / name, Caller(role, name)
             if tokens:
@@ -268,8 +270,10 @@ def _make_switches(folder: Path, wanted: Wanted, days: int) -> list[Path]:
 # Folders whose certificates the switches' authority signs; the other authority signs all others.
 OF_SWITCHES = ("controller-of-switches", "switches")
 # Folders with one subfolder per name.
-PLACES = ("nodes", "operators", "viewers", "switches")
-CLIENT_PLACES = PLACES[:3]
+PLACES = ("nodes", "operators", "viewers", "tenants", "switches")
+CLIENT_PLACES = PLACES[:4]
+OF_NEW_ONES = ("tokens", "nodes", "topology", "switches", "viewers", "tenants")
+"""Options that say who gets a certificate, and mean nothing where existing ones are replaced."""
 REVOKED_HEAD = "# SERIAL ROLE NAME DATE: certificates that hold no more"
 
 
@@ -311,8 +315,8 @@ def renew(
 
 
 def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
-    """Put the certificates of these nodes, operators and viewers on the list beside the controller's; returns their
-    folders, and how each is named there. Raises CertificatesError, OSError.
+    """Put the certificates of these nodes, operators, viewers and tenants on the list beside the controller's; returns
+    their folders, and how each is named there. Raises CertificatesError, OSError.
     """
     done = []
     file = folder / "controller" / REVOKED_FILE
@@ -320,7 +324,11 @@ def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
     for name in names:
         found = [one for one in _there(folder) if name in (one.name, one.relative_to(folder).as_posix())]
         if len(found) != 1 or found[0].relative_to(folder).parts[0] not in CLIENT_PLACES:
-            what = "is several: say which, like nodes/S1" if len(found) > 1 else "is no node, operator or viewer here"
+            what = (
+                "is several: say which, like nodes/S1"
+                if len(found) > 1
+                else "is no node, operator, viewer or tenant here"
+            )
             raise CertificatesError(f"--revoke {name}: {name} {what}")
         certificate = x509.load_pem_x509_certificate((found[0] / FOLDER_FILES["certificate"]).read_bytes())
         place = found[0].relative_to(folder).parts[0]
@@ -365,7 +373,7 @@ def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) 
 
 def _check_names(wanted: Wanted) -> None:
     switches = [name for _, names in wanted.switches for name in names]
-    for name in (*wanted.nodes, *wanted.operators, *wanted.viewers, *switches):
+    for name in (*wanted.nodes, *wanted.operators, *wanted.viewers, *wanted.tenants, *switches):
         if not name or name in (".", "..") or any(letter in name for letter in "/\0") or len(name.split()) != 1:
             raise CertificatesError(f"{name!r} cannot be a name here: no /, no blanks")
     if len({name.lower() for name in switches}) < len(switches):
@@ -394,6 +402,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--topology", metavar="T", help="a certificate for each of its servers (file, or fattree:k=4)")
     parser.add_argument(
         "--operators", type=_names, default=("operator",), metavar="NAME,...", help="people who may change things"
+    )
+    parser.add_argument(
+        "--tenants", type=_names, default=(), metavar="NAME,...", help="those who may add and remove jobs of their own"
     )
     parser.add_argument("--viewers", type=_names, default=(), metavar="NAME,...", help="people who may only look")
     parser.add_argument(
@@ -449,7 +460,7 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
         yield f"copy {where} to where the controller's files are; it looks by itself"
         return
     if arguments.renew is not None:
-        if arguments.tokens or arguments.nodes or arguments.topology or arguments.switches or arguments.viewers:
+        if any(getattr(arguments, name) for name in OF_NEW_ONES):
             raise CertificatesError(
                 "--renew only replaces existing certificates: no --nodes, --topology, --switches or --tokens"
             )
@@ -475,7 +486,8 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
                 by_address.setdefault(switch.address, []).append(switch.name)
         except SwitchesFileError as error:
             raise CertificatesError(str(error)) from None
-    wanted = Wanted(arguments.controller, nodes, arguments.operators, arguments.viewers, list(by_address.items()))
+    switches = list(by_address.items())
+    wanted = Wanted(arguments.controller, nodes, arguments.operators, arguments.viewers, arguments.tenants, switches)
     made = make(arguments.folder, wanted, arguments.days, tokens=arguments.tokens)
     yield f"{len(made)} made in {arguments.folder}, for {arguments.days} days; what was there stays"
     yield f"controller:  --credentials {arguments.folder / 'controller'}" + (

@@ -93,6 +93,18 @@ def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
     return _table(header, map(_job_row, jobs))
 
 
+def format_tenants(tenants: Sequence[pb.TenantStatus]) -> list[str]:
+    """Return the lines of a table of the tenants; none where jobs have none."""
+    if not tenants:
+        return []
+    header = ("tenant", "jobs", "rates together", "entries", "slots of a switch", "may have")
+    rows = [
+        (one.name, str(one.jobs), f"{one.rate_mbps:.4g} Mbit/s", str(one.entries), str(one.slots), one.quota or "-")
+        for one in tenants
+    ]
+    return ["", *_table(header, rows)]
+
+
 def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
     missing = f", missing {', '.join(job.missing)}" if job.missing and len(job.missing) <= 4 else ""
     return (
@@ -289,6 +301,7 @@ def _add_job_add(orders: Orders) -> argparse.ArgumentParser:
     add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its rate over this is what is made fair")
     add.add_argument("--guarantee", type=float, default=0.0, metavar="MBPS", help="a worker may send at least so much")
     add.add_argument("--priority", type=int, default=0, metavar="N", help="the highest first, others share the rest")
+    add.add_argument("--tenant", default="", metavar="NAME", help="whose job it is (a tenant's own are, in any case)")
     add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
     return add
 
@@ -343,6 +356,7 @@ def run_job(arguments: argparse.Namespace) -> None:
             weight=arguments.weight,
             guarantee_mbps=arguments.guarantee,
             priority=arguments.priority,
+            tenant=arguments.tenant,
         )
         reply = _ask(arguments, "add_job", request)
         _print(arguments, reply, format_added(reply))
@@ -354,7 +368,8 @@ def run_job(arguments: argparse.Namespace) -> None:
     else:
         name = arguments.job if arguments.order == "show" else ""
         status = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=name)
-        _print(arguments, status, "\n".join(_job_lines(status) if name else format_jobs(status.jobs)))
+        lines = _job_lines(status) if name else [*format_jobs(status.jobs), *format_tenants(status.tenants)]
+        _print(arguments, status, "\n".join(lines))
 
 
 def _ask(arguments: argparse.Namespace, method: str, request: Message) -> Any:

@@ -184,7 +184,7 @@ COMMANDS = {
 _NOT_ASKED: dict[str, Any] = {
     "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
     "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
-    "most_changes": MOST, "store": None,
+    "most_changes": MOST, "store": None, "quotas": None,
 }  # fmt: skip
 """What the code reads of the arguments, as it is where a command does not have the option."""
 

@@ -53,6 +53,7 @@ from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, Serving
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import StateError, StateFolder, Stored, default_folder
+from controlplane.service.tenants import QuotasFile
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.registry import TARGETS
 from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets
@@ -93,6 +94,8 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         settings = Settings(steady=arguments.steady / 100, most=arguments.most_changes, recorder=recorder)
         if state is not None:
             settings = replace(settings, journal=partial(state.journal, log=log))
+        if arguments.quotas is not None:
+            settings = replace(settings, quotas=QuotasFile(arguments.quotas, log))
         network = Network(
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
         )
@@ -219,6 +222,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--most-changes", type=int, default=MOST, metavar="N",
         help="most jobs that migrate in one step when a job is added or removed (%(default)s); steps follow each other",
     )  # fmt: skip
+    parser.add_argument("--quotas", type=Path, metavar="FILE", help="what tenants may have, JSON (default: anything)")
     parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
     add_job_arguments(parser.add_argument_group("a job that is there from the start"))
     add_switch_arguments(parser)

@@ -18,21 +18,22 @@ import grpc
 from controlplane.common.revoked import Revoked, Unreadable
 
 SCHEME = "inart://"
-CLIENT_ROLES = ("node", "operator", "viewer")
+CLIENT_ROLES = ("node", "operator", "tenant", "viewer")
 ROLES = (*CLIENT_ROLES, "controller", "switch")
 MAY: Mapping[str, tuple[str, ...]] = {
     "Join": ("node",),
     "Leave": ("node",),
     "Report": ("node",),
     "ReportUpdate": ("node",),
-    "Status": ("node", "operator", "viewer"),
+    "Status": ("node", "operator", "tenant", "viewer"),
     "Replan": ("operator",),
-    "AddJob": ("operator",),
-    "RemoveJob": ("operator",),
+    "AddJob": ("operator", "tenant"),
+    "RemoveJob": ("operator", "tenant"),
     "Log": ("operator",),
     "Reload": ("operator",),
 }
-"""The roles that may call each method of the service. A node may speak only for itself."""
+"""The roles that may call each method of the service. A node may speak only for itself, and a tenant
+adds and removes only jobs of its own."""
 # The shortest token that a file may have, in characters.
 LEAST_TOKEN = 16
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,8 @@ LEAST_AT_FIRST = 0.25
 """Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
+LEAST_OF_A_QUOTA = 0.01
+"""Of its quota, what a tenant's jobs have at least together where its other jobs use all of that and cannot change."""
 MOST_COMPARED = 64
 """Workers of a job up to which admission looks whether hosts alone would be faster: it takes a fifth of a second."""
 
@@ -71,6 +74,7 @@ class AdmissionControl:
         already. Raises JobsError, Infeasible, DoesNotFit: what is short."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
+        self.state.tenants.check(terms)
         state = self.state.left(self.state.now, job_id)
         try:
             plan = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
@@ -79,7 +83,7 @@ class AdmissionControl:
             if not others:
                 raise
             raise Infeasible(f"{error}, beside {others} (--share plans all jobs together)") from None
-        admission = self.admission(plan, job_id)
+        admission = self.admission(plan, job_id, terms)
         if admission.plan.rate_mbps < terms.guarantee_mbps:
             raise JobsError(
                 f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
@@ -90,9 +94,10 @@ class AdmissionControl:
             self._log(f"job {job.name}: {note}")
         return replace(admission, note=note)
 
-    def admission(self, plan: Plan, job_id: int | None = None) -> Admission:
+    def admission(self, plan: Plan, job_id: int | None = None, terms: Terms = USUAL) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
         self.state.jobs.check_name(plan.job.name)
+        self.state.tenants.check(terms)
         if plan.multicasts:
             raise JobsError(
                 f"{plan.strategy} plans multicasts, which agents of the overlay send: python -m overlay coordinator "
@@ -109,11 +114,24 @@ class AdmissionControl:
                 f"{worst.name} has nothing left beside {', '.join(job.name for job in self.state.jobs)} (--share plans "
                 "all jobs together)"
             )
-        if plan.rate_mbps > now.rate_mbps * (1 + 1e-6):
-            plan = replace(plan, rate_mbps=now.rate_mbps)
+        most = self._most_of(terms, now.rate_mbps)
+        if plan.rate_mbps > most * (1 + 1e-6):
+            plan = replace(plan, rate_mbps=most)
         others = {job.name: (job.plan.rate_mbps, job.plan.rate_mbps) for job in self.state.jobs}
         bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
+        if most < now.rate_mbps:
+            bottleneck = f"the quota of tenant {terms.tenant}"
         return Admission(plan, bottleneck, others)
+
+    def _most_of(self, terms: Terms, rate: float) -> float:
+        """Return how much of a rate the quota of the job's tenant leaves. Raises JobsError: nothing."""
+        left = self.state.tenants.rate_left(terms.tenant)
+        if left < LEAST_SHARE * rate:
+            raise JobsError(
+                f"tenant {terms.tenant}: its jobs have all of the {self.state.tenants.quota(terms.tenant).rate_mbps:g} "
+                "Mbit/s that they may have (--share plans all jobs together)"
+            )
+        return min(rate, left)
 
     def shared(
         self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, fixed: Collection[str] = ()
@@ -122,15 +140,19 @@ class AdmissionControl:
         fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
+        self.state.tenants.check(terms)
         state = self.state.now
         alone = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
         running = [one for one in self.state.jobs.staying() if one.name not in fixed]
         plans, [plan] = self.fair_plans(running, [_demand(job, (alone,), terms)], fixed)
         rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
-        return Admission(plan, self._shared_bottleneck(plan, plans), rates, plans)
+        return Admission(plan, self._shared_bottleneck(plan, plans, terms), rates, plans)
 
-    def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan]) -> str:
+    def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan], terms: Terms) -> str:
         """What is full where a plan shares with these others, and with whom."""
+        own = [plans.get(job.name, job.plan).rate_mbps for job in self.state.tenants.of(terms.tenant)]
+        if plan.rate_mbps + sum(own) >= self.state.tenants.quota(terms.tenant).rate_mbps * (1 - 1e-6):
+            return f"the quota of tenant {terms.tenant}"
         running = {job.name: job.plan for job in self.state.jobs}
         others = {name: plans.get(name) or own for name, own in running.items()}
         worst = evaluate(plan, with_loads(self.state.now, list(others.values()))).bottleneck
@@ -191,7 +213,16 @@ class AdmissionControl:
         demands = [self._demand(job, state) for job in jobs]
         if not demands and not more:
             return []
-        return share(state, [*demands, *more], strict=bool(more), short=self._log)
+        demands += more
+        tenants = self.state.tenants
+        limits = {
+            one.tenant: max(
+                tenants.rate_left(one.tenant, fixed), LEAST_OF_A_QUOTA * tenants.quota(one.tenant).rate_mbps
+            )
+            for one in demands
+            if tenants.quota(one.tenant).rate_mbps < math.inf
+        }
+        return share(state, demands, strict=bool(more), short=self._log, limits=limits)
 
     def _demand(self, job: RunningJob, state: Topology) -> Demand:
         """A running job as it can go on in this state of the network: with the parameter servers that are left, and
@@ -224,4 +255,4 @@ def used(plan: Plan, kind: str, topology: Topology) -> set[str]:
 
 
 def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:
-    return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority)
+    return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority, terms.tenant)

@@ -40,6 +40,7 @@ from controlplane.service.ordered import Order, ordered
 from controlplane.service.reload import Reloaded, ReloadError, in_words
 from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
+from controlplane.service.tenants import Holding
 from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
@@ -240,6 +241,7 @@ class Controller:
         reply.jobs.extend(map(job_status, self.jobs))
         reply.uses.extend(pb.Use(**asdict(use)) for use in self.network.uses(request.parts[:MOST_PARTS]))
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
+        reply.tenants.extend(map(tenant_status, self.network.tenants.holdings()))
         times = self.network.state.host_times_ms()
         for agent in reply.agents:
             if agent.node in times:
@@ -284,12 +286,12 @@ class Controller:
     def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         with self._ordered("job add", request, context) as order:
             network = self.network
-            terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
+            terms = given_terms(request, tenant_of(self.access, context) or request.tenant)
             running, entries = None, 0
             if request.plan:
                 given = Plan.from_json(parse_json(request.plan))
                 order.job = given.job.name
-                admission = network.admissions.admission(given)
+                admission = network.admissions.admission(given, terms=terms)
                 if not request.dry_run:
                     running, entries = network.add(admission.plan, terms=terms)
             else:
@@ -321,7 +323,7 @@ class Controller:
             if running is not None:
                 reply.entries, reply.job_id = entries, running.job_id
             else:
-                reply.changes.extend(messages(foreseen(network, admission)))
+                reply.changes.extend(messages(foreseen(network, admission, terms)))
             return reply
 
     def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply:
@@ -343,6 +345,8 @@ class Controller:
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
             with self._ordered("job remove", request, context):
+                if (own := tenant_of(self.access, context)) and network.jobs.get(request.name).terms.tenant != own:
+                    raise JobsError(f"job {request.name} is none of tenant {own}: an operator may remove it")
                 entries, later = network.remove(request.name)
                 rates = {}
                 if request.share:
@@ -412,6 +416,22 @@ def job_status(job: RunningJob) -> pb.JobStatus:
         missing=missing,
         terms=str(job.terms),
     )
+
+
+def given_terms(request: pb.AddJobRequest, tenant: str) -> Terms:
+    """Return what a job of a tenant is to be promised. Raises ValueError."""
+    return Terms(request.weight or 1.0, request.guarantee_mbps, request.priority, tenant)
+
+
+def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
+    """Return the tenant that has sent a request: it adds and removes only jobs of its own; "": none."""
+    caller = access.caller(context)
+    return caller.name if caller is not None and caller.role == "tenant" else ""
+
+
+def tenant_status(held: Holding) -> pb.TenantStatus:
+    """What a tenant has, and may have, in a line."""
+    return pb.TenantStatus(**vars(held) | {"quota": str(held.quota)})
 
 
 def reload_reply(done: Reloaded) -> pb.ReloadReply:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from controlplane.planner.terms import Terms
 from controlplane.service.admission import Admission
 from controlplane.service.entry_changes import EntryChange, between
 from controlplane.service.network import Network
 from controlplane.service.room import deployment_of, part
 
 
-def foreseen(network: Network, admission: Admission) -> tuple[EntryChange, ...]:
+def foreseen(network: Network, admission: Admission, terms: Terms) -> tuple[EntryChange, ...]:
     """Return what adding a job as admitted would write, also for the jobs that make room for it.
 
-    Raises DoesNotFit, PlanError, UpdateError: it could not be added.
+    Raises DoesNotFit, PlanError, UpdateError, JobsError: it could not be added.
     """
     made: list[EntryChange] = []
     for job in network.jobs:
         if (plan := admission.plans.get(job.name)) is not None:
             made += job.updater.update(network.state.of(job), plan=plan, dry_run=True).changes
     taken, pace = network.switches.taken(), network.settings.pace
-    new = deployment_of(admission.plan, network.topology, network.kind, network.free_id(), taken=taken, pace=pace)
+    number = network.free_id()
+    new = deployment_of(admission.plan, network.topology, network.kind, number, taken=taken, pace=pace)
+    network.tenants.check_rules(terms, new.rulesets, number)
     return (*made, *between({}, {name: part(rules) for name, rules in new.rulesets.items()}))

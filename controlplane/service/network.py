@@ -18,6 +18,7 @@ from controlplane.service.changeover import Late
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.parts import Ordered
+from controlplane.service.core.quotas import Quota
 from controlplane.service.core.state import Known
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
@@ -34,6 +35,7 @@ from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import Keeps, Stored
 from controlplane.service.switches import Switches
+from controlplane.service.tenants import Tenants, unlimited
 from controlplane.service.update import Update, Updater
 from controlplane.service.uses import Use, uses
 from controlplane.service.versions import Version
@@ -53,6 +55,7 @@ class Settings:
     pace: share of the planned rate at which agents send. steady, most: jobs that share keep their plans while their
     rates are within this part of the fair ones, and at most so many change over in one step. grace, patience: as of
     `Roster`. journal: of the events of a job, by its number; recorder: keeps who did what (default: in memory).
+    quotas: what a tenant may have, by name.
     """
 
     pace: float = 1.0
@@ -62,6 +65,7 @@ class Settings:
     patience: float = PATIENCE_SECONDS
     journal: Callable[[int], Journal] = lambda job_id: Journal()
     recorder: Recorder | None = None
+    quotas: Callable[[str], Quota] = unlimited
 
 
 USUALLY = Settings()
@@ -96,7 +100,8 @@ class Network:
         self.kind = kind
         self.switches = Switches(targets, base_rules(topology, kind), found, log)
         self.jobs = Jobs()
-        self.state = NetworkState(topology, kind, self.switches, self.jobs)
+        self.tenants = Tenants(self.jobs, settings.quotas, self.switches.rules)
+        self.state = NetworkState(topology, kind, self.switches, self.jobs, self.tenants)
         self.log = log
         self.changed: Callable[[], None] = lambda: None
         self.unkept: Callable[[], str] = lambda: ""
@@ -112,10 +117,10 @@ class Network:
         self.failover.record = self.recorder.parts
         self.switches.wrote = self.recorder.entries
 
-    def install(self, plan: Plan, job_id: int) -> tuple[Deployment, int]:
+    def install(self, plan: Plan, job_id: int, terms: Terms = USUAL) -> tuple[Deployment, int]:
         """Put a plan on the switches beside what other jobs have there; how many changes that took.
 
-        Raises DoesNotFit, PlanError, FabricError; nothing is changed then.
+        Raises DoesNotFit, PlanError, FabricError, JobsError (of a quota); nothing is changed then.
         """
         with self.switches.placing:
             deployment = deployment_of(
@@ -127,6 +132,7 @@ class Network:
                 installed=self.switches.rules(job_id),
                 pace=self.settings.pace,
             )
+            self.tenants.check_rules(terms, deployment.rulesets, job_id)
             return deployment, self.switches.install(job_id, deployment.rulesets)
 
     def run(
@@ -200,7 +206,7 @@ class Network:
             self.log(f"{changes} changes brought the switches to what they shall hold")
         for stored in jobs:
             self.run(stored.plan, stored.deployment, stored.job_id, stored.job, stored.terms)
-        self.replanning.fair = any(stored.terms != USUAL for stored in jobs)
+        self.replanning.fair = not all(stored.terms.usual for stored in jobs)
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
@@ -274,7 +280,7 @@ class Network:
                 job_id = self.free_id() if job_id is None else job_id
                 self.jobs.begun.append(job_id)
                 _keep(self, plan.job.name)  # a controller that takes over meanwhile finds entries that are nobody's
-                deployment, changes = self.install(plan, job_id)
+                deployment, changes = self.install(plan, job_id, terms)
             except BaseException:
                 self.jobs.begun.clear()
                 if others:

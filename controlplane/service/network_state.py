@@ -15,6 +15,7 @@ from controlplane.service.core.ways import Layout, avoidable
 from controlplane.service.residual import with_loads, with_taken, without
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.switches import Switches
+from controlplane.service.tenants import Tenants
 from controlplane.targets.kind import Kind
 from p4src.protocol import frame_bytes
 
@@ -24,14 +25,15 @@ class NetworkState:
 
     Args:
         topology: the network before anything is kept off.
-        switches, jobs: those of the network, which change.
+        switches, jobs: those of the network, which change. tenants: whose jobs these are.
 
     parts: what is kept off, and why (core/parts.py). bases: by job, what its last plan was made for, before anything is
     kept off. lock: never held for long: failures must not wait for orders.
     """
 
-    def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs) -> None:
+    def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs, tenants: Tenants) -> None:
         self.topology, self.kind, self.switches, self.jobs = topology, kind, switches, jobs
+        self.tenants = tenants
         self.lock = threading.RLock()
         self.parts = Parts(layout_of(topology))
         self.bases: dict[str, Topology] = {}

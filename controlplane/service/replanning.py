@@ -100,9 +100,10 @@ class Replanning:
                 return rates
 
     def most_of(self, job: RunningJob) -> float:
-        """What a job may have when it is planned again by itself: no more than it was given, while there are others:
-        whoever comes first would take what these had."""
-        return job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
+        """What a job may have when it is planned again by itself: no more than its tenant's quota leaves, and, while
+        there are others, no more than it was given: whoever comes first would take what these had."""
+        given = job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
+        return min(given, self.state.tenants.most_of(job))
 
     def worst_first(self, jobs: Iterable[RunningJob], late: Collection[str] = ()) -> list[RunningJob]:
         """Return the jobs in the order in which they are planned (core/turns.py)."""

@@ -212,7 +212,7 @@ def _json(stored: Stored) -> dict[str, Any]:
     deployment = stored.deployment
     return {
         "job_id": stored.job_id,
-        "terms": asdict(stored.terms),
+        "terms": {name: value for name, value in asdict(stored.terms).items() if value != ""},
         "plan": stored.plan.to_json(),
         "job": (stored.job or stored.plan.job).to_json(),
         "labels": [deployment.first_label, deployment.next_label],

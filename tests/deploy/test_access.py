@@ -43,6 +43,7 @@ WANTED = Wanted(
     nodes=("w1", "w2", "ps1"),
     operators=("alice",),
     viewers=("grafana",),
+    tenants=("physics",),
     switches=(("127.0.0.1:9559", ("V1", "V2")), ("127.0.0.1:9560", ("V3",))),
 )
 REQUESTS = {
@@ -90,6 +91,7 @@ def parties(folder) -> dict[str, Party]:
         "node ps1": Party(credentials(ours / "nodes/ps1"), "node", "ps1"),
         "operator": Party(credentials(ours / "operators/alice"), "operator", "alice"),
         "viewer": Party(credentials(ours / "viewers/grafana"), "viewer", "grafana"),
+        "tenant": Party(credentials(ours / "tenants/physics"), "tenant", "physics"),
         "controller": Party(credentials(ours / "controller"), "controller", "controller"),
         "plaintext": Party(None, known=False),
         "no certificate": Party(Tls(authority=ours / "controller/authority.pem"), known=False),
@@ -151,7 +153,7 @@ def announced(rig: Rig) -> int:
     return sum(record["kind"] == "LeaveAnnounced" for record in rig.roster.journal.records())
 
 
-PARTIES = ("node w1", "node w2", "node ps1", "operator", "viewer", "controller", "switch",
+PARTIES = ("node w1", "node w2", "node ps1", "operator", "tenant", "viewer", "controller", "switch",
            "another authority's operator", "no certificate", "plaintext")  # fmt: skip
 
 
@@ -188,12 +190,13 @@ def test_table_of_rights_is_complete():
     assert {role for roles in MAY.values() for role in roles} <= set(ROLES)
 
 
-@pytest.mark.parametrize("who", ["node w1", "operator", "viewer", "nobody", "stranger"])
+@pytest.mark.parametrize("who", ["node w1", "operator", "tenant", "viewer", "nobody", "stranger"])
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_with_every_token(token_rig, folder, method, who):
     tokens = folder / "tokens"
     authority = tokens / "controller/authority.pem"
-    paths = {"node w1": "nodes/w1", "operator": "operators/alice", "viewer": "viewers/grafana"}
+    paths = {"node w1": "nodes/w1", "operator": "operators/alice", "viewer": "viewers/grafana",
+             "tenant": "tenants/physics"}  # fmt: skip
     if who in paths:
         tls = credentials(tokens / paths[who])
     elif who == "nobody":
@@ -536,7 +539,7 @@ def test_a_file_that_is_no_authority_is_reported(tmp_path):
         ("", "has no token"),
         ("short node w1", "fewer than 16"),
         ("0123456789abcdef node", "TOKEN ROLE NAME is wanted"),
-        ("0123456789abcdef king arthur", "TOKEN ROLE NAME is wanted, ROLE being node, operator, viewer"),
+        ("0123456789abcdef king arthur", "TOKEN ROLE NAME is wanted, ROLE being node, operator, tenant, viewer"),
         ("0123456789abcdef node a\n0123456789abcdef node b", "line 2: the same token as node a"),
     ],
 )

@@ -72,7 +72,10 @@ def test_with_a_list_that_cannot_be_read_nobody_comes_in(rig):
 
 
 def test_only_clients_are_revoked_and_each_once(rig, capsys):
-    for name, words in (("controller", "is no node, operator or viewer"), ("nobody", "is no node, operator or viewer")):
+    for name, words in (
+        ("controller", "is no node, operator, viewer or tenant"),
+        ("nobody", "is no node, operator, viewer or tenant"),
+    ):
         assert certificates(["--folder", str(rig.ours), "--revoke", name]) == 1
         assert words in capsys.readouterr().err
     for _ in range(2):

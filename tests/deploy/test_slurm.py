@@ -16,6 +16,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
 from controlplane.planner.generators import leaf_spine
 from controlplane.service.controller import Controller
+from controlplane.service.core.quotas import Quota
 from tests.deploy.memory_network import MemoryNetwork, memory_network
 from worker_agent.launch import adding, holder
 from worker_agent.launch.slurm import Refused, Wish, main, wished
@@ -84,6 +85,18 @@ def test_a_job_with_the_comment_is_in_the_network_from_its_prolog_to_its_epilog(
     assert any(line.startswith("print inart: job slurm-7 is in the network") for line in said)
     assert job("epilog") == 0 and not list(rig.network.jobs) and rig.as_wanted()
     assert job("epilog") == 0, "also when somebody else has removed it"
+
+
+def test_a_job_counts_for_the_quota_of_its_account(job, rig, monkeypatch):
+    rig.network.tenants.quota = lambda tenant: Quota(jobs=0) if tenant == "poor" else Quota()
+    monkeypatch.setenv("SLURM_JOB_ACCOUNT", "poor")
+    assert job("prolog") == 0 and not list(rig.network.jobs)
+    assert "tenant poor: it has 0 jobs and may have 0 at a time" in job.remarks()
+    for account, tenant in (("rich", "rich"), ("(null)", "")):
+        monkeypatch.setenv("SLURM_JOB_ACCOUNT", account)
+        assert job("prolog") == 0
+        (running,) = rig.network.jobs
+        assert running.terms.tenant == tenant
 
 
 def test_jobs_without_the_comment_are_left_alone(job, rig):

@@ -91,7 +91,7 @@ def prolog(controller: str, environment: Environment) -> int:
     try:
         if (wish := wanted(environment)) is None:
             return 0
-        remark(number, admitted(controller, f"{PREFIX}{number}", wish, environment.get("SLURM_JOB_NODELIST", "")))
+        remark(number, admitted(controller, f"{PREFIX}{number}", wish, environment))
         return 0
     except (Refused, ControllerError, MachinesError) as error:
         if wish is not None and wish.waits:
@@ -101,14 +101,16 @@ def prolog(controller: str, environment: Environment) -> int:
         return 0
 
 
-def admitted(controller: str, name: str, wish: Wish, listed: str) -> str:
-    """Add a job on these nodes; returns what it gets, in words. Raises Refused, ControllerError, MachinesError."""
-    nodes = expand(listed)
+def admitted(controller: str, name: str, wish: Wish, environment: Environment) -> str:
+    """Add a job on its nodes, for its account as the tenant; returns what it gets, in words. Raises Refused,
+    ControllerError, MachinesError."""
+    nodes = expand(environment.get("SLURM_JOB_NODELIST", ""))
     if len(nodes) == 1:
         raise Refused("one node has nothing to send through the network")
     request = pb.AddJobRequest(
-        job=",".join(filter(None, [wish.job, f"name={name}"])), strategy=wish.strategy, share=wish.share
-    )
+        job=",".join(filter(None, [wish.job, f"name={name}"])), strategy=wish.strategy, share=wish.share,
+        tenant=environment.get("SLURM_JOB_ACCOUNT", "").replace("(null)", ""),
+    )  # fmt: skip
     for node in nodes:
         request.hosts.add(name=node, addresses=resolve(node))
     patiently(lambda: take_off(controller, name))  # Where Slurm begins its job again, or calls us again.

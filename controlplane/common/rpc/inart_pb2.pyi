@@ -41,7 +41,7 @@ class AddJobReply(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "plan", "priority", "seed", "share", "strategy", "weight"]
+    __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "plan", "priority", "seed", "share", "strategy", "tenant", "weight"]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     GUARANTEE_MBPS_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class AddJobRequest(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
     guarantee_mbps: float
@@ -61,8 +62,9 @@ class AddJobRequest(_message.Message):
     seed: int
     share: bool
     strategy: str
+    tenant: str
     weight: float
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
     __slots__ = ["host_ms", "joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
@@ -420,7 +422,7 @@ class Retire(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update", "uses", "without"]
+    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "tenants", "trees", "update", "uses", "without"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -432,6 +434,7 @@ class StatusReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     TREES_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     USES_FIELD_NUMBER: _ClassVar[int]
@@ -447,11 +450,12 @@ class StatusReply(_message.Message):
     state: str
     strategy: str
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
     trees: _containers.RepeatedCompositeFieldContainer[TreeStatus]
     update: str
     uses: _containers.RepeatedCompositeFieldContainer[Use]
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ["addresses", "job", "parts"]
@@ -508,6 +512,22 @@ class SwitchStatus(_message.Message):
     state: str
     verdicts: _containers.ScalarMap[str, int]
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., labels: _Optional[int] = ..., groups: _Optional[int] = ..., routes: _Optional[int] = ..., refills: _Optional[int] = ..., verdicts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class TenantStatus(_message.Message):
+    __slots__ = ["entries", "jobs", "name", "quota", "rate_mbps", "slots"]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    entries: int
+    jobs: int
+    name: str
+    quota: str
+    rate_mbps: float
+    slots: int
+    def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., entries: _Optional[int] = ..., slots: _Optional[int] = ..., quota: _Optional[str] = ...) -> None: ...
 
 class TreeReport(_message.Message):
     __slots__ = ["answered_bytes", "busy_seconds", "missing", "oldest_chunk", "round_trip_seconds", "tree", "waiting_seconds"]

@@ -42,7 +42,7 @@ TRICKLE = 0.01
 class Demand:
     """One job that shares. weight: its rate over this is what is made fair. start: plans whose trees are taken to begin
     with, at least one. split: of the model over its parameter servers, where that may not change. guarantee_mbps: what
-    it gets at least. priority: the highest comes first."""
+    it gets at least. priority: the highest comes first. tenant: whose job it is."""
 
     job: Job
     start: tuple[Plan, ...]
@@ -50,6 +50,7 @@ class Demand:
     split: Split | None = None
     guarantee_mbps: float = 0.0
     priority: int = 0
+    tenant: str = ""
 
 
 class _Part(Master):
@@ -112,13 +113,13 @@ class _Part(Master):
 class _Shared:
     """The program of all jobs: capacities, rates, and t."""
 
-    def __init__(self, network: Network, demands: Sequence[Demand], scale: float) -> None:
+    def __init__(self, network: Network, demands: Sequence[Demand], scale: float, limits: Mapping[str, float]) -> None:
         self.network, self.scale = network, scale
         self.program = Program("sharing", tolerance=1e-9, presolve=False)
         self.columns = 0
         topology = network.topology
-        limits = [*network.capacity, *(topology.residual_aggregation_mbps(v) for v in topology.switches)]
-        for limit in limits:
+        capacities = [*network.capacity, *(topology.residual_aggregation_mbps(v) for v in topology.switches)]
+        for limit in capacities:
             self.program.add_row(upper=min(limit / scale, 1e6))
         self.root_rows: dict[str, int] = {}
         for root in dict.fromkeys(s for demand in demands for s in demand.job.parameter_servers):
@@ -127,6 +128,9 @@ class _Shared:
         self.resources = self.program.rows
         self.short = ""  # the resource that is worth most in the last solution
         self.parts = [_Part(self, demand, Pricing(network, demand.job)) for demand in demands]
+        for tenant, most in limits.items():
+            rates = [part.rate for part in self.parts if part.demand.tenant == tenant]
+            self.program.add_row(rates, [1.0] * len(rates), upper=most / scale)
         for part in self.parts:
             for plan in part.demand.start:
                 for tree in plan.trees:
@@ -221,38 +225,48 @@ class _Shared:
 
 
 def share(
-    topology: Topology, demands: Sequence[Demand], *, strict: bool = True, short: Callable[[str], None] | None = None
+    topology: Topology,
+    demands: Sequence[Demand],
+    *,
+    strict: bool = True,
+    short: Callable[[str], None] | None = None,
+    limits: Mapping[str, float] | None = None,
 ) -> list[Plan]:
     """Plans for all jobs at weighted max-min fair rates, in their order; rates hold for all of them together.
 
     strict: what is guaranteed holds; else as much of it as is possible, and `short` is told in words when that is not
-    all. Raises Infeasible: a job gets nothing, guarantees cannot hold (it names the resource that is short), or a job
-    hangs on what column generation does not know (servers in a row).
+    all. limits: what a tenant's jobs have at most together, Mbit/s, by tenant. Raises Infeasible: a job gets nothing,
+    guarantees cannot hold (it names the resource that is short), or a job hangs on what column generation does not know
+    (servers in a row).
     """
     parts = separated_for(topology, [demand.job for demand in demands])
     if not parts:
-        return _share(topology, demands, strict, short)
+        return _share(topology, demands, strict, short, limits or {})
     apart = [
         replace(demand, job=part.job, start=tuple(map(part.apart, demand.start)), split=part.split(demand.split))
         for demand, part in zip(demands, parts, strict=True)
     ]
     words = parts[0].words
     try:
-        plans = _share(parts[0].topology, apart, strict, short and (lambda line: short(words(line))))
+        plans = _share(parts[0].topology, apart, strict, short and (lambda line: short(words(line))), limits or {})
     except Infeasible as error:
         raise Infeasible(words(str(error))) from None
     return [part.together(plan) for part, plan in zip(parts, plans, strict=True)]
 
 
 def _share(
-    topology: Topology, demands: Sequence[Demand], strict: bool, short: Callable[[str], None] | None
+    topology: Topology,
+    demands: Sequence[Demand],
+    strict: bool,
+    short: Callable[[str], None] | None,
+    limits: Mapping[str, float],
 ) -> list[Plan]:
     """Return what `share` does, for a network in which every server has one role and none adds for others."""
     network = Network(topology)
     scale = max(bound(topology, demand.job) for demand in demands)
     if not scale > 0:
         raise Infeasible("sharing: no rate above 0 is possible")
-    shared = _Shared(network, demands, scale)
+    shared = _Shared(network, demands, scale, limits)
     for part in shared.parts:
         if not part.pricing.applies:
             raise Infeasible(f"sharing: job {part.job.name!r} has servers that hang on no switch that all reach")

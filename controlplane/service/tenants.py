@@ -1,0 +1,138 @@
+"""Whose jobs run on a network, what each tenant's jobs have together, and what they may have."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.common.log_lines import warning
+from controlplane.planner.entries import RuleSet
+from controlplane.planner.rules import Taken
+from controlplane.planner.terms import Terms
+from controlplane.service.core.quotas import UNLIMITED, Quota, parse_quotas, quota_of
+from controlplane.service.running import Jobs, JobsError, RunningJob
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a tenant's jobs have together, and may have (quota). entries, slots: of the switch on which it has the most
+    of them."""
+
+    name: str
+    jobs: int
+    rate_mbps: float
+    entries: int
+    slots: int
+    quota: Quota
+
+
+class Tenants:
+    """The tenants of a network. quotas: what a tenant may have, by name. rules: what a job (by number) has on each
+    switch."""
+
+    def __init__(
+        self, jobs: Jobs, quotas: Callable[[str], Quota], rules: Callable[[int], Mapping[str, RuleSet]]
+    ) -> None:
+        self._jobs, self.quota, self._rules = jobs, quotas, rules
+
+    def of(self, tenant: str) -> list[RunningJob]:
+        """Return the tenant's jobs."""
+        return [job for job in self._jobs.staying() if job.terms.tenant == tenant]
+
+    def check(self, terms: Terms) -> None:
+        """Raise JobsError where a job with these terms is more than its tenant may have."""
+        self._refuse(terms, self.quota(terms.tenant).refusal(terms, [job.terms for job in self.of(terms.tenant)]))
+
+    def check_rules(self, terms: Terms, rulesets: Mapping[str, RuleSet], without: int) -> None:
+        """Raise JobsError where these entries are more than the tenant may have beside those of its other jobs.
+        without: the number of the job whose entries they are."""
+        quota = self.quota(terms.tenant)
+        if quota == UNLIMITED:
+            return
+        others = [self._rules(job.job_id) for job in self.of(terms.tenant) if job.job_id != without]
+        self._refuse(terms, quota.over(*_counts([rulesets, *others])))
+
+    def rate_left(self, tenant: str, keep: Iterable[str] | None = None) -> float:
+        """Return what a tenant's quota leaves, Mbit/s, beside its jobs that keep what they have (None: all)."""
+        quota = self.quota(tenant).rate_mbps
+        if math.isinf(quota):
+            return quota
+        return quota - sum(job.plan.rate_mbps for job in self.of(tenant) if keep is None or job.name in keep)
+
+    def most_of(self, job: RunningJob) -> float:
+        """Return what a running job may have beside its tenant's other jobs, Mbit/s. A quota that has become smaller
+        takes nothing from it as long as it is planned by itself."""
+        others = [one.name for one in self.of(job.terms.tenant) if one is not job]
+        return max(self.rate_left(job.terms.tenant, others), job.plan.rate_mbps)
+
+    def holdings(self) -> list[Holding]:
+        """Return what each tenant has now."""
+        found = []
+        for tenant in dict.fromkeys(job.terms.tenant for job in self._jobs if job.terms.tenant):
+            jobs = self.of(tenant)
+            entries, slots = _counts([self._rules(job.job_id) for job in jobs])
+            rate = sum(job.plan.rate_mbps for job in jobs)
+            most = max(entries.values(), default=0), max(slots.values(), default=0)
+            found.append(Holding(tenant, len(jobs), rate, *most, self.quota(tenant)))
+        return found
+
+    def _refuse(self, terms: Terms, words: str) -> None:
+        if words:
+            raise JobsError(f"tenant {terms.tenant}: {words}")
+
+
+class QuotasFile:
+    """Quotas that a file gives, read again whenever it has changed. Thread-safe. A change that cannot be read is said,
+    and what held before holds on: running jobs are planned again by these, too. Raises ValueError: it cannot be read at
+    the start."""
+
+    def __init__(self, path: Path, log: Callable[[str], None]) -> None:
+        self._path, self._log = path, log
+        self._lock = threading.Lock()
+        self._seen: object = None
+        self._quotas: Mapping[str, Quota] = {}
+        if problem := self._look():
+            raise ValueError(problem)
+
+    def __call__(self, tenant: str) -> Quota:
+        """Return a tenant's quota."""
+        with self._lock:
+            if problem := self._look():
+                self._log(warning(f"{problem}; what it said before holds on"))
+            return quota_of(self._quotas, tenant)
+
+    def _look(self) -> str:
+        """Read the file if it has changed; returns what is wrong with it, once for each change."""
+        seen: object = None
+        try:
+            status = self._path.stat()
+            seen = status.st_mtime_ns, status.st_size
+            if seen != self._seen:
+                self._quotas = parse_quotas(self._path.read_text())
+        except (OSError, ValueError) as error:
+            seen = seen or type(error)
+            if seen != self._seen:
+                self._seen = seen
+                return f"the file of quotas {self._path} cannot be used: {error}"
+        self._seen = seen
+        return ""
+
+
+def unlimited(tenant: str) -> Quota:
+    """Return the quota where none are set."""
+    return UNLIMITED
+
+
+def _counts(rules: Iterable[Mapping[str, RuleSet]]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return entries of the label table and slots, by switch, of several jobs together."""
+    entries: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    for one in rules:
+        for switch, own in one.items():
+            taken = Taken.by(own)
+            entries[switch] = entries.get(switch, 0) + taken.labels
+            slots[switch] = slots.get(switch, 0) + taken.used_slots
+    return entries, slots

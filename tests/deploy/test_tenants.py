@@ -1,0 +1,211 @@
+"""Tenants: what their jobs may have together, whoever adds them, and that no tenant touches another's jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli.controller import format_tenants
+from controlplane.common.access import Access, Caller
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.client import ControllerError, ask, fetch_status
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.planner.terms import Terms
+from controlplane.service.controller import Controller
+from controlplane.service.core.quotas import UNLIMITED, Quota, parse_quotas, quota_of
+from controlplane.service.running import JobsError
+from controlplane.service.tenants import QuotasFile
+from tests.deploy.memory_network import MemoryNetwork, memory_network
+
+NETWORK = leaf_spine(2, 2, 3, 300.0)
+A = Job("A", ("h1", "h4"), ("h2",), 10**6)
+B = Job("B", ("h1", "h4"), ("h5",), 10**6)
+C = Job("C", ("h3", "h6"), ("h2",), 10**6)
+MINE, OTHERS = Terms(tenant="physics"), Terms(tenant="biology")
+
+
+# -- what a quota says ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others", "words"),
+    [
+        (Terms(tenant="t"), [], ""),
+        (Terms(tenant="t"), [Terms(), Terms()], "it has 2 jobs and may have 2 at a time: remove one first"),
+        (Terms(weight=3.0), [], "it may have a weight of 2 at most, and this would be 3"),
+        (Terms(priority=1), [], "it may have a priority of 0 at most, and this would be 1"),
+        (Terms(guarantee_mbps=60.0), [Terms(guarantee_mbps=30.0)], ""),
+        (Terms(guarantee_mbps=80.0), [Terms(guarantee_mbps=30.0)],
+         "it may have guarantees, Mbit/s, of 100 at most, and this would be 110"),
+    ],
+)  # fmt: skip
+def test_what_is_too_much_is_said(wanted: Terms, others: list[Terms], words: str) -> None:
+    assert Quota(jobs=2, rate_mbps=100.0, weight=2.0, priority=0).refusal(wanted, others) == words
+
+
+def test_who_is_not_named_has_what_everybody_else_has_and_who_is_no_tenant_anything() -> None:
+    quotas = parse_quotas('{"physics": {"jobs": 4, "rate_mbps": 100}, "*": {"jobs": 1}}')
+    assert quota_of(quotas, "physics") == Quota(jobs=4, rate_mbps=100)
+    assert quota_of(quotas, "biology") == Quota(jobs=1)
+    assert quota_of(quotas, "") == quota_of({}, "biology") == UNLIMITED
+    assert str(quotas["physics"]) == "4 jobs, 100 Mbit/s" and str(UNLIMITED) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "quotas are an object by tenant"),
+        ('{"t": 3}', "the quota of 't' is an object with jobs, rate_mbps"),
+        ('{"t": {"rate": 3}}', "the quota of 't' has 'rate'; there are jobs, rate_mbps"),
+        ('{"t": {"jobs": "many"}}', "the quota of 't': jobs is a number, got 'many'"),
+        ('{"t": {"rate_mbps": 0}}', "the quota of 't': rate_mbps is above 0, got 0"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_a_file_of_quotas_that_is_none_says_why(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_quotas(text)
+
+
+def test_the_file_is_read_again_and_what_held_holds_on_when_that_fails(tmp_path: Path) -> None:
+    file, log = tmp_path / "quotas.json", list[str]()
+    with pytest.raises(ValueError, match=r"quotas\.json cannot be used: .*No such file"):
+        QuotasFile(file, log.append)
+    file.write_text('{"t": {"jobs": 1}}')
+    quotas = QuotasFile(file, log.append)
+    assert quotas("t").jobs == 1
+    file.write_text('{"t": {"jobs": 22}}')
+    assert quotas("t").jobs == 22
+    file.write_text('{"t": {"job": 333}}')
+    assert quotas("t").jobs == quotas("t").jobs == 22
+    assert len(log) == 1 and "has 'job'; there are" in log[0] and "what it said before holds on" in log[0]
+    file.unlink()
+    assert quotas("t").jobs == quotas("t").jobs == 22 and len(log) == 2
+    file.write_text('{"t": {"jobs": 4}}')
+    assert quotas("t").jobs == 4 and len(log) == 2
+
+
+# -- on a network -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
+    with memory_network(tmp_path, NETWORK) as made:
+        yield made
+
+
+def may_have(rig: MemoryNetwork, **limits: float) -> None:
+    """From now on physics may have this, and others anything."""
+    rig.network.tenants.quota = lambda tenant: Quota(**limits) if tenant == "physics" else UNLIMITED
+
+
+def rates(rig: MemoryNetwork) -> dict[str, float]:
+    return {job.name: job.plan.rate_mbps for job in rig.network.jobs}
+
+
+def test_a_tenants_jobs_have_no_more_together_than_its_quota(rig: MemoryNetwork) -> None:
+    may_have(rig, rate_mbps=6.0)
+    admission, one, _ = rig.network.launch(A, "inart", terms=MINE)
+    assert one.plan.rate_mbps == pytest.approx(6.0) and admission.bottleneck == "the quota of tenant physics"
+    with pytest.raises(JobsError, match="tenant physics: its jobs have all of the 6 Mbit/s that they may have"):
+        rig.network.launch(B, "inart", terms=MINE)
+    _, other, _ = rig.network.launch(C, "inart", terms=OTHERS)
+    assert other.plan.rate_mbps > 6.0, "another tenant's jobs do not count"
+
+
+def test_what_fails_and_comes_back_gives_a_tenant_no_more_than_its_quota(rig: MemoryNetwork) -> None:
+    """A job that is alone may otherwise have more than it was given when it is planned again."""
+    may_have(rig, rate_mbps=6.0)
+    job = rig.network.launch(A, "inart", terms=MINE)[1]
+    assert rig.network.replanning.most_of(job) == pytest.approx(6.0)
+    rig.network.replan(off=["s1"])
+    rig.network.replan(restored=["s1"])
+    assert job.plan.rate_mbps == pytest.approx(6.0)
+    may_have(rig, rate_mbps=2.0)
+    assert rig.network.replanning.most_of(job) == pytest.approx(6.0), "a smaller quota takes nothing from what runs"
+
+
+def test_jobs_that_share_divide_their_tenants_quota_fairly_and_others_get_the_rest(rig: MemoryNetwork) -> None:
+    """A and B send over the same links, of which the quota is a part."""
+    may_have(rig, rate_mbps=6.0)
+    rig.network.launch(A, "inart", together=True, terms=MINE)
+    rig.network.launch(B, "inart", together=True, terms=Terms(2.0, tenant="physics"))
+    assert rates(rig) == {"A": pytest.approx(2.0, rel=1e-3), "B": pytest.approx(4.0, rel=1e-3)}
+    rival = Job("rival", A.workers, A.parameter_servers, 10**6)
+    alone = rig.network.admissions.shared(rival, "inart").plan.rate_mbps
+    admission, other, _ = rig.network.launch(rival, "inart", together=True, terms=OTHERS)
+    assert other.plan.rate_mbps == pytest.approx(alone) and alone > 10.0, "what the quota leaves is not left unused"
+    assert admission.bottleneck != "the quota of tenant physics"
+    rig.network.remove("A")
+    rig.network.replanning.rebalance()
+    assert rates(rig)["B"] == pytest.approx(6.0, rel=1e-3), "what is left of the tenant has its quota"
+
+
+def test_entries_and_slots_count_on_the_switch_that_has_the_most(rig: MemoryNetwork) -> None:
+    rig.network.launch(A, "inart", terms=MINE)
+    (held,) = rig.network.tenants.holdings()
+    assert (held.name, held.jobs) == ("physics", 1) and held.entries > 0 and held.slots > 0
+    before = {name: target.rules for name, target in rig.targets.items()}
+    for limits in ({"entries": held.entries}, {"slots": held.slots}):
+        may_have(rig, **limits)
+        with pytest.raises(JobsError, match=rf"tenant physics: its jobs would have \d+ {next(iter(limits))} of "):
+            rig.network.launch(Job("B", ("h1", "h4"), ("h2",), 10**6), "inart", together=True, terms=MINE)
+    assert [job.name for job in rig.network.jobs] == ["A"] and rig.network.jobs.begun == []
+    may_have(rig, entries=2 * held.entries + 10, slots=10**6)
+    rig.network.launch(C, "inart", together=True, terms=MINE)
+    assert before != {name: target.rules for name, target in rig.targets.items()}
+
+
+# -- who may do what --------------------------------------------------------------------------------------------------
+
+PHYSICS, BIOLOGY, ALICE = "physics" * 3, "biology" * 3, "alice" * 4
+
+
+def test_a_tenant_adds_and_removes_its_own_jobs_and_no_others(rig: MemoryNetwork, tmp_path: Path) -> None:
+    may_have(rig, jobs=1, rate_mbps=5.0)
+    callers = {
+        PHYSICS: Caller("tenant", "physics"),
+        BIOLOGY: Caller("tenant", "biology"),
+        ALICE: Caller("operator", "a"),
+    }
+    controller = Controller(rig.network, log=rig.log.append, access=Access(callers))
+    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
+
+    def order(token: str, method: str, request: object) -> object:
+        (tmp_path / token).write_text(token)
+        return ask(address, method, request, Tls(token=tmp_path / token))  # type: ignore[arg-type]
+
+    def add(job: Job, tenant: str = "") -> pb.AddJobRequest:
+        return pb.AddJobRequest(job=json.dumps(job.to_json()), tenant=tenant)
+
+    try:
+        order(PHYSICS, "add_job", add(A, tenant="biology"))  # It is physics', whatever it says.
+        with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs and may have 1 at a time"):
+            order(PHYSICS, "add_job", add(B))
+        with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs"):
+            order(ALICE, "add_job", add(B, tenant="physics"))  # As Slurm's prolog does.
+        with pytest.raises(ControllerError, match="job A is none of tenant biology: an operator may remove it"):
+            order(BIOLOGY, "remove_job", pb.RemoveJobRequest(name="A"))
+        with pytest.raises(ControllerError, match="tenant biology may not change a plan"):
+            order(BIOLOGY, "replan", pb.ReplanRequest(without=["s1"]))
+        status = fetch_status(address, Tls(token=tmp_path / PHYSICS))
+        (held,) = status.tenants
+        assert (held.name, held.jobs, held.quota) == ("physics", 1, "1 jobs, 5 Mbit/s")
+        assert held.rate_mbps == pytest.approx(5.0) and status.jobs[0].terms == "tenant physics"
+        assert (
+            "physics" in format_tenants(status.tenants)[-1] and "1 jobs, 5 Mbit/s" in format_tenants(status.tenants)[-1]
+        )
+        order(PHYSICS, "remove_job", pb.RemoveJobRequest(name="A"))
+        assert len(rig.network.jobs) == 0
+    finally:
+        controller.stop()
+
+
+def test_a_tenants_name_is_a_word() -> None:
+    with pytest.raises(ValueError, match="a tenant's name is a word"):
+        Terms(tenant="two words")
