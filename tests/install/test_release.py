@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -33,3 +34,28 @@ def test_packages_of_the_dependency_groups_are_pinned():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     pinned = {line.split("==")[0].lower() for line in lines if "==" in line}
     assert names <= pinned
+
+
+def test_the_lock_file_has_the_pinned_packages_with_their_digests():
+    def pins(name: str) -> dict[str, str]:
+        found = re.findall(r"^([\w.-]+)==([^\s\\]+)", (ROOT / name).read_text(), flags=re.M)
+        return {package.lower().replace("_", "-"): version for package, version in found}
+
+    assert pins("requirements.lock") == pins("requirements.txt"), "run .ci/release lock"
+    packages = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(), flags=re.M)[1:]
+    assert all("--hash=sha256:" in package for package in packages)
+
+
+def test_notes_of_changes_are_of_kinds_that_a_release_knows():
+    kinds = {
+        kind["directory"] for kind in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+    }
+    for note in (ROOT / "changes").glob("*.md"):
+        assert note.suffixes[-2].removeprefix(".") in kinds, f"{note.name}: CONTRIBUTING.md, Releases"
+        assert note.read_text().strip()
+
+
+def test_every_part_of_a_release_is_explained():
+    done = subprocess.run([ROOT / ".ci" / "release", "--help"], capture_output=True, text=True, check=True)
+    assert {"wheels", "changes", "lock", "licence"} <= set(done.stdout.split())
+    assert subprocess.run([ROOT / ".ci" / "release", "publish"], capture_output=True, check=False).returncode == 2
