@@ -4,11 +4,12 @@
     python -m controlplane.deploy [install] --topology T --job J --strategy S --bmv2 --switches FILE
     python -m controlplane.deploy --topology T --job J --strategy S --bmv2 --switches FILE --serve HOST:PORT
     python -m controlplane.deploy remove [JOB] --bmv2 --switches FILE
+    python -m controlplane.deploy cabling --topology T --bmv2 --switches FILE [--cpu-port N]
     python -m controlplane.deploy show --tofino --topology topologies/data/testbed_tofino.json --job workers=6,ps=2
 
-`show`, `install` and `remove` each have a --help with their own options only. Without one of these words, --dry-run
-shows, --remove removes, --serve stays as the controller, and otherwise the plan is installed. See docs/deploy.md, and
-docs/tofino.md for --tofino.
+`show`, `install`, `remove` and `cabling` each have a --help with their own options only. Without one of these words,
+--dry-run shows, --remove removes, --serve stays as the controller, and otherwise the plan is installed. See
+docs/deploy.md, and docs/tofino.md for --tofino.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from controlplane.cli.cabling import WrongCables, check_cables
 from controlplane.cli.options import (
     DeployError,
     add_job_arguments,
@@ -75,6 +77,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
     if arguments.serve is not None:
         serve(arguments, topology, log)
+        return
+    if arguments.cabling:
+        check_cables(arguments, topology, log)
         return
     kind = kind_of(arguments)
     # Check the switches file before planning, which may take long.
@@ -178,13 +183,14 @@ COMMANDS = {
     "install": "put a plan on the switches",
     "show": "print every table entry of a plan, touch nothing",
     "remove": "take a job's entries, or all, off the switches",
+    "cabling": "say whether the cables between the switches lead where the topology says (needs their CPU ports)",
 }
 """The words that may stand first on the command line; without one of them, options say what is done."""
 
 _NOT_ASKED: dict[str, Any] = {
     "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
     "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
-    "most_changes": MOST, "store": None, "quotas": None,
+    "most_changes": MOST, "store": None, "quotas": None, "cabling": False,
 }  # fmt: skip
 """What the code reads of the arguments, as it is where a command does not have the option."""
 
@@ -193,11 +199,13 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of a command; that of all of them, with their options side by side, if none is named."""
     parser = command_line.make("controlplane.deploy", COMMANDS.get(command, __doc__), order=command)
     parser.set_defaults(**_NOT_ASKED | ({"dry_run": True} if command == "show" else {}))
+    if command == "cabling":
+        parser.set_defaults(cabling=True, cpu_port=64)
     if command == "remove":
         parser.add_argument("remove", nargs="?", default="", metavar="JOB", help=_REMOVE_HELP)
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
-    if command != "remove":
+    if command not in ("remove", "cabling"):
         add_job_arguments(what)
         what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
     add_switch_arguments(parser)
@@ -234,8 +242,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--clear-registers goes with remove and --tofino")
     if arguments.serve is not None:
         check_address("--serve", arguments.serve)
-    if arguments.cpu_port is not None and not (arguments.bridge and 0 <= arguments.cpu_port < 1 << 9):
-        raise DeployError("--cpu-port needs --bridge, and a port that the switch has: 0 to 511")
+    ports = arguments.bridge or arguments.cabling
+    if arguments.cpu_port is not None and not (ports and 0 <= arguments.cpu_port < 1 << 9):
+        raise DeployError("--cpu-port needs --bridge or cabling, and a port that the switch has: 0 to 511")
     if not 0 <= arguments.job_id < JOB_IDS:
         raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
     if "tls_cert" in arguments:
@@ -253,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command_line.end_output()
     except (
         DeployError, SwitchesFileError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError,
-        ControllerError, JobsError, ArtifactError, ValueError, OSError,
+        ControllerError, JobsError, ArtifactError, WrongCables, ValueError, OSError,
     ) as error:  # fmt: skip
         print(f"deploy: {error}", file=sys.stderr)
         return 2 if isinstance(error, DeployError | SwitchesFileError) else 1

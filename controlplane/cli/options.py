@@ -124,7 +124,10 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
         "--bridge", action="store_true", help="pass ARP, IPv6, VLAN frames and multicast on (default: drop them)"
     )
     where.add_argument(
-        "--cpu-port", type=int, metavar="N", help="with --bridge: where what is for a switch itself goes (LLDP)"
+        "--cpu-port",
+        type=int,
+        metavar="N",
+        help="with --bridge: where what is for a switch itself goes (LLDP); with cabling: where packets enter (64)",
     )
 
 

@@ -10,8 +10,10 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 BMV2 = "simple_switch_grpc"
@@ -87,8 +89,8 @@ class Cables:
 
     def __init__(self, ports: Sequence[int], mtu: int = 1500) -> None:
         self.namespace = f"inart-t-sw-{os.getpid()}-{next(NUMBERS)}"
-        self.inside = ("ip", "netns", "exec", self.namespace)
-        self.ports = {port: f"s{port}" for port in ports}
+        self.inside: tuple[str, ...] = ("ip", "netns", "exec", self.namespace)
+        self.ports: Mapping[int, str] = {port: f"s{port}" for port in ports}
         self.sockets: dict[int, socket.socket] = {}
         off = ("net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
         try:
@@ -110,6 +112,23 @@ class Cables:
         subprocess.run(["ip", "netns", "delete", self.namespace], capture_output=True, check=False, timeout=30)
 
 
+class Wiring(Protocol):
+    """A network namespace: the words that run a command inside it, and the switch's interface by port."""
+
+    @property
+    def inside(self) -> tuple[str, ...]: ...
+    @property
+    def ports(self) -> Mapping[int, str]: ...
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Interfaces that somebody else has made in a namespace, which may connect switches with each other."""
+
+    inside: tuple[str, ...]
+    ports: Mapping[int, str]
+
+
 class Switch:
     """A switch process without a program: P4Runtime at ``address``, by default a unix socket in ``folder``.
 
@@ -125,7 +144,7 @@ class Switch:
         *,
         device_id: int = 1,
         address: str | None = None,
-        cables: Cables | None = None,
+        cables: Wiring | None = None,
         options: Sequence[str] = (),
     ) -> None:
         self.kind = kind

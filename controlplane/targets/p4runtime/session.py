@@ -67,6 +67,8 @@ class Session:
         tls: how to reach it over TLS; None: plaintext.
         on_lost: called from another thread, with the reason, when the stream ends (also by `close`) or another
             controller becomes primary.
+
+    `refused` is what the switch said of the last packet-out that it did not take; empty if it took all.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Session:
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.ended = threading.Event()
         self.demoted = False
+        self.refused = ""
         self._primary = False
         self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
         # Arbitration messages; at the end of the stream its error, or None.
@@ -104,6 +107,8 @@ class Session:
     def _receive(self) -> None:
         try:
             for message in self._stream:
+                if message.HasField("error"):
+                    self.refused = message.error.message
                 if message.HasField("arbitration"):
                     self._arbitration.put(message)
                     if self._primary and message.arbitration.status.code != code_pb2.OK:
@@ -175,6 +180,12 @@ class Session:
             self.stub.Write(request, timeout=timeout)
         except (grpc.RpcError, ValueError) as error:
             raise WriteRejected(_update_errors(error), str(self.explain(error, "a write"))) from None
+
+    def packet_out(self, frame: bytes) -> None:
+        """Send a packet-out without metadata. The switch answers only if it refuses it (`refused`)."""
+        request = p4runtime_pb2.StreamMessageRequest()
+        request.packet.payload = frame
+        self._requests.put(request)
 
     def read_entities(
         self, entities: Sequence[p4runtime_pb2.Entity], timeout: float = RPC_SECONDS

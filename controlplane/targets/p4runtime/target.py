@@ -133,6 +133,10 @@ class P4RuntimeTarget(SessionTarget[Session]):
         """Return None: P4Runtime has no state of ports."""
         return None
 
+    def packet_out(self, frame: bytes) -> None:
+        """Hand the switch a frame, which enters its pipeline by its CPU port (if it has one)."""
+        self.session.packet_out(frame)
+
     def read_register(self, name: str) -> list[int]:
         """Return all values of a register. Raises TargetError on targets without register access (bmv2)."""
         registers = {register.preamble.alias: register for register in self.program.p4info.registers}
