@@ -10,6 +10,7 @@ from controlplane.common.log_lines import of_job, warning
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.quotas import Quota
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
@@ -18,7 +19,6 @@ from controlplane.service.changeover import Late
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.parts import Ordered
-from controlplane.service.core.quotas import Quota
 from controlplane.service.core.state import Known
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from controlplane.common.log_lines import warning
 from controlplane.planner.entries import RuleSet
+from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.planner.rules import Taken
 from controlplane.planner.terms import Terms
-from controlplane.service.core.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.service.running import Jobs, JobsError, RunningJob
 
 

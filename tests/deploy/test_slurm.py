@@ -15,8 +15,8 @@ import pytest
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
 from controlplane.planner.generators import leaf_spine
+from controlplane.planner.quotas import Quota
 from controlplane.service.controller import Controller
-from controlplane.service.core.quotas import Quota
 from tests.deploy.memory_network import MemoryNetwork, memory_network
 from worker_agent.launch import adding, holder
 from worker_agent.launch.slurm import Refused, Wish, main, wished

@@ -15,9 +15,9 @@ from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
+from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.planner.terms import Terms
 from controlplane.service.controller import Controller
-from controlplane.service.core.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.service.running import JobsError
 from controlplane.service.tenants import QuotasFile
 from tests.deploy.memory_network import MemoryNetwork, memory_network
