@@ -28,6 +28,7 @@ from pathlib import Path
 
 from evaluation.collectives.cases import OPS, Case
 from evaluation.collectives.measure import Bench
+from evaluation.traces.execution_trace import read
 from evaluation.traces.trace import HOW, Trace
 from worker_agent.fields import OWN_BITS, bits_of
 
@@ -96,7 +97,13 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m evaluation.traces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--how", default=",".join(HOW), help=f"what is recorded: of {', '.join(HOW)} (all)")
-    made.add_argument("--trace", type=Path, nargs="+", metavar="FILE", help="recorded before; instead of recording")
+    made.add_argument(
+        "--trace",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="recorded before (by us, or an execution trace of PyTorch, as Chakra's and PARAM's); instead of recording",
+    )
     made.add_argument("--workers", type=int, default=4, help="of what is recorded (4)")
     made.add_argument("--width", type=int, default=256, help="of the model (256)")
     made.add_argument("--layers", type=int, default=4, help="of the model (4)")
@@ -119,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = []
     try:
         if options.trace:
-            traces = [Trace.from_json(json.loads(path.read_text())) for path in options.trace]
+            traces = [read(path) for path in options.trace]
         else:
             size = options.workers, options.width, options.layers, options.half
             traces = [recorded(how, *size) for how in options.how.split(",")]

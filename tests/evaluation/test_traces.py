@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,8 +16,10 @@ import pytest
 from evaluation.collectives.ranks import in_order
 from evaluation.traces import record
 from evaluation.traces.__main__ import bound_of, cases_of, main
+from evaluation.traces.execution_trace import from_execution_trace, read
 from evaluation.traces.trace import HOW, Operation, Trace
 from examples.train_gpt import GPT
+from tests.outside.copies import copy_in
 
 WIDTH, LAYERS, WORKERS = 16, 2, 2
 
@@ -85,6 +89,58 @@ def test_a_trace_survives_a_file_and_what_is_none_is_refused(traces: dict[str, T
         )
     with pytest.raises(ValueError, match="alltoall of float32 is none"):
         cases_of(Trace("x", 2, (Operation("alltoall", "float32", 400),)), 100.0)
+
+
+def communication(what: str, tensors: object, kind: str, *more: object, size: int = 2) -> dict[str, Any]:
+    """A node of an execution trace: tensors are [id, storage, offset, elements, bytes of one, device]."""
+    values = [tensors, 33, ["0", "default_pg"], 0, what, [], [], *more, size]
+    return {"name": "record_param_comms", "inputs": {"values": values, "types": [f"GenericList[Tensor({kind})]"]}}
+
+
+def test_an_execution_trace_of_others_is_read_as_what_its_groups_were_asked_for(tmp_path: Path) -> None:
+    nodes = [
+        {"name": "aten::empty", "inputs": {"values": [], "types": []}},
+        communication("broadcast", [[1, 2, 0, 53, 8, "cuda:1"]], "long", 0, 1),
+        {"name": "record_param_comms", "inputs": {"values": [33, ["", ""], 1, "wait", [], [], -1, -1, 1], "types": []}},
+        communication("allreduce", [[3, 4, 0, 2049000, 4, "cuda:1"]], "float", 0, 1),
+        communication("_allgather_base", [5, 6, 0, 100, 2, "cuda:1"], "c10::BFloat16"),
+        communication("_reduce_scatter_base", [7, 8, 0, 200, 2, "cuda:1"], "c10::BFloat16"),
+    ]
+    file = tmp_path / "resnet.json.gz"
+    with gzip.open(file, "wt") as out:
+        json.dump({"schema": "1.1.0-chakra.0.0.4", "nodes": nodes}, out)
+    assert read(file) == Trace("resnet", 2, (
+        Operation("broadcast", "float32", 424), Operation("allreduce", "float32", 8196000),
+        Operation("all_gather", "bfloat16", 400), Operation("reduce_scatter", "bfloat16", 400),
+    ))  # fmt: skip
+    assert len(cases_of(read(file), 100.0)) == 4
+
+
+@pytest.mark.parametrize(
+    "nodes, why",
+    [
+        ([], "of groups of nobody"),
+        ([communication("allreduce", [[1, 2, 0, 8, 4, "cpu"]], "float", size=1)], "one rank alone"),
+        ([communication("alltoall_base", [[1, 2, 0, 8, 4, "cpu"]], "float")], "'alltoall_base' is none of"),
+        ([{"name": "record_param_comms"}], "no execution trace: KeyError"),
+        (
+            [communication("allreduce", [[1, 2, 0, 8, 4, "cpu"]], "float", size=n) for n in (2, 4)],
+            r"groups of \[2, 4\]",
+        ),
+    ],
+)
+def test_an_execution_trace_that_cannot_be_replayed_is_refused(nodes: list[dict[str, Any]], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        from_execution_trace({"nodes": nodes}, "x")
+
+
+def test_chakra_s_and_param_s_own_traces_are_read() -> None:
+    folder = copy_in("INART_TRACES", "others' execution traces (*.json, *.json.gz)", lambda _: "")
+    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz")))
+    assert files
+    for file in files:
+        trace = read(file)
+        assert trace.workers > 1 and len(cases_of(trace, 200.0)) == len(trace.operations) > 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes network namespaces")
