@@ -123,6 +123,15 @@ uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     return port->backlog_packets;
 }
 
+/* Returns how many nanoseconds a frame that the port accepted now would wait for the line. */
+uint64_t ss_port_wait(const struct ss_port *port, uint64_t now) {
+    double wait = 0;
+    if (port->shape.rate_bps > 0)
+        wait = port->free_at - (double)port->shape.burst_bytes * 8e9 / port->shape.rate_bps - (double)now;
+    if (port->last_depart > now && (double)(port->last_depart - now) > wait) wait = (double)(port->last_depart - now);
+    return wait > 0 ? (uint64_t)wait : 0;
+}
+
 /* Returns whether the frame has TCP data; such a frame must not overtake earlier data of its connection. */
 static bool carries_tcp_data(const struct ss_buf *buf) {
     const uint8_t *frame = buf->data, *ip = frame + 14;

@@ -329,6 +329,7 @@ void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint1
 /* what leaves (egress.c) */
 void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
 uint64_t ss_port_backlog(struct ss_port *port, uint64_t now);
+uint64_t ss_port_wait(const struct ss_port *port, uint64_t now);
 void ss_fire_timers(struct ss_thread *thread);
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port);
 void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason);

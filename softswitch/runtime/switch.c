@@ -262,12 +262,14 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
         return;
     }
     uint64_t now = device->state.now_us;
-    uint64_t depth = 0;
-    if (port < SS_MAX_PORTS && device->ports[port] && device->ports[port]->shaped)
+    uint64_t depth = 0, wait = 0;
+    if (port < SS_MAX_PORTS && device->ports[port] && device->ports[port]->shaped) {
         depth = ss_port_backlog(device->ports[port], thread->now_ns);
+        wait = ss_port_wait(device->ports[port], thread->now_ns);
+    }
     p->standard.enq_timestamp = (uint32_t)now;
     p->standard.enq_qdepth = p->standard.deq_qdepth = (uint32_t)depth & 0x7ffff;
-    p->standard.deq_timedelta = 0;
+    p->standard.deq_timedelta = (uint32_t)(wait / 1000); /* egress runs before the queue: what it will be */
     p->standard.egress_global_timestamp = now & TIME48;
     p->standard.egress_port = port;
     p->standard.egress_spec = 0;

@@ -17,6 +17,9 @@ from softswitch import Program
 DIRECTORY = Path(__file__).parent / "p4"
 COMPILER = "p4c-bm2-ss"
 NAMES = tuple(sorted(path.stem for path in DIRECTORY.glob("*.p4")))
+"""Those with a scenario (scenarios.py) and what bmv2 answered."""
+ON_LINKS = ("links/waits",)
+"""Those of single tests."""
 
 
 def json_path(name: str) -> Path:
@@ -61,7 +64,7 @@ def main() -> int:
     if shutil.which(COMPILER) is None:
         print(f"{COMPILER} is not on PATH")
         return 1
-    for name in NAMES:
+    for name in (*NAMES, *ON_LINKS):
         compile_program(name, DIRECTORY)
         print(name, json_path(name).stat().st_size, "bytes")
     return 0

@@ -101,6 +101,25 @@ def test_a_full_queue_drops_the_newest(fabric: Fabric, queue: dict[str, float]) 
     assert line.devices[0].port_stats()[2].drops == {"queue_full": 179}
 
 
+def test_egress_is_told_how_long_a_frame_will_wait_for_the_line(fabric: Fabric) -> None:
+    """At 0.1 Mbit/s a frame of 1,000 bytes takes the line 80 ms, for which each frame waits after all before it."""
+    first, second = (fabric.add_device(number) for number in (1, 2))
+    for device in (first, second):
+        device.load(program("links/waits"))  # what has no link at port 2 leaves at once
+    fabric.connect((1, 2), (2, 1), rate_mbps=0.1, queue_packets=100)
+    told: list[tuple[float, int]] = []
+    second.capture = lambda _, data: told.append((time.monotonic(), int.from_bytes(data[4:8], "big")))
+    for number in range(6):
+        first.inject(1, number.to_bytes(4, "big") + bytes(SIZE - 4))
+    begin = time.monotonic()
+    fabric.start()
+    until(lambda: len(told) == 6)
+    waits = [wait for _, wait in told]
+    assert waits[0] == 0 < waits[1]
+    assert all(wait <= 80_000 * place for place, wait in enumerate(waits)) and waits == sorted(waits)
+    assert all(arrived - begin >= wait / 1e6 for arrived, wait in told)
+
+
 def test_small_frames_overtake_queued_frames(fabric: Fabric) -> None:
     line = Line(fabric, rate_mbps=1, queue_packets=10, ahead_bytes=64)
     sizes: list[int] = []
