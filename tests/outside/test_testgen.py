@@ -63,6 +63,34 @@ def test_a_test_that_differs_is_reported_with_the_difference():
     assert [one.partition(":")[0] for one in report.unsupported["softswitch"]] == ["none"]
 
 
+def test_a_run_takes_up_where_the_last_one_was_stopped_and_ends_with_a_table_of_all(tmp_path, monkeypatch, capsys):
+    fake(tmp_path, monkeypatch, SAYS)
+    for name in "abc":
+        (tmp_path / f"{name}.p4").touch()
+    results, run = tmp_path / "results.jsonl", []
+
+    def outcome(program: Path, *_: object) -> testgen.Report:
+        run.append(program.stem)
+        if program.stem == "c":
+            return testgen.Report("c", note="a program of architecture psa, not v1model")
+        different = {"softswitch": ["c_1: no"]} if program.stem == "b" else {}
+        return testgen.Report(program.stem, 4, 3, 2, {"softswitch": 2 - len(different)}, different)
+
+    monkeypatch.setattr(testgen, "others_program", outcome)
+    words = [testgen.COMMAND, str(tmp_path), "--targets", "softswitch", "--results", str(results), "--only"]
+    monkeypatch.setattr("sys.argv", [*words, "[ab]"])
+    assert testgen.main() == 1
+    monkeypatch.setattr("sys.argv", [*words, "*"])
+    assert testgen.main() == 0
+    assert run == ["a", "b", "c"]
+    assert capsys.readouterr().err.endswith(
+        "3 programs, 2 with tests, 6 of 8 statements covered\n"
+        "softswitch: 3 tests passed; different: b (1)\n"
+        "without tests: 1 a program of architecture psa, not v1model\n"
+        "1 programs, 0 tests\n"
+    )
+
+
 @pytest.mark.timeout(600)
 def test_every_statement_of_our_program_is_covered_and_no_test_differs():
     if shutil.which(testgen.COMMAND) is None:

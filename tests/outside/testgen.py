@@ -2,14 +2,16 @@
 
     python -m tests.outside.testgen [--values 4 64 256] [--tests 100] [--json] [--write]           # our p4src/bmv2
     python -m tests.outside.testgen FOLDER [--only '*-bmv2'] [--tests 10] [--seconds 60] [--json]  # other programs
+        [--results FILE]
 
 p4testgen looks for paths through a P4 program and makes a test of each: table entries, a packet, and what has to leave.
 Of our program it makes three sets: as few tests as cover every statement (the state that a packet finds is p4testgen's
 choice, too: tests/p4/before.py), as few as cover what is possible when a packet leaves, and --tests by chance in which
 one leaves. Of a program of FOLDER it makes --tests in --seconds. Each test runs on a switch of its own; nothing may
 leave beside what is expected. The compiled programs are those in p4src/artifacts, or made by p4c-bm2-ss. --write puts
-our first two sets where CI finds them (tests/p4/generated). Needs p4testgen on PATH. The status is 1 when a test
-differs.
+our first two sets where CI finds them (tests/p4/generated). --results keeps each program's outcome in a file as soon as
+it is there; a run with the same file takes up where the last one was stopped, and ends with a table of all. Needs
+p4testgen on PATH. The status is 1 when a test of this run differs.
 """
 
 from __future__ import annotations
@@ -166,14 +168,53 @@ def others_program(program: Path, tests: int, seconds: float, targets: Sequence[
     return report
 
 
+def kept(file: Path) -> list[Report]:
+    """Return the outcomes in a file of results; of a program that was run twice the later one."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return list({report.program: report for report in (Report(**json.loads(line)) for line in lines)}.values())
+
+
+def table(reports: Sequence[Report]) -> str:
+    """Return what became of many programs, by kind, as text."""
+    targets = sorted({target for report in reports for target in {*report.passed, *report.different}})
+    tested = [report for report in reports if report.tests]
+    statements = sum(report.covered for report in tested), sum(report.statements for report in tested)
+    lines = [
+        f"{len(reports)} programs, {len(tested)} with tests, {statements[0]} of {statements[1]} statements covered"
+    ]
+    for target in targets:
+        passed = sum(report.passed.get(target, 0) for report in tested)
+        different = [f"{report.program} ({len(found)})" for report in tested if (found := report.different.get(target))]
+        lines.append(f"{target}: {passed} tests passed; different: {', '.join(different) or 'none'}")
+    reasons = Counter(_reason(report.note) for report in reports if not report.tests)
+    lines += [f"without tests: {count} {reason}" for reason, count in reasons.most_common()]
+    return "\n".join(lines)
+
+
+def _reason(note: str) -> str:
+    """Return why a program has no tests, without what is of this program alone."""
+    if note.startswith("a program of architecture"):
+        return note
+    if "was stopped after" in note:
+        return "p4testgen found no test in its time"
+    if note.startswith(COMMAND):
+        return "p4testgen cannot test it"
+    return "p4c-bm2-ss does not compile it" if note else "p4testgen made none"
+
+
 def _reports(options: argparse.Namespace, targets: Sequence[str]) -> Iterator[Report]:
     if options.folder is None:
         for values in options.values:
             yield our_program(values, options.tests, options.seconds, targets, options.write)
         return
+    done = {report.program for report in kept(options.results)} if options.results else set()
     for program in sorted(options.folder.glob("*.p4")):
-        if fnmatch.fnmatch(program.stem, options.only):
-            yield others_program(program, options.tests, options.seconds, targets)
+        if fnmatch.fnmatch(program.stem, options.only) and program.stem not in done:
+            report = others_program(program, options.tests, options.seconds, targets)
+            if options.results:
+                with options.results.open("a") as file:
+                    file.write(json.dumps(asdict(report)) + "\n")
+            yield report
 
 
 def _line(report: Report) -> str:
@@ -197,6 +238,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"p4testgen's time for a set ({SECONDS})")
     parser.add_argument("--targets", nargs="+", choices=sorted(TARGETS), help="default: those that are here")
     parser.add_argument("--write", action="store_true", help="keep our covering tests in tests/p4/generated")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="of other programs: kept there, and not run again")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each program")
     options = parser.parse_args()
     if shutil.which(COMMAND) is None:
@@ -214,6 +256,8 @@ def main() -> int:
             total[f"different on {target}"] += len(different)
         for target, unsupported in report.unsupported.items():
             total[f"not run on {target}"] += len(unsupported)
+    if options.results:
+        print(table(kept(options.results)), file=sys.stderr)
     print(", ".join(f"{count} {what}" for what, count in total.items()), file=sys.stderr)
     return int(any(what.startswith("different") for what in total))
 
