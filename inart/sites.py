@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from overlay.sites import Averaged, Behind, Late, OverlayError, SiteGroup, init
 
 if TYPE_CHECKING:
-    from overlay.sites import DiLoCo, LocalSGD, StreamingDiLoCo
+    from overlay.sites import DiLoCo, Fallback, LocalSGD, StreamingDiLoCo
 
 __all__ = [
-    "Averaged", "Behind", "DiLoCo", "Late", "LocalSGD", "OverlayError", "SiteGroup", "StreamingDiLoCo", "init",
+    "Averaged", "Behind", "DiLoCo", "Fallback", "Late", "LocalSGD", "OverlayError", "SiteGroup",
+    "StreamingDiLoCo", "init",
 ]  # fmt: skip
 
 
@@ -19,4 +20,4 @@ def __getattr__(name: str) -> Any:
     """The optimisers, which need torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("overlay.sites.optimisers"), name)
+    return getattr(importlib.import_module("overlay.sites"), name)

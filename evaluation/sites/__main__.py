@@ -1,4 +1,5 @@
-"""Time to a given loss across emulated sites, by DiLoCo over `inart.sites` and synchronously over gloo (root).
+"""Time to a given loss across emulated sites, by DiLoCo over `inart.sites` and synchronously over gloo (root). DiLoCo
+over PCCL is beside them where PCCL's Python package can be imported (evaluation/sites/with_pccl.py).
 
     python -m evaluation.sites --network aws netstorm --systems diloco gloo
     python -m evaluation.sites chaos --sites 20 --minutes 10               # everything fails: evaluation/sites/chaos.py
@@ -26,7 +27,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from evaluation.sites import chaos
+from evaluation.sites import chaos, with_pccl
 from evaluation.sites.training import OPTIMISERS, Lesson
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import make_coordinator
@@ -37,7 +38,7 @@ from topologies.zygote import HostFailure, HostProcess, Zygote
 READY_SECONDS = 180.0
 BUSY = r"^inart_sites_busy_seconds_total (\S+)$"
 POLL_SECONDS = 0.02
-SYSTEMS = ("gloo", *OPTIMISERS)
+SYSTEMS = ("gloo", "pccl", *OPTIMISERS)
 CHUNK_VALUES = 1024
 
 
@@ -93,9 +94,17 @@ class Emulated:
             self.zygote.wait_ready()
             rows = []
             for system in systems:
-                rows.append(self.gloo() if system == "gloo" else self.ours(system))
+                missing = with_pccl.missing() if system == "pccl" else ""
+                if missing:
+                    say(f"pccl is left out: {missing}")
+                    continue
+                rows.append(self._one(system))
                 say(line_of(rows[-1]))
             return rows
+
+    def _one(self, system: str) -> Row:
+        own = {"gloo": self.gloo, "pccl": self.pccl}
+        return own[system]() if system in own else self.ours(system)
 
     def ours(self, system: str) -> Row:
         network = SiteNetwork(CHUNK_VALUES)
@@ -119,6 +128,10 @@ class Emulated:
         about = {"first": self.topology.address(self.hosts[0]), "sites": len(self.hosts)}
         return self._train("gloo", "evaluation.sites.training:by_gloo", about)
 
+    def pccl(self) -> Row:
+        about = {"master": f"{self.topology.address(self.hosts[0])}:{with_pccl.PORT}", "sites": len(self.hosts)}
+        return self._train("pccl", "evaluation.sites.with_pccl:by_pccl", about)
+
     def _train(
         self,
         system: str,
@@ -133,7 +146,7 @@ class Emulated:
         try:
             for site, host in enumerate(self.hosts):
                 own = {"interface": self.wan.emulation.interface(host), "site": site, "lesson": asdict(self.lesson)}
-                if system != "gloo":
+                if system in OPTIMISERS:
                     own |= {"node": host, "address": self.topology.address(host)}
                 processes.append(self.zygote.spawn(host, function, about | own))
             for process in processes:
@@ -210,7 +223,8 @@ HEAD = (
 
 def line_of(row: Row) -> str:
     target = "-" if row.target_s is None else f"{row.target_s:.1f}"
-    waited, busy = (f"{row.waited:.0%}", f"{row.busy:.0%}") if row.system != "gloo" else ("-", "-")
+    waited = f"{row.waited:.0%}" if row.system != "gloo" else "-"
+    busy = f"{row.busy:.0%}" if row.system in OPTIMISERS else "-"
     return (
         f"{row.network:<10} {row.sites:>5} {row.system:<10} {target:>10} {row.loss:>6.3f} {row.steps:>6} "
         f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>7} {busy:>5} {row.cpu_idle:>9.0%}"

@@ -105,7 +105,7 @@ class Clock:
                             "bytes": bytes_left(self._interface) - self._bytes, "waited_s": self._waited})  # fmt: skip
 
 
-def _step(model: nn.Module, inner: torch.optim.Optimizer, sequences: torch.Tensor, compute_s: float) -> None:
+def train_step(model: nn.Module, inner: torch.optim.Optimizer, sequences: torch.Tensor, compute_s: float) -> None:
     """A step of training; the pause that stands for the rest of compute_s comes before gradients are exchanged."""
     began = time.monotonic()
     loss = loss_of(model, sequences)
@@ -128,7 +128,7 @@ def by_sites(
     inner = torch.optim.AdamW(model.parameters(), lr=given.rate)
     clock = Clock(channel, interface)
     for step, sequences in enumerate(data.batches(), 1):
-        _step(model, inner, sequences, given.compute_s)
+        train_step(model, inner, sequences, given.compute_s)
         before = time.monotonic()
         changed = outer.step(samples=len(sequences))
         clock.waited(time.monotonic() - before)
@@ -147,6 +147,6 @@ def by_gloo(channel: Channel, *, first: str, interface: str, site: int, sites: i
     inner = torch.optim.AdamW(model.parameters(), lr=given.rate)
     clock = Clock(channel, interface)
     for step, sequences in enumerate(data.batches(), 1):
-        _step(distributed, inner, sequences, given.compute_s)
+        train_step(distributed, inner, sequences, given.compute_s)
         if step % max(1, given.every // 4) == 0:
             clock.say(step, data.test_loss(model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from controlplane.planner.plan.task import Task
@@ -170,6 +170,9 @@ class SiteDesk:
             self._states[node] = int(message["round"]), str(message["digest"])
             self._losses(node, message.get("losses", {}))
             self._compare(node)
+            for each in returned(self._states, self._states[node], self._policy) - self._asking.keys() - self._taking:
+                self._policy.activate(each)
+                self.log(f"{each} takes part again: it has the others' state")
             self._answer()
         elif what == "here":
             self._states[node] = int(message["round"]), str(message["digest"])
@@ -316,3 +319,9 @@ class SiteDesk:
             self._policy, self.network, self._members,
             states=self._states, asking=self._asking, measuring=self._survey is not None, record=self.record,
         )  # fmt: skip
+
+
+def returned(states: Mapping[str, tuple[int, str]], state: tuple[int, str], policy: SiteRounds) -> set[str]:
+    """The sites that are not active and have this state, as an active one has it: they did a round in another way."""
+    same = {each for each, own in states.items() if own == state}
+    return same - policy.active if state[0] >= policy.round and same & policy.active else set()

@@ -36,6 +36,7 @@ class About:
     round: int = 0
     op: str = ""
     weight: float = 1.0
+    alone: bool = True
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from overlay.sites.packing import (
     word_values,
 )
 
+if TYPE_CHECKING:
+    from overlay.sites.fallback import Fallback, Rescue
+
 FLOAT_BITS = 32
 TIMEOUT_SECONDS = 600.0
 REJOIN_SECONDS = 30.0
@@ -46,6 +49,10 @@ REMIND_SECONDS = 10.0
 """A site that waits for others says so this often, on stderr unless logging is set up otherwise."""
 
 PAUSE_SECONDS = 0.2
+AGAIN_SECONDS, MOST_AGAIN_SECONDS = 0.05, 1.0
+"""A round that is given up is done again at once, and then after so many seconds, twice as many each time, up to the
+second one: links that break each connection at once would have it done again hundreds of times a second."""
+
 COORDINATOR, SITE, LISTEN, ADVERTISE = "INART_COORDINATOR", "INART_SITE", "INART_SITE_LISTEN", "INART_SITE_ADVERTISE"
 """Variables of the environment that `inart site run` sets."""
 
@@ -56,12 +63,14 @@ Made = TypeVar("Made")
 @dataclass(frozen=True)
 class Averaged:
     """A mean that has replaced a site's values. sites: whose values are in it. weights: of these. left: what rounding
-    has left out of this site's own values; None: nothing was rounded. seconds: since the values were given."""
+    has left out of this site's own values; None: nothing was rounded. seconds: since the values were given. fell_back:
+    it was added over torch.distributed, in float32, since the network of sites had given the round up."""
 
     sites: tuple[str, ...]
     weights: tuple[float, ...]
     left: Floats | None
     seconds: float
+    fell_back: bool = False
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -86,6 +95,7 @@ def init(
     listen: str | None = None,
     advertise: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
+    fallback: Any = None,
     log: Callable[[str], None] = _log.info,
 ) -> SiteGroup | None:
     """Joins the sites that train together, from the first process of each site. The site's other processes (torchrun's
@@ -96,10 +106,12 @@ def init(
     encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses, IPv6 ones
     where the coordinator's is); advertise: the address that they are told instead, or "none" where they cannot reach
     any: then this site opens all connections. All of these are taken from the environment where they are not given:
-    `inart site run` sets it. timeout: seconds that anything may take before it fails. Raises OverlayError that says
-    what is wrong and who is missing.
+    `inart site run` sets it. timeout: seconds that anything may take before it fails. fallback: a process group of
+    torch.distributed with one process of each site (gloo), or a `Fallback`: rounds that the network of sites gives up
+    are done over it. Raises OverlayError that says what is wrong and who is missing.
     """
-    if int(os.environ.get("RANK") or 0) > 0:
+    rescuing = _fallback_of(fallback)
+    if int(os.environ.get("RANK") or 0) > 0 and not (rescuing is not None and rescuing.spans):
         return None
     where = coordinator or os.environ.get(COORDINATOR)
     if not where:
@@ -119,12 +131,28 @@ def init(
         agent = Agent(first, name, listen=own, advertise=outside, backups=others, security=security, log=log)
         try:
             agent.wait_joined()
-            return SiteGroup(agent, timeout=timeout, log=log)
+            rescue = None if rescuing is None else _rescue(rescuing, name)
+            return SiteGroup(agent, timeout=timeout, rescue=rescue, log=log)
         except OverlayError as error:
             agent.close()
             if "is there already" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(PAUSE_SECONDS)
+
+
+def _fallback_of(given: Any) -> Fallback | None:
+    """What `init` was told of: a process group, or one with its store."""
+    if given is None:
+        return None
+    from overlay.sites.fallback import Fallback  # needs torch
+
+    return given if isinstance(given, Fallback) else Fallback(given)
+
+
+def _rescue(fallback: Fallback, site: str) -> Rescue:
+    from overlay.sites.fallback import Rescue
+
+    return Rescue(fallback, site)
 
 
 def _everywhere(coordinator: tuple[str, int]) -> str:
@@ -141,14 +169,20 @@ class SiteGroup:
     """One site's membership; a context manager. Methods wait; call them from one thread at a time."""
 
     def __init__(
-        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, log: Callable[[str], None] = _log.info
-    ) -> None:
-        self._agent, self.timeout, self._log = agent, timeout, log
+        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, rescue: Rescue | None = None,
+        log: Callable[[str], None] = _log.info,
+    ) -> None:  # fmt: skip
+        self._agent, self.timeout, self._rescue, self._log = agent, timeout, rescue, log
         self.site = agent.node
 
     def members(self) -> list[str]:
         """The names of the sites that are connected now."""
         return self._agent.site.members()
+
+    @property
+    def one_process(self) -> bool:
+        """Whether torch.distributed's processes are the sites: then each site is one process."""
+        return self._rescue is not None and self._rescue.spans
 
     def bytes_sent(self) -> int:
         """What this site has sent to other sites, in bytes."""
@@ -197,8 +231,10 @@ class SiteGroup:
         weight: of this site's values (samples), above 0 at some site at least. bits: 32 (float32), or 16, 8 or 4:
         integers, which sites add (packing.py). keep: below 1, with few bits: only this part of the blocks travels,
         those with the largest values at any site; the mean of the others is 0, and all of them is left over. Sites that
-        are lost meanwhile are left out, and the round is done by the others. Raises Behind when the others have done
-        this round already: `agree` gives their state; Late when `timeout` has passed, naming who is missing.
+        are lost meanwhile are left out, and the round is done by the others. With a fallback, a round for which
+        `timeout` has passed is done over that by all sites or none, for which it has as long again. Raises Behind when
+        the others have done this round already: `agree` gives their state; Late when the time has passed, naming who is
+        missing.
         """
         if bits != FLOAT_BITS and bits not in BITS:
             raise ValueError(f"bits are {FLOAT_BITS} or one of {', '.join(map(str, BITS))}, not {bits}")
@@ -207,19 +243,48 @@ class SiteGroup:
         if not 0 <= weight < float("inf"):
             raise ValueError(f"a weight is a number from 0 on, got {weight}")
         began = time.monotonic()
+        known = self._rescue and self._rescue.left_open(round)
+        if known:
+            return self._fell_back(values, round, *known, began)
+        try:
+            about = About(round, "sum", weight, alone=self._rescue is None)
+            found = self._over_network(values, about, bits, keep, began)
+        except Late as late:
+            if self._rescue is None:
+                raise
+            known = self._rescue.average(values, round, weight, seconds=self.timeout, late=late, members=self.members())
+            return self._fell_back(values, round, *known, began)
+        if self._rescue is not None:
+            self._rescue.took(round)
+        return found
+
+    def _fell_back(
+        self, values: Floats, round_: int, mean: Floats, weights: tuple[float, ...], began: float
+    ) -> Averaged:
+        """The round was done over the fallback: its result replaces the values."""
+        assert self._rescue is not None, "it has done the round"
+        values[:] = mean
+        self._agent.site.did(round_, self._rescue.names)
+        nothing = np.zeros_like(values)
+        return Averaged(self._rescue.names, weights, nothing, time.monotonic() - began, fell_back=True)
+
+    def _over_network(self, values: Floats, about: About, bits: int, keep: float, began: float) -> Averaged:
+        pause = 0.0
         while True:
             try:
                 if bits == FLOAT_BITS:
-                    done, left = self._average_floats(values, About(round, "sum", weight), began + self.timeout)
+                    done, left = self._average_floats(values, about, began + self.timeout)
                 else:
-                    about = About(round, "words", weight)
-                    done, left = self._average_fields(values, about, bits, keep, began + self.timeout)
-                self._agent.site.did(round, done.participants)
+                    words = replace(about, op="words")
+                    done, left = self._average_fields(values, words, bits, keep, began + self.timeout)
+                self._agent.site.did(about.round, done.participants)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
             except PeerLost as error:
-                self._log(f"{self.site}: round {round} is done again: {error}")
-                if time.monotonic() > began + self.timeout:
+                self._log(f"{self.site}: round {about.round} is done again: {error}")
+                if time.monotonic() + pause > began + self.timeout:
                     raise Late(str(error)) from None
+                time.sleep(pause)
+                pause = min(max(AGAIN_SECONDS, 2 * pause), MOST_AGAIN_SECONDS)
 
     def _average_floats(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
         weighted = values * np.float32(about.weight)

@@ -158,7 +158,8 @@ class StreamingDiLoCo:
         self._model, self._group = model, group
         self.every, self.delay, self.mixing = every, delay, mixing
         self.rate, self.momentum, self.bits, self.keep = rate, momentum, bits, keep
-        self._world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        several = dist.is_available() and dist.is_initialized() and not (group is not None and group.one_process)
+        self._world = dist.get_world_size() if several else 1
         if group is None and self._world == 1:
             raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
         self.fragments = [Fragment(*part) for part in _divide(model, fragments)]

@@ -28,7 +28,8 @@ class Ready:
 
     For policies whose members come and go (site_rounds.py): round: the trainer's number of the round. op: what is to be
     done with the values ("": what the policy always does). weight: of the values, such as the samples behind them.
-    within: seconds that the trainer still waits; None: for any time.
+    within: seconds that the trainer still waits; None: for any time. alone: whether it wants a result of its own values
+    only, while others live.
     """
 
     node: str
@@ -38,6 +39,7 @@ class Ready:
     op: str = ""
     weight: float = 1.0
     within: float | None = None
+    alone: bool = True
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ A round has a number, which trainers give: a site's state is "before round r" or
   and all its sites live, links are slow: the network is measured again meanwhile, and the task is done again as soon as
   that gives another plan.
 - A site whose own time is over leaves the round, and the others go on: a task that has its values has them once.
+- A site that has another way to the others (overlay/sites/fallback.py) does no round alone while others live: it has
+  to wait for them, until all of them take that way.
 - A round whose task is given up, because a site was lost, is submitted again by those that do not have its result.
   Whoever has the result submits the next round, and then the others are behind: they get the result with the state.
 
@@ -48,7 +50,7 @@ from controlplane.planner.strategies.wan.policy import (
     Withdrawn,
     uneven,
 )
-from controlplane.planner.strategies.wan.site_waiting import HALF, Running, Submitted, Waiting
+from controlplane.planner.strategies.wan.site_waiting import HALF, Running, Submitted, Waiting, waits_for_others
 from controlplane.planner.topology import Topology
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -317,7 +319,7 @@ class SiteRounds:
                 break
             if self.held and not self._waiting.passed(HALF, heads, self._awaited, now):
                 break
-            if not self._allows(heads.keys()):
+            if not self._allows(heads.keys()) or waits_for_others(heads, self.active):
                 break
             ends = self._waiting.deadline(heads, self._awaited)
             orders += self._next({node: head.ready for node, head in heads.items()}, ends, now)
