@@ -80,7 +80,29 @@ CHECK_INLINE void checked_dequantise_step(check_sums *s, const uint32_t *low, co
     const struct checked_dequantiser *d = with;
     check_vector v = check_swap(check_load(d->wire + j));
     check_take(s, low, high, v, j);
+    checked_float(d->x + j, v, last, d->scale, 1.0f);
+}
+
+CHECK_INLINE void checked_mean_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                    const void *with) {
+    const struct checked_dequantiser *d = with;
+    check_vector v = check_swap(check_load(d->wire + j));
+    check_take(s, low, high, v, j);
     checked_float(d->x + j, v, last, d->scale, d->divisor);
+}
+
+CHECK_PASS uint64_t checked_quantise_pass(const struct check *k, const struct checked_quantiser *given) {
+    const struct checked_quantiser q = *given;
+    const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
+    return (uint64_t)check_pass(k->low, k->high, k->values, checked_quantise_step, &q) + offset;
+}
+
+CHECK_PASS uint64_t checked_dequantise_pass(const struct check *k, const struct checked_dequantiser *given) {
+    const struct checked_dequantiser d = *given;
+    const uint64_t offset = k->offset;
+    if (d.divisor == 1.0f)
+        return (uint64_t)check_pass(k->low, k->high, k->values, checked_dequantise_step, &d) + offset;
+    return (uint64_t)check_pass(k->low, k->high, k->values, checked_mean_step, &d) + offset;
 }
 #endif
 
@@ -91,8 +113,7 @@ static inline uint64_t checked_quantise(const struct check *k, const float *rest
     int bits = inart_fraction_bits((int)k->workers), shift = bits - (biased - INART_EXPONENT_BIAS);
     if (checked_one_pass(k, n, biased, shift)) {
         const struct checked_quantiser q = {x, wire, inart_power(shift), inart_power(bits)};
-        const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
-        return (uint64_t)check_pass(k->low, k->high, k->values, checked_quantise_step, &q) + offset;
+        return checked_quantise_pass(k, &q);
     }
 #endif
     inart_quantise(x, n, INART_DATA_VALUES(k->values), biased, k->workers, wire);
@@ -106,8 +127,7 @@ static inline uint64_t checked_dequantise(const struct check *k, const uint32_t 
     int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
     if (checked_one_pass(k, n, biased, shift)) {
         const struct checked_dequantiser d = {wire, x, inart_power(shift), divisor};
-        const uint64_t offset = k->offset;
-        return (uint64_t)check_pass(k->low, k->high, k->values, checked_dequantise_step, &d) + offset;
+        return checked_dequantise_pass(k, &d);
     }
 #endif
     inart_dequantise(wire, n, biased, k->workers, divisor, x);

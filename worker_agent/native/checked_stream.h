@@ -21,16 +21,19 @@ CHECK_INLINE void checked_stream_step(check_sums *s, const uint32_t *low, const 
     check_stream(q->to + j, v);
     check_take(s, low, high, check_swap(v), j);
 }
+
+CHECK_PASS uint64_t checked_stream_pass(const struct check *k, const uint32_t *wire, uint32_t *to) {
+    const struct checked_streamer q = {wire, to};
+    const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
+    return (uint64_t)check_pass(k->low, k->high, k->values, checked_stream_step, &q) + offset;
+}
 #endif
 
 /* inart_stream of a packet's words, and check_sum of them. */
 static inline uint64_t checked_stream(const struct check *k, const uint32_t *restrict wire, uint32_t *restrict to) {
 #ifdef CHECK_VECTORS
-    if (k->values % CHECK_WIDTH == 0 && (uintptr_t)to % sizeof(check_vector) == 0) {
-        const struct checked_streamer q = {wire, to};
-        const uint64_t offset = k->offset;
-        return (uint64_t)check_pass(k->low, k->high, k->values, checked_stream_step, &q) + offset;
-    }
+    if (k->values % CHECK_WIDTH == 0 && (uintptr_t)to % sizeof(check_vector) == 0)
+        return checked_stream_pass(k, wire, to);
 #endif
     inart_stream(to, wire, k->values * sizeof *wire);
     return check_sum(k, wire);

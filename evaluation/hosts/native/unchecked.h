@@ -18,7 +18,27 @@ CHECK_INLINE void unchecked_dequantise_step(check_sums *s, const uint32_t *low, 
                                             bool last, const void *with) {
     const struct checked_dequantiser *d = with;
     (void)s, (void)low, (void)high;
+    checked_float(d->x + j, check_swap(check_load(d->wire + j)), last, d->scale, 1.0f);
+}
+
+CHECK_INLINE void unchecked_mean_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                      const void *with) {
+    const struct checked_dequantiser *d = with;
+    (void)s, (void)low, (void)high;
     checked_float(d->x + j, check_swap(check_load(d->wire + j)), last, d->scale, d->divisor);
+}
+
+CHECK_PASS void unchecked_quantise_pass(const struct check *k, const struct checked_quantiser *given) {
+    const struct checked_quantiser q = *given;
+    check_pass(k->low, k->high, k->values, unchecked_quantise_step, &q);
+}
+
+CHECK_PASS void unchecked_dequantise_pass(const struct check *k, const struct checked_dequantiser *given) {
+    const struct checked_dequantiser d = *given;
+    if (d.divisor == 1.0f)
+        check_pass(k->low, k->high, k->values, unchecked_dequantise_step, &d);
+    else
+        check_pass(k->low, k->high, k->values, unchecked_mean_step, &d);
 }
 #endif
 
@@ -29,7 +49,7 @@ static inline void unchecked_quantise(const struct check *k, const float *restri
     int bits = inart_fraction_bits((int)k->workers), shift = bits - (biased - INART_EXPONENT_BIAS);
     if (checked_one_pass(k, n, biased, shift)) {
         const struct checked_quantiser q = {x, wire, inart_power(shift), inart_power(bits)};
-        check_pass(k->low, k->high, k->values, unchecked_quantise_step, &q);
+        unchecked_quantise_pass(k, &q);
         return;
     }
 #endif
@@ -42,7 +62,7 @@ static inline void unchecked_dequantise(const struct check *k, const uint32_t *r
     int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
     if (checked_one_pass(k, n, biased, shift)) {
         const struct checked_dequantiser d = {wire, x, inart_power(shift), divisor};
-        check_pass(k->low, k->high, k->values, unchecked_dequantise_step, &d);
+        unchecked_dequantise_pass(k, &d);
         return;
     }
 #endif
