@@ -53,7 +53,7 @@ from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, Serving
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import StateError, StateFolder, Stored, default_folder
-from controlplane.service.tenants import QuotasFile
+from controlplane.service.tenants import QuotasFile, unlimited
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.registry import TARGETS
 from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets
@@ -76,6 +76,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             switches = wanted_switches(arguments, topology)
         epochs = SharedEpochs(arguments.epoch_file, leadership) if leadership else EpochStore(arguments.epoch_file)
         epochs.check()
+        quotas = QuotasFile(arguments.quotas, log) if arguments.quotas is not None else unlimited
         state = stack.enter_context(_state(arguments, switches, leadership)) if arguments.keeps else None
         jobs = state.load() if state is not None else []
         for stored in jobs:
@@ -91,11 +92,10 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         there = found(targets)
         recorder = Recorder(state.path / "log" if state is not None else None, to_stderr(as_json=arguments.json))
         log.record_in(recorder.line)
-        settings = Settings(steady=arguments.steady / 100, most=arguments.most_changes, recorder=recorder)
+        most = arguments.most_changes
+        settings = Settings(steady=arguments.steady / 100, most=most, recorder=recorder, quotas=quotas)
         if state is not None:
             settings = replace(settings, journal=partial(state.journal, log=log))
-        if arguments.quotas is not None:
-            settings = replace(settings, quotas=QuotasFile(arguments.quotas, log))
         network = Network(
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
         )
