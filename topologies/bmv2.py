@@ -109,6 +109,9 @@ class Bmv2:
             if done.returncode:
                 raise EmulationError(f"{command}: {done.stderr.strip()}")
 
+    def queued_bytes(self, u: str, v: str) -> int:
+        raise EmulationError("bmv2 does not tell how long its queues are; softswitch does")
+
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
 

@@ -283,6 +283,10 @@ class Emulation:
         if wrong:
             raise EmulationError(f"{wrong[0]} is not a switch: only switches, and links between them, can fail")
 
+    def queued_bytes(self, u: str, v: str) -> int:
+        """Return what waits at this moment in the queue of switch u towards its neighbour v. Raises EmulationError."""
+        return self._running_switches().queued_bytes(u, v)
+
     def drops(self) -> dict[str, dict[str, int]]:
         """Return the number of frames that each switch has lost, by reason."""
         return self._running_switches().drops()

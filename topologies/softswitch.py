@@ -156,6 +156,11 @@ class Softswitch:
                 found[name, neighbour] = InterfaceCounters(*counted)
         return found
 
+    def queued_bytes(self, u: str, v: str) -> int:
+        assert self._topology is not None
+        (device,) = self._call("stats", device=u)["devices"].values()
+        return int(device["ports"][str(self._topology.port(u, v))]["queued_bytes"])
+
     def drops(self) -> dict[str, dict[str, int]]:
         result: dict[str, dict[str, int]] = {}
         for device in self._call("stats")["devices"].values():

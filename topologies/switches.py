@@ -81,6 +81,10 @@ class Switches(Protocol):
         tell.
         """
 
+    def queued_bytes(self, u: str, v: str) -> int:
+        """Return what waits at this moment in the queue of switch u towards v. Raises EmulationError if the switches
+        cannot tell."""
+
     def is_up(self, switch: str) -> bool:
         """Return whether a switch answers its controller. Raises EmulationError if the switches cannot tell."""
 

@@ -19,7 +19,8 @@ class PortStats:
     """Counters of one port since it was added: packets and bytes in and out, and frames dropped, by reason.
 
     ``rx_superframes``, ``tx_superframes``: kernel frames that held several of these packets. ``corrupted``: packets
-    sent with a bit flipped by the port's shape.
+    sent with a bit flipped by the port's shape. ``queued_packets``, ``queued_bytes``: no counters, but what waits for
+    the line of a port with a shape at this moment.
     """
 
     rx_packets: int
@@ -30,6 +31,8 @@ class PortStats:
     rx_superframes: int = 0
     tx_superframes: int = 0
     corrupted: int = 0
+    queued_packets: int = 0
+    queued_bytes: int = 0
 
 
 def check_port(port: int) -> None:

@@ -653,17 +653,18 @@ SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t
     return n;
 }
 
-/* Writes to `out`: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit, then
- * the drops by reason. -ENOENT: the port was never used. */
+/* Writes to `out`: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit, frames
+ * and bytes that wait for the line now, then the drops by reason. -ENOENT: the port was never used. */
 SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (port) {
-        uint64_t head[7] = {port->rx_packets, port->rx_bytes, port->tx_packets,
-                            port->tx_bytes,   port->rx_super, atomic_load(&port->tx_super),
-                            port->corrupted};
+        ss_port_backlog(port, ss_now_ns());
+        uint64_t head[9] = {port->rx_packets, port->rx_bytes,        port->tx_packets,
+                            port->tx_bytes,   port->rx_super,        atomic_load(&port->tx_super),
+                            port->corrupted,  port->backlog_packets, port->backlog_bytes};
         memcpy(out, head, sizeof head);
-        memcpy(out + 7, port->drops, sizeof port->drops);
+        memcpy(out + 9, port->drops, sizeof port->drops);
     }
     ss_thread_unlock(device->thread);
     return port ? 0 : -ENOENT;

@@ -1,0 +1,79 @@
+"""A job beside foreign TCP over one link of an emulated network: who gets how much, and how long the queue is.
+
+    python -m evaluation.beside                                  every case, four TCP flows each way; about two minutes
+    python -m evaluation.beside --cases with --flows 1 --json -
+    python -m evaluation.beside --figure beside.png
+
+Each case is run with a plan for the whole link, and with one for an equal share of it, as an operator declares what is
+left (`inart replan --set LINK.used_bandwidth_mbps=N`). Needs root. Exit status: 0; 1 it could not run; 3 a sum was
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluation.beside.run import CASES, PLANS, Settings, run
+from evaluation.beside.shares import draw, table
+from topologies.command import Say, guarded, stopwatch
+from topologies.network import EmulationError
+from topologies.zygote import HostFailure
+
+
+def make_parser() -> argparse.ArgumentParser:
+    usual = Settings()
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.beside", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cases = "; ".join(f"{name}: {what}" for name, what in CASES.items())
+    parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help=f"{cases} (default: all)")
+    parser.add_argument("--mbps", type=float, default=usual.mbps, help="of the narrow link (%(default)g)")
+    parser.add_argument("--workers", type=int, default=usual.workers, metavar="N", help="(%(default)s)")
+    parser.add_argument("--flows", type=int, default=usual.flows, metavar="N", help="of TCP, each way (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=usual.seconds, help="how long the job takes with an equal share (%(default)g)"
+    )
+    parser.add_argument(
+        "--queue", type=int, default=usual.queue, metavar="N", help="packets in the narrow link's queue (%(default)s)"
+    )
+    parser.add_argument("--congestion", default=usual.congestion, help="control of TCP: cubic, reno, ... (%(default)s)")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw rates and queues")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON; -: print it alone")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    cases = arguments.cases.split(",")
+    if unknown := [case for case in cases if case not in CASES]:
+        parser.error(f"--cases {unknown[0]}: there are {', '.join(CASES)}")
+    if min(arguments.workers - 1, arguments.flows, arguments.queue, arguments.mbps, arguments.seconds) <= 0:
+        parser.error("--workers is at least 2; --flows, --queue, --mbps and --seconds are above 0")
+
+    def work() -> int:
+        settings = Settings(
+            arguments.mbps, arguments.workers, arguments.flows, arguments.seconds, arguments.queue, arguments.congestion
+        )
+        alone = arguments.json == Path("-")
+        say: Say = (lambda line: None) if alone else stopwatch()
+        shares = []
+        for case in cases:
+            shares += run(case, PLANS[:1] if case == "alone" else PLANS, settings, say)
+        text = json.dumps({"settings": vars(settings), "runs": [one.to_json() for one in shares]}, indent=1)
+        print(text if alone else f"\n{table(shares)}")
+        if arguments.json is not None and not alone:
+            arguments.json.write_text(text + "\n")
+        if arguments.figure is not None:
+            draw(shares, arguments.figure)
+        return 0 if all(one.right for one in shares) else 3
+
+    return guarded("beside", work, EmulationError, HostFailure, ValueError, OSError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""Runs a job beside TCP on an emulated network: switches e1 and e2 with s1 between them. The workers are at e1, and the
+parameter server is at e2, so that sums cross the link e1-s1 and results come back over it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.planner.plan import Plan
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
+from evaluation.beside.flows import HERE
+from evaluation.beside.shares import Samples, Share, wire_mbps
+from topologies.agents import MODULES, PREPARED_SECONDS, WORKER_SECONDS, JobAgents
+from topologies.command import Say
+from topologies.deployment import Fabric
+from topologies.emulation import Emulation
+from topologies.load import LoadMonitor
+from topologies.zygote import HostProcess, Zygote
+
+CASES = {
+    "alone": "no TCP",
+    "with": "TCP goes the way of the sums",
+    "against": "TCP goes the way of the results",
+    "both": "TCP goes both ways",
+    "incast": "TCP from many hosts to the parameter server's host, whose link is the narrow one",
+}
+PLANS = ("all", "a share")
+"""What a plan is made for: the whole link, or what an operator declares as left by TCP: an equal share."""
+WIDE = 4.0
+"""The other links are so many times as wide as the narrow one."""
+SETTLE_SECONDS = 3.0
+"""What TCP has before the job begins."""
+SAMPLE_SECONDS = 0.02
+READY_SECONDS = 60.0
+OPERATION_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """mbps: of the narrow link. flows: of TCP, each way. seconds: how long the job would take with an equal share.
+    queue: packets that fit into the narrow link's queue. congestion: TCP's, as the kernel names it."""
+
+    mbps: float = 20.0
+    workers: int = 4
+    flows: int = 4
+    seconds: float = 6.0
+    queue: int = 64
+    congestion: str = "cubic"
+
+
+class Place:
+    """A network for a case: who is where, and which link is narrow."""
+
+    def __init__(self, case: str, settings: Settings) -> None:
+        wide, narrow = settings.mbps * WIDE, settings.mbps
+        access, uplink = (narrow, wide) if case == "incast" else (wide, narrow)
+        count = settings.workers + settings.flows
+        self.topology = leaf_spine(
+            2, 1, count, access, uplink_mbps=uplink, aggregation_mbps=None, ingress_mbps=None
+        )  # fmt: skip
+        left, right = self.topology.servers[:count], self.topology.servers[count:]
+        self.root = right[0]
+        self.job = Job("job", tuple(left[: settings.workers]), (self.root,), 10**6)
+        senders, receivers = left[settings.workers :], right[1 : 1 + settings.flows]
+        self.narrow = ("e2", self.root) if case == "incast" else ("e1", "s1")
+        self.with_sums: list[tuple[str, str]] = []  # senders and receivers of TCP
+        self.against: list[tuple[str, str]] = []
+        if case in ("with", "both"):
+            self.with_sums = list(zip(senders, receivers, strict=True))
+        if case in ("against", "both"):
+            self.against = list(zip(receivers, senders, strict=True))
+        if case == "incast":
+            self.with_sums = [(sender, self.root) for sender in senders]
+        self.queue = ("s1", "e1") if case == "against" else self.narrow  # where the job and TCP meet
+
+    def planned(self, plan: str, mbps: float) -> Plan:
+        """Plan for the whole link, or for what TCP leaves of it when everybody has the same."""
+        state = self.topology
+        if plan != "all":
+            u, v = self.narrow
+            state = state.replace(
+                links={
+                    link: {"used_bandwidth_mbps": mbps * len(flows) / (1 + len(flows))}
+                    for link, flows in (((u, v), self.with_sums), ((v, u), self.against))
+                    if flows
+                }
+            )
+        return get_strategy("inart")(state, self.job, seed=0)
+
+
+class _Queue:
+    """Looks at a switch's queue again and again, from construction to `stop`."""
+
+    def __init__(self, emulation: Emulation, port: tuple[str, str]) -> None:
+        self._emulation, self._port = emulation, port
+        self._over = threading.Event()
+        self._samples: list[tuple[float, float]] = []
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> Samples:
+        self._over.set()
+        self._thread.join()
+        return self._samples
+
+    def _look(self) -> None:
+        while not self._over.wait(SAMPLE_SECONDS):
+            self._samples.append((time.monotonic(), self._emulation.queued_bytes(*self._port)))
+
+
+def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[Share]:
+    """One case with each of these plans, on a network of its own. Raises EmulationError, HostFailure."""
+    place = Place(case, settings)
+    with ExitStack() as stack:
+        emulation = stack.enter_context(Emulation(place.topology, "softswitch"))
+        zygote = stack.enter_context(Zygote(emulation, (*MODULES, HERE)))
+        u, v = place.narrow
+        for port in {(u, v), place.queue, *([(v, u)] if v in place.topology.switches else [])}:
+            emulation.shape(*port, queue_packets=settings.queue)
+        fabric = stack.enter_context(Fabric(emulation))
+        zygote.wait_ready()
+        shares = []
+        for plan in plans:
+            share = _measure(place, place.planned(plan, settings.mbps), settings, zygote, fabric)
+            share.case, share.plan = case, plan
+            shares.append(share)
+            say(f"{case}, planned for {plan}: {share.job_mbps:.2f} of {share.planned_mbps:.2f} Mbit/s, "
+                f"fairness {share.fairness:.3f}")  # fmt: skip
+        return shares
+
+
+def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabric: Fabric) -> Share:
+    emulation, flows = zygote.emulation, Flows(zygote, place.topology, settings.congestion)
+    with fabric.serve(plan) as service, JobAgents(zygote, service.address, place.job) as agents:
+        agents.ready(READY_SECONDS)
+        try:
+            flows.start(place.with_sums)
+            flows.start(place.against)
+            time.sleep(SETTLE_SECONDS if flows.any else 0.0)
+            share = settings.mbps / (1 + len(place.with_sums or place.against))
+            size = int(min(share, plan.rate_mbps) * 1e6 / 8 * settings.seconds) // 4 * 4
+            queue, load = _Queue(emulation, place.queue), LoadMonitor(emulation)
+            begin = time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * settings.workers
+            agents.submit(size, timeout=OPERATION_SECONDS, at=begin)
+            outcome = agents.collect(OPERATION_SECONDS + READY_SECONDS)
+            found, samples = load.stop(), queue.stop()
+            end = begin + outcome.seconds
+            received = flows.received()
+        finally:
+            flows.end()
+        agents.leave(READY_SECONDS)
+    rates = {pair: wire_mbps(one, begin, end) for pair, one in received.items()}
+    return Share(
+        case="", plan="", link_mbps=settings.mbps, planned_mbps=plan.rate_mbps, job_mbps=outcome.rate_mbps,
+        tcp_mbps=[rates[pair] for pair in place.with_sums], back_mbps=[rates[pair] for pair in place.against],
+        queue=[(at - begin, waits) for at, waits in samples if begin <= at <= end],
+        queue_full=found.drops.get("queue_full", 0), resent=outcome.resent, right=outcome.right, idle=found.idle,
+    )  # fmt: skip
+
+
+class Flows:
+    """TCP flows in hosts, until `end`."""
+
+    def __init__(self, zygote: Zygote, topology: Topology, congestion: str) -> None:
+        self._zygote, self._topology, self._congestion = zygote, topology, congestion
+        self._sinks: list[tuple[HostProcess, list[tuple[str, str]]]] = []
+        self._sources: list[HostProcess] = []
+
+    @property
+    def any(self) -> bool:
+        return bool(self._sinks)
+
+    def start(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Start these flows (sender, receiver), and wait until they are connected. Raises HostFailure."""
+        for receiver in dict.fromkeys(receiver for _, receiver in pairs):
+            own = [pair for pair in pairs if pair[1] == receiver]
+            address = self._topology.address(receiver)
+            sink = self._zygote.spawn(receiver, f"{HERE}:sink", {"address": address, "flows": len(own)})
+            self._sinks.append((sink, own))
+            sink.receive(READY_SECONDS)
+            for sender, _ in own:
+                arguments = {"address": address, "congestion": self._congestion}
+                source = self._zygote.spawn(sender, f"{HERE}:source", arguments)
+                self._sources.append(source)
+                source.receive(READY_SECONDS)
+            sink.receive(READY_SECONDS)
+
+    def received(self) -> dict[tuple[str, str], Samples]:
+        """What each flow has delivered so far, by (sender, receiver). Raises HostFailure."""
+        found: dict[tuple[str, str], Samples] = {}
+        for sink, own in self._sinks:
+            sink.send(None)
+            found |= dict(zip(own, sink.receive(READY_SECONDS), strict=True))
+        return found
+
+    def end(self) -> None:
+        for process in (*self._sources, *(sink for sink, _ in self._sinks)):
+            process.kill()

@@ -1,0 +1,136 @@
+"""What came of a run beside foreign TCP: rates, the fairness index, the queue; in words, and in one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+TCP_WIRE = 1514 / 1448
+"""Bytes on an Ethernet link for a byte of TCP, in full segments with timestamps."""
+Samples = Sequence[tuple[float, float]]
+"""(time in seconds, a value at that time)."""
+
+
+def jain(rates: Sequence[float]) -> float:
+    """Return Jain's fairness index of rates: 1 where all are equal, 1 / their number where one has everything."""
+    squares = sum(rate * rate for rate in rates)
+    return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
+
+
+def wire_mbps(samples: Samples, begin: float, end: float) -> float:
+    """Return what a TCP flow took of a link between two times, Mbit/s. samples: of the bytes that it has delivered."""
+
+    def at(when: float) -> float:
+        before, after = None, None
+        for time, value in samples:
+            if time <= when:
+                before = time, value
+            else:
+                after = time, value
+                break
+        if before is None:
+            return 0.0
+        if after is None:
+            return before[1]
+        return before[1] + (after[1] - before[1]) * (when - before[0]) / (after[0] - before[0])
+
+    return (at(end) - at(begin)) * 8 * TCP_WIRE / (end - begin) / 1e6
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Return the value below which this part of them is; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+@dataclass
+class Share:
+    """One run. case: which way TCP goes; plan: what the plan was made for. planned_mbps, job_mbps: what a worker is to
+    send, and what it has sent from its first packet to its last answer. tcp_mbps: of each flow on the link, the same
+    while; back_mbps: of those against the sums. queue: (seconds since the beginning, bytes that wait for the link).
+    queue_full: frames that switches have dropped because a queue was full."""
+
+    case: str
+    plan: str
+    link_mbps: float
+    planned_mbps: float
+    job_mbps: float
+    tcp_mbps: list[float]
+    back_mbps: list[float] = field(default_factory=list)
+    queue: list[tuple[float, float]] = field(default_factory=list)
+    queue_full: int = 0
+    resent: int = 0
+    right: bool = True
+    idle: float = 1.0
+
+    @property
+    def fairness(self) -> float:
+        """Over the job and the flows that go its way."""
+        return jain([self.job_mbps, *self.tcp_mbps])
+
+    @property
+    def job_part(self) -> float:
+        """Of an equal share of the link, what the job has."""
+        return self.job_mbps * (1 + len(self.tcp_mbps)) / self.link_mbps
+
+    def queue_ms(self, part: float) -> float:
+        """How long the queue was, as the time in which the link sends it: not longer for this part of the time."""
+        return quantile([waits for _, waits in self.queue], part) * 8e-3 / self.link_mbps
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "fairness": self.fairness, "job_part": self.job_part,
+            "queue_ms": {"half": self.queue_ms(0.5), "99%": self.queue_ms(0.99), "most": self.queue_ms(1.0)},
+        }  # fmt: skip
+
+
+def table(shares: Sequence[Share]) -> str:
+    """For people, and for a page of Markdown."""
+    lines = [
+        "| TCP | the plan | planned | job, Mbit/s | of its share | TCP flows | against it | fairness | "
+        "queue: half, 99 %, ms | dropped | resent | idle |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in shares:
+        lines.append(
+            f"| {one.case} | {one.plan} | {one.planned_mbps:.2f} | {one.job_mbps:.2f} | {one.job_part:.2f} | "
+            f"{_rates(one.tcp_mbps)} | {_rates(one.back_mbps)} | {one.fairness:.3f} | {one.queue_ms(0.5):.1f}, "
+            f"{one.queue_ms(0.99):.1f} | {one.queue_full} | {one.resent} | {one.idle:.0%} |"
+            + ("" if one.right else " WRONG")
+        )
+    return "\n".join(lines)
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return f"{min(rates):.2f} to {max(rates):.2f}" if rates else ""
+
+
+def draw(shares: Sequence[Share], path: Path) -> None:
+    """Write the figure: above, what the job and each flow have; below, the queue over time."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    size = (2.2 * len(shares) + 1, 5.4)
+    figure, panels = plt.subplots(2, len(shares), figsize=size, sharey="row", squeeze=False)
+    for one, above, below in zip(shares, panels[0], panels[1], strict=True):
+        groups = [("job", [one.job_mbps], "tab:blue"), ("TCP", one.tcp_mbps, "tab:orange")]
+        groups += [("against", one.back_mbps, "tab:green")] if one.back_mbps else []
+        for position, (_, rates, color) in enumerate(groups):
+            bottom = 0.0
+            for rate in rates:
+                above.bar(position, rate, bottom=bottom, color=color, edgecolor="white")
+                bottom += rate
+        above.set_xticks(range(len(groups)), [name for name, _, _ in groups])
+        above.axhline(one.link_mbps / (1 + len(one.tcp_mbps)), color="grey", linestyle=":")
+        above.set_title(f"{one.case}, {one.plan}\nfairness {one.fairness:.2f}", fontsize="small")
+        below.plot([at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], linewidth=0.6)
+        below.set_xlabel("s")
+    panels[0][0].set_ylabel("Mbit/s (dotted: an equal share)")
+    panels[1][0].set_ylabel("queue, ms")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
