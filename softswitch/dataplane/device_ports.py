@@ -139,5 +139,5 @@ class Ports(State):
         for port in range(MAX_PORTS):
             if self._lib.ss_port_stats(self._native, port, out) == 0:
                 drops = {name: n for name, n in zip(names, out[9:], strict=True) if n}
-                stats[port] = PortStats(*out[:4], drops, *out[4:9])
+                stats[port] = PortStats(out[0], out[1], out[2], out[3], drops, out[4], out[5], out[6], out[7], out[8])
         return stats

@@ -120,6 +120,18 @@ def test_egress_is_told_how_long_a_frame_will_wait_for_the_line(fabric: Fabric) 
     assert all(arrived - begin >= wait / 1e6 for arrived, wait in told)
 
 
+def test_what_waits_for_the_line_is_told(fabric: Fabric) -> None:
+    """A frame takes 8 seconds at this rate: the first one is on the line, and the others wait for it."""
+    line = Line(fabric, rate_mbps=0.001, queue_packets=100)
+    line.send(0, 5)
+    until(lambda: line.devices[0].port_stats()[2].queued_packets == 4)
+    assert line.devices[0].port_stats()[2].queued_bytes == 4 * SIZE
+    fabric.shape(1, 2)
+    until(lambda: len(line.arrived) == 5)
+    stats = line.devices[0].port_stats()[2]
+    assert (stats.queued_packets, stats.queued_bytes) == (0, 0)
+
+
 def test_small_frames_overtake_queued_frames(fabric: Fabric) -> None:
     line = Line(fabric, rate_mbps=1, queue_packets=10, ahead_bytes=64)
     sizes: list[int] = []
