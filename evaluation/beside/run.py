@@ -77,7 +77,8 @@ class Place:
             self.against = list(zip(receivers, senders, strict=True))
         if case == "incast":
             self.with_sums = [(sender, self.root) for sender in senders]
-        self.queue = ("s1", "e1") if case == "against" else self.narrow  # where the job and TCP meet
+        self.results = ("e2", "s1")  # where results meet TCP that goes their way
+        self.queue = self.results if case == "against" else self.narrow  # where the job and TCP meet
 
     def planned(self, plan: str, mbps: float) -> Plan:
         """Plan for the whole link, or for what TCP leaves of it when everybody has the same."""
@@ -120,8 +121,7 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(place.topology, "softswitch"))
         zygote = stack.enter_context(Zygote(emulation, (*MODULES, HERE)))
-        u, v = place.narrow
-        for port in {(u, v), place.queue, *([(v, u)] if v in place.topology.switches else [])}:
+        for port in (place.narrow, place.results):
             emulation.shape(*port, queue_packets=settings.queue)
         fabric = stack.enter_context(Fabric(emulation))
         zygote.wait_ready()

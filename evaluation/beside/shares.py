@@ -67,13 +67,13 @@ class Share:
 
     @property
     def fairness(self) -> float:
-        """Over the job and the flows that go its way."""
-        return jain([self.job_mbps, *self.tcp_mbps])
+        """Over the job and the flows that go the way of its sums, or where there are none, that of its results."""
+        return jain([self.job_mbps, *(self.tcp_mbps or self.back_mbps)])
 
     @property
     def job_part(self) -> float:
         """Of an equal share of the link, what the job has."""
-        return self.job_mbps * (1 + len(self.tcp_mbps)) / self.link_mbps
+        return self.job_mbps * (1 + len(self.tcp_mbps or self.back_mbps)) / self.link_mbps
 
     def queue_ms(self, part: float) -> float:
         """How long the queue was, as the time in which the link sends it: not longer for this part of the time."""
@@ -125,7 +125,7 @@ def draw(shares: Sequence[Share], path: Path) -> None:
                 above.bar(position, rate, bottom=bottom, color=color, edgecolor="white")
                 bottom += rate
         above.set_xticks(range(len(groups)), [name for name, _, _ in groups])
-        above.axhline(one.link_mbps / (1 + len(one.tcp_mbps)), color="grey", linestyle=":")
+        above.axhline(one.link_mbps / (1 + len(one.tcp_mbps or one.back_mbps)), color="grey", linestyle=":")
         above.set_title(f"{one.case}, {one.plan}\nfairness {one.fairness:.2f}", fontsize="small")
         below.plot([at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], linewidth=0.6)
         below.set_xlabel("s")

@@ -49,6 +49,8 @@ def test_what_is_found_is_said_and_drawn(tmp_path: Path) -> None:
     assert found["queue_ms"] == {"half": pytest.approx(10.0), "99%": pytest.approx(20.0), "most": pytest.approx(20.0)}
     assert found["fairness"] == pytest.approx(16**2 / (3 * 96)) and found["job_part"] == pytest.approx(1.2)
     json.dumps(found)
+    against = Share("against", "all", 20.0, 20.0, 2.0, [], [6.0])
+    assert against.fairness == pytest.approx(64 / 80) and against.job_part == pytest.approx(0.2)
     assert table([SHARE]).splitlines()[-1].startswith("| with | all | 20.00 | 8.00 | 1.20 | 4.00 to 4.00 |  | 0.889 |")
     wrong = Share("both", "all", 20.0, 20.0, 8.0, [4.0], [9.0, 2.0], right=False)
     assert table([wrong]).endswith("WRONG") and "2.00 to 9.00" in table([wrong])
