@@ -15,7 +15,8 @@ PART = (
     "test_all_reduce_sum,test_all_reduce_full_group_sum,test_all_gather_full_group,test_broadcast,test_reduce_scatter*,"
     "test_barrier_full_group,test_scatter_full_group,test_send_recv,test_get_future,test_ddp_comm_hook_logging,"
     "test_ddp_grad_div_uneven_inputs,test_monitored_barrier_gloo_rank_0_timeout,test_destroy_full_group,"
-    "test_DistributedDataParallelCPU,test_grads_same_across_ranks_with_no_sync,test_all_gather_object_default_pg"
+    "test_DistributedDataParallelCPU,test_grads_same_across_ranks_with_no_sync,test_all_gather_object_default_pg,"
+    "test_sparse_all_reduce_sum"
 )
 THROUGH = ("test_all_reduce_sum", "test_all_gather_full_group", "test_broadcast", "test_DistributedDataParallelCPU")
 

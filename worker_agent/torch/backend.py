@@ -268,8 +268,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         return op if words and self._at_least(tensor.numel() * tensor.element_size(), tensor) else None
 
     def _takes_small(self, tensor: torch.Tensor) -> bool:
-        network = self.network
-        return network is not None and network.local is None and tensor.device.type == "cpu"
+        network, dense = self.network, tensor.layout == torch.strided
+        return network is not None and network.local is None and tensor.device.type == "cpu" and dense
 
     def _at_least(self, nbytes: int, tensor: torch.Tensor) -> bool:
         smallest = self._options.smallest
