@@ -5,7 +5,8 @@ agent.synchronise(values)     # replaced by the mean; the coordinator's policy d
 """
 
 from overlay.core.errors import Late, OverlayError, PeerLost
+from overlay.core.tcp import Connections
 from overlay.net.agent import Agent, Done
 from overlay.net.coordinator import Coordinator
 
-__all__ = ["Agent", "Coordinator", "Done", "Late", "OverlayError", "PeerLost"]
+__all__ = ["Agent", "Connections", "Coordinator", "Done", "Late", "OverlayError", "PeerLost"]

@@ -32,7 +32,7 @@ from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
 from controlplane.planner.topology import Topology, TopologyError
 from overlay.core.errors import OverlayError
 from overlay.core.systems import COPIED_HEADROOM, SELECTABLE, between_sites, make, planned
-from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.core.tcp import MOST_CONNECTIONS, Connections
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
 from overlay.net.tls import Security
@@ -75,8 +75,7 @@ def trial(arguments: argparse.Namespace) -> None:
         arguments.node,
         listen=arguments.listen,
         advertise=arguments.advertise,
-        connections=arguments.connections,
-        most_connections=arguments.most_connections,
+        connections=Connections(arguments.connections, arguments.most_connections),
         backups=arguments.backup,
         security=Security.of(tls_from(arguments)),
         log=lambda line: print(line, file=sys.stderr, flush=True),

@@ -14,6 +14,17 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS, CLASS_LINES, FUNCTION_LINES, PARAMETERS = 25, 300, 60, 8
 """The most that a class, or a function, may have."""
 
+POSITIONAL, OPTIONS = 4, 12
+"""The most parameters that a public call with options (PUBLIC) may have: by position, and by keyword."""
+
+PUBLIC = {
+    "overlay/net/agent.py:Agent.__init__",
+    "overlay/net/coordinator.py:Coordinator.__init__",
+    "overlay/sites/optimisers.py:StreamingDiLoCo.__init__",
+}
+"""Public calls with options that are given by keyword only: what users write in their scripts, where each option is one
+more word with a default, as in PyTorch's DistributedDataParallel. A call within the package has no place here."""
+
 Over = dict[str, dict[str, int]]
 """By "file:name", what is over its limit, and how much there is of it."""
 
@@ -65,6 +76,17 @@ def c_functions(source: str) -> dict[str, int]:
     return found
 
 
+def keywords(source: str, name: str) -> tuple[int, int]:
+    """How many parameters of a method ("Class.method") or function are given by position, and how many by keyword."""
+    body: list[ast.stmt] = ast.parse(source).body
+    for each in name.split("."):
+        one = next(node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == each)
+        body = one.body
+    assert isinstance(one, ast.FunctionDef)
+    positional = [each.arg for each in (*one.args.posonlyargs, *one.args.args) if each.arg not in ("self", "cls")]
+    return len(positional), len(one.args.kwonlyargs)
+
+
 def over() -> Over:
     """What is over a limit in the whole tree, but for tests and what is generated."""
     listed = subprocess.run(
@@ -77,7 +99,11 @@ def over() -> Over:
         if "tests" in path.relative_to(ROOT).parts or file.endswith("_pb2.py") or not path.exists():
             continue
         if file.endswith(".py"):
-            found |= {f"{file}:{name}": what for name, what in sizes(path.read_text()).items()}
+            for name, what in sizes(path.read_text()).items():
+                if f"{file}:{name}" in PUBLIC:
+                    what.pop("parameters", None)
+                if what:
+                    found[f"{file}:{name}"] = what
         else:
             functions = c_functions(path.read_text()).items()
             found |= {f"{file}:{name}": {"lines": lines} for name, lines in functions if lines > FUNCTION_LINES}
@@ -88,6 +114,14 @@ def test_nothing_new_is_over_a_limit() -> None:
     """To mend: divide it."""
     new = {name: what for name, what in over().items() if name not in LEFT}
     assert not new, "these are too large: divide them"
+
+
+def test_public_calls_have_options_by_keyword() -> None:
+    for each in PUBLIC:
+        file, name = each.split(":")
+        positional, options = keywords((ROOT / file).read_text(), name)
+        assert positional <= POSITIONAL and options <= OPTIONS, each
+        assert positional + options > PARAMETERS, f"{each} is within the limit: it needs no exception"
 
 
 def test_all_python_has_one_format() -> None:
@@ -122,27 +156,12 @@ LEFT: Over = {
     "controlplane/planner/simulate/engine.py:Simulator": {"methods": 30},
     "controlplane/planner/simulate/plans.py:run_plan": {"parameters": 9},
     "controlplane/planner/strategies/fabric/column_generation.py:generate": {"parameters": 10},
-    "controlplane/planner/strategies/wan/apsp/algorithm.py:place_exactly": {"parameters": 9},
-    "controlplane/planner/strategies/wan/apsp/policy.py:Apsp.__init__": {"parameters": 12},
-    "controlplane/planner/strategies/wan/crew/policy.py:Crew.__init__": {"parameters": 11},
-    "controlplane/planner/strategies/wan/netstorm/policy.py:NetStorm.__init__": {"parameters": 14},
-    "controlplane/planner/strategies/wan/selmcast/policy.py:SelMcast.__init__": {"parameters": 15},
-    "controlplane/planner/strategies/wan/selmcast/policy.py:SelMcastRounds.__init__": {"parameters": 11},
-    "controlplane/planner/strategies/wan/selmcast/strategy.py:_plan": {"parameters": 10},
     "controlplane/planner/strategies/wan/tree_packing/algorithm.py:pack": {"parameters": 10},
     "controlplane/planner/topology.py:Topology": {"lines": 379, "methods": 38},
     "controlplane/targets/bri/session.py:Session.__init__": {"parameters": 9},
     "controlplane/targets/bri/target.py:BriTarget.__init__": {"parameters": 9},
     "evaluation/crew/training.py:Training": {"lines": 423, "methods": 28},
     "evaluation/hosts/star.py:star": {"parameters": 11},
-    "overlay/core/execution.py:Execution": {"lines": 301},
-    "overlay/core/systems.py:make": {"parameters": 10},
-    "overlay/net/agent.py:Agent": {"lines": 312},
-    "overlay/net/agent.py:Agent.__init__": {"parameters": 10},
-    "overlay/net/coordinator.py:Coordinator.__init__": {"parameters": 11},
-    "overlay/sim/simulation.py:Simulation.__init__": {"parameters": 12},
-    "overlay/sites/command.py:make_coordinator": {"parameters": 11},
-    "overlay/sites/optimisers.py:StreamingDiLoCo.__init__": {"parameters": 11},
     "ps_server/native/receive.c:root_receive": {"lines": 99},
     "topologies/emulation.py:Emulation": {"methods": 33},
     "worker_agent/agent.py:Agent": {"methods": 30},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
-from controlplane.planner.strategies.wan.apsp.policy import Apsp
+from controlplane.planner.strategies.wan.apsp.policy import Apsp, ApspSettings
 from controlplane.planner.strategies.wan.policy import Changed
 from controlplane.planner.wan_networks import by_distance
 from evaluation.wan.report import Row
@@ -36,12 +36,12 @@ def one(item: tuple[str, str, int]) -> Row:
     network, scheme, seed = item
     graph, _ = scaled(by_distance(network, seed=seed or None), TOTAL_MBPS)
     named = nx.relabel_nodes(graph, {node: f"h{node}" for node in graph})
-    first = Apsp(named, seed=seed, delay="fluid").placement.root  # chunks are pipelined
+    first = Apsp(named, settings=ApspSettings(seed=seed, delay="fluid")).placement.root  # chunks are pipelined
     policy = Apsp(
-        named, seed=seed, root=None if scheme == "follows" else first, change=None if scheme == "stays" else 0.05,
-        delay="fluid",
-        chunk_values=CHUNK,
-    )  # fmt: skip
+        named,
+        settings=ApspSettings(seed=seed, change=None if scheme == "stays" else 0.05, delay="fluid", chunk_values=CHUNK),
+        root=None if scheme == "follows" else first,
+    )
     servers, seconds = set(), []
     run: Simulation
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from topologies.load import cpu_times
 
 if TYPE_CHECKING:  # They import PyTorch, which takes long.
@@ -131,7 +131,7 @@ def trained(run: Run) -> Trained:
     warm(lesson)
     bandwidth = np.full((WORKERS, WORKERS), 1000.0)
     np.fill_diagonal(bandwidth, np.inf)
-    policy = Crew([f"h{k}" for k in range(WORKERS)], bandwidth, run.p, chunk_values=8192)
+    policy = Crew([f"h{k}" for k in range(WORKERS)], bandwidth, run.p, settings=CrewSettings(chunk_values=8192))
     training = _Training(run, policy.index)
     points, groups = training.points, training.groups
     with Coordinator(policy) as coordinator:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from controlplane.planner.plan.task import Task
 from controlplane.planner.simulate import Overlay, Simulator
-from controlplane.planner.strategies.wan.crew.policy import SCHEMES, Crew
+from controlplane.planner.strategies.wan.crew.policy import SCHEMES, Crew, CrewSettings
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.policy import (
     Abort,
@@ -169,10 +169,18 @@ class Training:
         self.values = setup.chunks * CHUNK
         self.names = [str(k) for k in range(self.n)]
         self.policy = Crew(
-            self.names, self.overlay.bandwidth if setup.estimate is None else setup.estimate, setup.p,
-            scheme=setup.scheme, network_aware=setup.network_aware, chunk_values=CHUNK, blocking=setup.blocking,
-            avoid=setup.avoid, lacks=self._lacks,
-        )  # fmt: skip
+            self.names,
+            self.overlay.bandwidth if setup.estimate is None else setup.estimate,
+            setup.p,
+            settings=CrewSettings(
+                scheme=setup.scheme,
+                network_aware=setup.network_aware,
+                chunk_values=CHUNK,
+                blocking=setup.blocking,
+                avoid=setup.avoid,
+            ),
+            lacks=self._lacks,
+        )
         self.queue: list[int] = []  # workers that are ready and in no group
         self.untold: list[int] = []  # those of them of which no controller knows
         self.unseen: list[Event] = []  # events while there was no controller

@@ -22,7 +22,7 @@ import numpy as np
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.strategies.wan.apsp.algorithm import Node, Path
 from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
-from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm, NetStormSettings
 from overlay.core.tcp import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
@@ -116,10 +116,19 @@ class Training:
             for _, _, data in belief.edges(data=True):
                 data["mbps"] = float(rng.integers(20, 156))
         self.policy = NetStorm(
-            belief, topology=setup.topology, roots=setup.roots, root=root, counts=setup.counts,
-            aware=setup.awareness != "none", auxiliary=False, update=0.0, update_rate=setup.update_rate,
-            probes=setup.probe_count,
-        )  # fmt: skip
+            belief,
+            settings=NetStormSettings(
+                topology=setup.topology,
+                roots=setup.roots,
+                root=root,
+                counts=setup.counts,
+                aware=setup.awareness != "none",
+                auxiliary=False,
+                update=0.0,
+                update_rate=setup.update_rate,
+                probes=setup.probe_count,
+            ),
+        )
         self.links = {link: k for k, link in enumerate(graph.edges)}
         capacities = [data["mbps"] for _, _, data in graph.edges(data=True)]
         # Overlay links that are no links of the network use the routes with the fewest hops.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from controlplane.planner.plan.task import Task
-from controlplane.planner.strategies.wan.selmcast.policy import SelMcastRounds
+from controlplane.planner.strategies.wan.selmcast.policy import MulticastSettings, SelMcastRounds
 from controlplane.planner.topology import Topology
 from evaluation.wan.report import Row
 from evaluation.wan.runs import spread
@@ -31,7 +31,11 @@ def one(item: tuple[str, int | None, int]) -> Row:
     rng = np.random.default_rng(seed)
     up, down = (MBPS * rng.uniform(0.75, 1.25, NODES) for _ in range(2))
     policy = SelMcastRounds(
-        [f"h{i}" for i in range(NODES)], up, down, RECEIVERS, scheme=scheme, k=k, seed=seed, chunk_values=CHUNK
+        [f"h{i}" for i in range(NODES)],
+        up,
+        down,
+        RECEIVERS,
+        settings=MulticastSettings(scheme=scheme, k=k, seed=seed, chunk_values=CHUNK),
     )
     seconds: list[float] = []
     met = np.zeros((NODES, NODES), bool)

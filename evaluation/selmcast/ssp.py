@@ -18,7 +18,7 @@ from controlplane.planner.plan.task import Task
 from controlplane.planner.simulate import BigSwitch, Simulator
 from controlplane.planner.strategies.wan.policy import Back, Drop, Event, Finished, Order, Ready, Release, Start
 from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
-from controlplane.planner.strategies.wan.selmcast.policy import SelMcast
+from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastSettings
 from evaluation.wan.workloads import RUNTIMES
 
 
@@ -87,10 +87,20 @@ class Training:
         self.streams = self.rng.spawn(n)
         self.steps: list[list[float]] = [[] for _ in range(n)]
         self.policy = SelMcast(
-            [str(worker) for worker in range(n)], self.up, self.down, max(1, round(setup.fraction * n)),
-            scheme=setup.scheme, k=setup.k, threshold=setup.threshold, eta=setup.eta, layer=setup.layer,
-            waiting_first=setup.waiting_first, exact=self,
-        )  # fmt: skip
+            [str(worker) for worker in range(n)],
+            self.up,
+            self.down,
+            max(1, round(setup.fraction * n)),
+            settings=SelMcastSettings(
+                scheme=setup.scheme,
+                k=setup.k,
+                threshold=setup.threshold,
+                eta=setup.eta,
+                layer=setup.layer,
+                waiting_first=setup.waiting_first,
+            ),
+            exact=self,
+        )
         self.policy.rng = self.rng
         self.values = round(setup.volume / 32e-6)
 

@@ -30,7 +30,7 @@ from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from evaluation.sites import chaos, with_pccl
 from evaluation.sites.training import OPTIMISERS, Lesson
 from overlay.core.site_network import SiteNetwork
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, network_named, scaled
 from topologies.zygote import HostFailure, HostProcess, Zygote
@@ -109,8 +109,8 @@ class Emulated:
     def ours(self, system: str) -> Row:
         network = SiteNetwork(CHUNK_VALUES)
         with make_coordinator(
-            self.wan.emulation.controller_host, 0, sites=len(self.hosts), network=network, log=say,
-            probe_seconds=self.arguments.probe_seconds,
+            self.wan.emulation.controller_host, 0,
+            SiteSettings(len(self.hosts), probe_seconds=self.arguments.probe_seconds), network, log=say,
         ) as coordinator:  # fmt: skip
             where = "{}:{}".format(*coordinator.address)
             about = {"how": system, "coordinator": where}

@@ -14,7 +14,8 @@ from typing import Any
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Event, Order, Policy
 from controlplane.planner.topology import Topology
-from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.core.tcp import Connections
+from overlay.sim.network import TcpSettings
 from overlay.sim.simulation import Simulation
 
 NEVER = 1e9
@@ -68,8 +69,8 @@ def seconds_again(
         found[task.number] = seconds
 
     run = Simulation(
-        _Told(nodes), topology, values, compute=lambda node: NEVER, most_connections=MOST_CONNECTIONS, loss=loss,
-        window_bytes=window_bytes, finished=finished,
+        _Told(nodes), topology, values, compute=lambda node: NEVER, finished=finished,
+        tcp=TcpSettings(Connections(), loss, window_bytes=window_bytes),
     )  # fmt: skip
     for at, order in orders:
         run.sim.at(max(0.0, at), partial(run.carry_out, [order]))

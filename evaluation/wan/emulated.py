@@ -37,6 +37,7 @@ from overlay.core.framing import segment_bytes
 from overlay.core.systems import maker, planned
 from overlay.core.tcp import MOST_CONNECTIONS, Connections
 from overlay.net.coordinator import Coordinator
+from overlay.sim.network import TcpSettings
 from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled, window_bytes
@@ -183,9 +184,11 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                 simulated: list[float] = []
                 for draw in range(DRAWS if arguments.loss else 1):
                     Simulation(
-                        make(), topology, values, connections=connections.least, most_connections=connections.most,
-                        loss=arguments.loss, seed=draw, mtu=arguments.mtu, finished=partial(_append, simulated),
-                        window_bytes=window_bytes(topology, arguments.mtu, arguments.loss),
+                        make(), topology, values, finished=partial(_append, simulated),
+                        tcp=TcpSettings(
+                            connections, arguments.loss, draw,
+                            window_bytes(topology, arguments.mtu, arguments.loss), arguments.mtu,
+                        ),
                         probe_values=PROBE_VALUES if name in ADAPTIVE else None,
                     ).run(arguments.rounds)  # fmt: skip
                 seconds, error, idle = site.run(make(), values, arguments.rounds, connections, apart=arguments.apart)

@@ -20,6 +20,7 @@ import numpy as np
 from controlplane.planner.plan.task import WINDOW_CHUNKS, Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay.__main__ import amount
+from overlay.core.tcp import Connections
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
 
@@ -42,7 +43,7 @@ class Line(Rounds):
 def agent(address: tuple[str, int], node: str, sizes: tuple[int, int], connections: int, out: Any) -> None:
     """Measure CPU and wall seconds of each round, of all of this process's threads."""
     values, rounds = sizes
-    one = Agent(address, node, listen=("127.0.0.1", 0), connections=connections)
+    one = Agent(address, node, listen=("127.0.0.1", 0), connections=Connections(connections))
     one.wait_joined()
     tensor = np.ones(values, np.float32)
     one.synchronise(tensor, SECONDS)  # connections, memory

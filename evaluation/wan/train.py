@@ -32,9 +32,10 @@ from evaluation.wan.again import Recorded, seconds_again
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
-from overlay.core.systems import COPIES, PAPERS, maker
-from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.core.systems import COPIES, PAPERS, LinkQuality, maker
+from overlay.core.tcp import Connections
 from overlay.net.coordinator import Coordinator
+from overlay.sim.network import TcpSettings
 from overlay.sim.simulation import Simulation
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, scaled, window_bytes
@@ -131,8 +132,10 @@ def simulate(
         found.append((run.sim.now, s, before + len(task.submitters) / len(policy.nodes)))
 
     run = Simulation(
-        policy, topology, values, compute=compute, loss=arguments.loss, seed=arguments.seed,
-        most_connections=MOST_CONNECTIONS, window_bytes=window_bytes(topology, MTU, arguments.loss), finished=finished,
+        policy, topology, values, compute=compute, finished=finished,
+        tcp=TcpSettings(
+            Connections(), arguments.loss, arguments.seed, window_bytes(topology, MTU, arguments.loss)
+        ),
         probe_values=arguments.chunk // 2,
     )  # fmt: skip
     weather(run, change, arguments.redraw)
@@ -329,7 +332,7 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
             + (f", rates redrawn every {arguments.redraw:g} s" if arguments.redraw else "")
         )
         options = {"p": p, "chunk": arguments.chunk, "seed": arguments.seed}
-        options |= {"loss": arguments.loss, "delay_ms": arguments.delay_ms}
+        options["links"] = LinkQuality(arguments.loss, arguments.delay_ms)
         with Site(topology, arguments.loss, arguments.seed) as site:
             sites = Sites(site, graph, arguments, change)
             try:

@@ -19,6 +19,7 @@ import numpy as np
 
 from controlplane.planner.plan.task import Edge, Task
 from overlay.core.copy_sender import CopySender
+from overlay.core.leaf_sender import Leaf, LeafSender
 from overlay.core.message import Kind, Values
 from overlay.core.momentum import Velocity
 from overlay.core.trainer_tensor import TrainerTensor
@@ -73,6 +74,7 @@ class Execution:
         self._environment, self._send, self._clock = environment, environment.send, environment.clock
         self.velocity = Velocity(task, node, velocity)
         self._copies = CopySender(environment.progress)
+        self._leaves = LeafSender(environment.clock, environment.later)
         self._tensor = TrainerTensor(restorable=task.op != "copy")
         self._early_results: list[tuple[int, int, Values]] = []  # that arrived before this agent's own values
         self._combine = combine_of(task.op)
@@ -311,37 +313,25 @@ class Execution:
 
     def _send_leaf(self, index: int) -> None:
         """Sends as many chunks as window and rate allow, of a tree whose sums begin at this agent."""
-        tree = self.trees[index]
-        if tree.sending:
-            return  # this agent is the root, too, and sending gave a result: the loop further up the stack continues
-        tree.sending = True
-        try:
-            self._send_within_window(index, tree)
-        finally:
-            tree.sending = False
-
-    def _timer(self, index: int, tree: TreeState, number: int) -> None:
-        if number == tree.timers:
-            self._send_leaf(index)
-
-    def _send_within_window(self, index: int, tree: TreeState) -> None:
-        rate = self.task.trees[index].rate_of(self.node) if tree.own_bit else 0.0
-        window = self.task.window if tree.is_receiver and self.task.window else tree.chunks
-        source = self._tensor.source
+        tree, source = self.trees[index], self._tensor.source
         if source is None:
             return
-        while not self.closed and tree.next_chunk < min(tree.chunks, tree.first_missing + window):
-            if (index, tree.next_chunk) in self._skip:
-                tree.next_chunk += 1
-                continue
-            start, end = self.task.chunk(index, tree.next_chunk)
-            wait = tree.pace.wait(self._clock(), (end - start) * 32e-6 / rate) if rate > 0 else 0.0
-            if wait:
-                tree.timers += 1
-                self._environment.later(wait, partial(self._timer, index, tree, tree.timers))
-                return
-            chunk, tree.next_chunk = tree.next_chunk, tree.next_chunk + 1
-            self._send_up(index, chunk, source[start:end])
+        rate = self.task.trees[index].rate_of(self.node) if tree.own_bit else 0.0
+        window = self.task.window if tree.is_receiver and self.task.window else tree.chunks
+
+        def seconds(chunk: int) -> float:
+            if rate <= 0 or (index, chunk) in self._skip:
+                return 0.0
+            start, end = self.task.chunk(index, chunk)
+            return (end - start) * 32e-6 / rate
+
+        def post(chunk: int) -> bool:
+            if (index, chunk) not in self._skip:
+                start, end = self.task.chunk(index, chunk)
+                self._send_up(index, chunk, source[start:end])
+            return not self.closed
+
+        self._leaves.send(Leaf(tree, window, seconds, post, again=partial(self._send_leaf, index)))
 
     def _send_copy(self, edge: Edge) -> None:
         """Sends chunks of a copy to a receiver, as many as its connection takes soon."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -16,13 +17,13 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import ways
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.wan.apsp.algorithm import most_connected
-from controlplane.planner.strategies.wan.apsp.policy import Apsp
+from controlplane.planner.strategies.wan.apsp.policy import Apsp, ApspSettings
 from controlplane.planner.strategies.wan.crew.links import Links
-from controlplane.planner.strategies.wan.crew.policy import Crew
-from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm, NetStormSettings
 from controlplane.planner.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
 from controlplane.planner.strategies.wan.selmcast.network import Network
-from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
+from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds, SelMcastSettings
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay
@@ -64,12 +65,23 @@ COPIES = ("selmcast", "orpheus", "selmcast-l3", "orpheus-l3")
 trainers get a mean in place of their values."""
 
 
+@dataclass(frozen=True)
+class LinkQuality:
+    """How each link between sites treats packets. loss: the part that it loses. delay_ms: how long it takes."""
+
+    loss: float = 0.0
+    delay_ms: float = 0.0
+
+
+PERFECT = LinkQuality()
+
+
 def _agent(node: int | str) -> str:
     """The name of a site's agent: h and the site's number; a site with a name has its agent's name already."""
     return node if isinstance(node, str) else f"h{node}"
 
 
-def links(graph: nx.DiGraph) -> Links:
+def links_of(graph: nx.DiGraph) -> Links:
     """The links between sites, under the names of their agents, and the links that each connection uses."""
     rates = {(_agent(u), _agent(v)): data["mbps"] for u, v, data in graph.edges(data=True)}
     return Links([_agent(node) for node in graph], _routes(graph), rates)
@@ -138,16 +150,14 @@ def make(
     chunk: int,
     seed: int,
     update: float = 5.0,
-    mtu: int = MTU,
-    loss: float = 0.0,
-    delay_ms: float = 0.0,
+    links: LinkQuality = PERFECT,
 ) -> Policy:
     """A new policy of the system `name`.
 
     graph: sites 0, 1, .. (agents h0, h1, ..) or the agents' names (`between_sites`); edges have "mbps". values: float32
     values of the model. p: agents of a group (CREW and its baselines), or a multicast's receivers and its sender
-    (SelMcast, Orpheus). chunk: values of a chunk. update: NetStorm's UPDATE_TIME, seconds. mtu: bytes of the network's
-    packets; loss, delay_ms: of each link. `wan` plans with these three. Raises as strategies do for other names.
+    (SelMcast, Orpheus). chunk: values of a chunk. update: NetStorm's UPDATE_TIME, seconds. links: `wan` plans with
+    them. Raises as strategies do for other names.
     """
     named = nx.relabel_nodes(graph, {node: _agent(node) for node in graph})
     nodes = tuple(named.nodes)
@@ -157,34 +167,34 @@ def make(
             root = nodes[int(np.random.default_rng(seed).integers(len(nodes)))]
         elif name == "apsp-connected":
             root = most_connected(named)[0]
-        return Apsp(named, seed=seed, root=root, change=None if root else 0.05, chunk_values=chunk)
+        change = None if root else 0.05
+        return Apsp(named, ApspSettings(seed=seed, change=change, chunk_values=chunk), root=root)
     if name in ("netstorm", "netstorm-pro", "tsengine"):
+        tree = "MST" if name == "tsengine" else "FAPT"
         return NetStorm(
             named,
-            topology="MST" if name == "tsengine" else "FAPT",
-            auxiliary=name == "netstorm-pro",
-            update=update,
-            chunk_values=chunk,
+            NetStormSettings(topology=tree, auxiliary=name == "netstorm-pro", update=update, chunk_values=chunk),
         )
     if name in ("crew", "crew-early", "opr", "a2a"):
-        known = links(graph)
-        return Crew(
-            nodes, known.narrowest(), p, scheme="CREW" if name == "crew-early" else name.upper(),
-            blocking=name != "crew-early", links=known, chunk_values=chunk,
-        )  # fmt: skip
+        known = links_of(graph)
+        scheme = "CREW" if name == "crew-early" else name.upper()
+        settings = CrewSettings(scheme=scheme, blocking=name != "crew-early", chunk_values=chunk)
+        return Crew(nodes, known.narrowest(), p, settings, links=known)
     if name in COPIES or name in BSP:
         out = [sum(data["mbps"] for _, _, data in graph.out_edges(node, data=True)) for node in graph]
         into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]
         copied = name.endswith("-l3")
-        return (SelMcastRounds if name in BSP else SelMcast)(
-            nodes, out, into, max(1, p - 1), scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
-            chunk_values=chunk, seed=seed, layer="L3" if copied else "L7", headroom=COPIED_HEADROOM,
-            network=Network(named, _routes(graph), switch=_switch if copied else None),
+        network = Network(named, _routes(graph), switch=_switch if copied else None)
+        multicasts = SelMcastSettings(
+            scheme="SelMcast" if name.startswith("selmcast") else "Orpheus", seed=seed, chunk_values=chunk,
+            layer="L3" if copied else "L7", headroom=COPIED_HEADROOM,
         )  # fmt: skip
+        policy = SelMcastRounds if name in BSP else SelMcast
+        return policy(nodes, out, into, max(1, p - 1), multicasts, network=network)
 
     job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
-    topology, options = overlay(graph, delay_ms), {"chunk_values": chunk, "window": 64}
-    plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu, loss=loss)
+    topology, options = overlay(graph, links.delay_ms), {"chunk_values": chunk, "window": 64}
+    plan = partial(planned, name, job=job, seed=seed, chunk=chunk, loss=links.loss)
     if name == "wan":  # with the other strategies agents send as fast as TCP lets them
         return FollowNetwork(plan, topology, link=_link, paced=True, **options)
     return FollowPlan(plan(topology), topology, paced=False, **options)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from controlplane.planner.plan.task import Task
-from overlay.core.errors import Behind, Late, OverlayError, PeerLost
+from overlay.core.errors import Late, OverlayError
 from overlay.core.execution import Execution
 from overlay.core.message import Values
-from overlay.core.tcp import MOST_CONNECTIONS
+from overlay.core.tcp import ONE_OR_MORE, Connections
 from overlay.net.connector import Connector
 from overlay.net.deputy import Deputies
 from overlay.net.dispatcher import Dispatcher
@@ -36,6 +36,7 @@ from overlay.net.submissions import About, Done, Submission, Submissions
 from overlay.net.tasks import AgentParts, Tasks
 from overlay.net.tls import Security
 from overlay.net.transport import end_all
+from overlay.net.withdrawals import Withdrawals
 
 __all__ = ["Agent", "Copy", "Done"]
 
@@ -43,8 +44,6 @@ NOWHERE = "", 0
 """Told as an agent's address: other agents do not reach it, so it opens all connections itself."""
 
 JOIN_SECONDS = 30.0
-ANSWER_SECONDS = 3.0
-"""A trainer whose timeout has passed waits this long for the coordinator to name the agents that are missing."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +64,9 @@ class Agent:
     port 0: any free one; host 0.0.0.0: all addresses, and others are told the address that the coordinator sees.
     advertise: where others are told to reach it instead (behind address translation); port 0: the one of `listen`;
     NOWHERE: they do not.
-    connections: TCP connections to each neighbour; where packets are lost, up to `most_connections`. backups:
-    coordinators that may take the coordinator's place, tried in turn. security: TLS (tls.py); None: plaintext. clock:
-    seconds since any time; the clocks of agents need not agree. log: gets each line; None: the module's logger.
+    connections: to each neighbour. backups: coordinators that may take the coordinator's place, tried in turn.
+    security: TLS (tls.py); None: plaintext. clock: seconds since any time; the clocks of agents need not agree. log:
+    gets each line; None: the module's logger.
     """
 
     def __init__(
@@ -77,8 +76,7 @@ class Agent:
         *,
         listen: tuple[str, int],
         advertise: tuple[str, int] | None = None,
-        connections: int = 1,
-        most_connections: int = MOST_CONNECTIONS,
+        connections: Connections = ONE_OR_MORE,
         backups: Sequence[tuple[str, int]] = (),
         security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -86,7 +84,6 @@ class Agent:
     ) -> None:
         self.node, self.coordinator, self.listen, self.connections = node, coordinator, listen, connections
         self.advertise = advertise
-        self.most_connections = most_connections
         self.counters: Counter[str] = Counter()
         self._security = security
         self._log = log or _log.info
@@ -114,8 +111,8 @@ class Agent:
             deputy=lambda: self._deputies.found(self._membership),
         )  # fmt: skip
         self._neighbours = Neighbours(
-            node, self._loop, connections=self.connections, most_connections=self.most_connections,
-            connector=connector, clock=self._membership.now, lost=self._lost,
+            node, self._loop, connections=self.connections, connector=connector, clock=self._membership.now,
+            lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
             node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.packet_received(packet),
@@ -133,6 +130,7 @@ class Agent:
             node, self._loop, parts, counters=counters,
             copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
+        self._withdrawals = Withdrawals(node, self._loop, self._membership, self._submissions, self._tasks)
         self.site = SiteServices(node, self._loop, self._membership, self._neighbours)
         self._deputies = Deputies(
             node, coordinators, self.site, self._neighbours, listens=lambda: self.listen, security=self._security,
@@ -184,7 +182,7 @@ class Agent:
             if submission.future.done():
                 return submission.future.result()
         try:
-            self._loop.call_soon_threadsafe(self._give_up, submission, f"no result within {timeout:g} s")
+            self._loop.call_soon_threadsafe(self._withdrawals.give_up, submission, f"no result within {timeout:g} s")
             return submission.future.result()
         except (OverlayError, RuntimeError) as error:
             raise Late(str(error)) from None
@@ -259,41 +257,6 @@ class Agent:
             return
         self._submissions.submit(submission)
 
-    def _give_up(self, submission: Submission, reason: str) -> None:
-        """The trainer waits no longer. The coordinator, where one answers, names the agents that are missing."""
-        if submission.future.done():
-            return
-        number = self._submissions.task_of(submission)
-        if self._membership.connected and (number is not None or submission.announced):
-            self._membership.tell(type="withdraw", turn=submission.turn, task=number, reason=reason)
-            unanswered = f"{reason}, and no coordinator answers"
-            self._loop.call_later(ANSWER_SECONDS, self._give_up_alone, submission, unanswered)
-        else:
-            self._give_up_alone(submission, f"{reason}: there is no coordinator at {self._membership.known}")
-
-    def _give_up_alone(self, submission: Submission, reason: str) -> None:
-        """The trainer waits no longer, and no coordinator has answered that."""
-        number = self._submissions.task_of(submission)
-        if submission.future.done():
-            return
-        if number is not None and submission.about is not None:
-            self._tasks.let_go(number, reason)
-        elif number is not None:
-            self._tasks.discard(number, reason, alone=True)
-        else:
-            self._submissions.withdraw(submission, OverlayError(f"{self.node}: {reason}"))
-
-    def _reject(self, turn: int | None, reason: str, message: dict[str, Any]) -> None:
-        """No task can contain the submission of this turn (None: the oldest one). message: the coordinator's."""
-        words, behind = f"{self.node}: {reason}", message.get("behind")
-        error = OverlayError(words) if behind is None else Behind(words, behind)
-        if message.get("again"):
-            error = PeerLost(words)
-        if not self._submissions.reject(turn, error) and turn is not None:
-            number = self._submissions.task_by_turn(turn)
-            if number is not None:  # its task has begun since the trainer gave up
-                self._membership.tell(type="withdraw", turn=turn, task=number, reason=reason)
-
     def _lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
         if not self._closing:
             self._tasks.lost(name, address, reason)
@@ -348,7 +311,7 @@ class Agent:
         elif kind == "alone":
             self._submissions.first_alone()
         elif kind == "unmet":
-            self._reject(message["turn"], message["reason"], message)
+            self._withdrawals.reject(message["turn"], message["reason"], message)
         elif kind == "site":
             self.site.said(message)
         elif kind == "waits":

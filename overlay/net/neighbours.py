@@ -10,6 +10,7 @@ from weakref import WeakSet
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import MessageError, OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
+from overlay.core.tcp import Connections
 from overlay.net.connector import Connector
 from overlay.net.transport import CONNECT_SECONDS, Inbound, Peer, Receiver, kept_open
 
@@ -23,7 +24,7 @@ REOPEN_SECONDS = 1.0
 class Neighbours:
     """The neighbours of one agent, in its loop.
 
-    connections: how many to each neighbour; where packets are lost, up to `most_connections`. connector: opens
+    connections: how many to each neighbour. connector: opens
     connections. clock(): the time with which messages are stamped. lost(name, address, reason): an agent that a task
     needed cannot be reached at this address (None: its address is not known).
 
@@ -35,14 +36,13 @@ class Neighbours:
         node: str,
         loop: asyncio.AbstractEventLoop,
         *,
-        connections: int,
-        most_connections: int,
+        connections: Connections,
         connector: Connector,
         clock: Callable[[], float],
         lost: Callable[[str, tuple[str, int] | None, str], None],
     ) -> None:
         self._node, self._loop = node, loop
-        self._connections, self._most_connections = connections, most_connections
+        self._connections = connections
         self.connector = connector
         self._clock, self._on_lost = clock, lost
         self.epoch = 0
@@ -179,9 +179,9 @@ class Neighbours:
 
     def adapt(self, task: Task) -> None:
         """Opens more connections to neighbours on whose links this task has lost packets (`Peer.adapt`)."""
-        for name in self._receivers(task) if self._most_connections > self._connections else ():
+        for name in self._receivers(task) if self._connections.most > self._connections.least else ():
             if name in self.peers:
-                self.peers[name].adapt(self._most_connections)
+                self.peers[name].adapt(self._connections.most)
 
     def _receivers(self, task: Task) -> dict[str, None]:
         """The neighbours to which this agent sends chunks of the task, each once (the keys, in order)."""
@@ -199,7 +199,7 @@ class Neighbours:
     def adapt_to(self, name: str) -> None:
         """Opens more connections to this neighbour, if it is one, where packets to it are lost."""
         if name in self.peers:
-            self.peers[name].adapt(self._most_connections)
+            self.peers[name].adapt(self._connections.most)
 
     def bytes_sent(self) -> dict[str, int]:
         """Bytes sent to each neighbour."""
@@ -227,7 +227,7 @@ class Neighbours:
                 name,
                 self.members[name],
                 Header(Kind.HELLO, self.epoch, 0, self.path(self._node)).pack(),
-                connections=self._connections,
+                connections=self._connections.least,
                 clock=self._clock,
                 on_lost=lambda reason: self._lost(name, reason),
                 connector=self.connector,
@@ -248,7 +248,7 @@ class Neighbours:
     def _keep_open(self) -> None:
         """Opens the connections to all members, in a job with few agents: which of them the next task needs is not
         known, and a connection over several links or with TLS takes as long to open as a small task."""
-        if self._closed or not kept_open(len(self._names), self._connections):
+        if self._closed or not kept_open(len(self._names), self._connections.least):
             return
         for name in self.members:
             if name != self._node and name not in self._reopening and not {name, self._node} <= self.hidden:

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import count, pairwise
 from random import Random
 
+from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import SumTree
 from controlplane.planner.routing import ways
 from controlplane.planner.simulate import Simulator
@@ -80,30 +81,37 @@ class _Channel:
         return frames * len(self.waiting) / len(self.connections)
 
 
-class SimulatedNetwork:
-    """The connections between all agents. agents: how many there are. connections: of each pair. loss: the part of the
-    packets that each link between switches loses. window_bytes: of receivers, where packets are lost. mtu: bytes of an
-    IP packet."""
+SINGLE = Connections(1, 1)
 
-    def __init__(
-        self,
-        topology: Topology,
-        *,
-        agents: int,
-        connections: Connections,
-        loss: float = 0.0,
-        seed: int = 0,
-        window_bytes: float = math.inf,
-        mtu: int,
-    ) -> None:
-        self.topology, self._connections, self._loss, self._mtu = topology, connections, loss, mtu
-        self._kept_open = kept_open(agents, connections.least)
-        self._segment = segment_bytes(mtu)
+
+@dataclass(frozen=True)
+class TcpSettings:
+    """What agents' TCP connections meet. connections: of each pair of agents; where packets are lost, as many as if the
+    agents had known the loss from the beginning. loss: the part of the packets that each link between switches loses;
+    seed: which packets. window_bytes: of receivers, where packets are lost. mtu: bytes of an IP packet."""
+
+    connections: Connections = SINGLE
+    loss: float = 0.0
+    seed: int = 0
+    window_bytes: float = math.inf
+    mtu: int = MTU
+
+
+WITHOUT_LOSS = TcpSettings()
+
+
+class SimulatedNetwork:
+    """The connections between all agents. agents: how many there are."""
+
+    def __init__(self, topology: Topology, agents: int, tcp: TcpSettings) -> None:
+        self.topology, self._connections, self._loss, self._mtu = topology, tcp.connections, tcp.loss, tcp.mtu
+        self._kept_open = kept_open(agents, tcp.connections.least)
+        self._segment = segment_bytes(tcp.mtu)
         self.links = {link: k for k, link in enumerate(topology.links)}
         capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
         self.rates = list(capacities)
         self._routes = ways(topology)  # those that the switches are told
-        self._random, self._window_segments = Random(seed), window_bytes / self._segment
+        self._random, self._window_segments = Random(tcp.seed), tcp.window_bytes / self._segment
         self.sim = Simulator(capacities)
         self._sharing: dict[int, list[Window]] = {}  # link -> windows of the connections whose narrowest link it is
         self._channels: dict[tuple[str, str], _Channel] = {}

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Edge, Task
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.policy import (
@@ -43,8 +42,8 @@ from overlay.core.message import HEADER_BYTES, Kind, Values
 from overlay.core.orders import OrderExecutor, RunningTask
 from overlay.core.path_selector import PathSelector
 from overlay.core.scatter import EAGER_PRIORITY, Scatter
-from overlay.core.tcp import BITS, Connections
-from overlay.sim.network import Message, SimulatedNetwork
+from overlay.core.tcp import BITS
+from overlay.sim.network import WITHOUT_LOSS, Message, SimulatedNetwork, TcpSettings
 
 SEGMENT_BYTES = segment_bytes()
 
@@ -67,11 +66,8 @@ class _Chunk:
 class Simulation:
     """Training of a policy's agents, which are servers of the topology. Its Effects (core/orders.py) are on executions.
 
-    values: float32 values of the model. compute(node): seconds of the agent's next step. connections,
-    most_connections: TCP connections from an agent to each other one; where packets are lost, as many as if the agent
-    had known the loss from the beginning. loss: the part of the packets that each link between switches loses; seed:
-    which packets. window_bytes: of receivers, where packets are lost. mtu: bytes of an IP packet. probe_values,
-    finished(task, seconds): as for the coordinator.
+    values: float32 values of the model. compute(node): seconds of the agent's next step. tcp: the connections between
+    agents. probe_values, finished(task, seconds): as for the coordinator.
 
     sim: the simulator. rounds: how many tasks are done.
     """
@@ -83,21 +79,13 @@ class Simulation:
         values: int,
         *,
         compute: Callable[[str], float] = lambda node: 0.0,
-        connections: int = 1,
-        most_connections: int = 1,
-        loss: float = 0.0,
-        seed: int = 0,
-        window_bytes: float = math.inf,
-        mtu: int = MTU,
+        tcp: TcpSettings = WITHOUT_LOSS,
         probe_values: int | None = None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
         self.policy, self.values, self._compute = policy, values, compute
         self._probe_values, self._on_finished = probe_values, finished
-        self.network = SimulatedNetwork(
-            topology, agents=len(policy.nodes), connections=Connections(connections, most_connections), loss=loss,
-            seed=seed, window_bytes=window_bytes, mtu=mtu,
-        )  # fmt: skip
+        self.network = SimulatedNetwork(topology, len(policy.nodes), tcp)
         self.sim = self.network.sim
         self._orders = OrderExecutor(self)
         self._executions: dict[int, dict[str, Execution]] = {}  # of each running task, by agent

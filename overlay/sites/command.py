@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,30 +88,45 @@ def _links(file: Path, network: SiteNetwork) -> None:
         raise OverlayError(f'--links {file}: {error}; it has {{"links": [[from, to, Mbit/s], ..]}}') from None
 
 
+@dataclass(frozen=True)
+class SiteSettings:
+    """What an operator says about the rounds of sites.
+
+    sites: how many the first round waits for. patience: seconds that a round waits for a site that is late; None: as
+    long as waiting is worth it (`SiteRounds`). probe_seconds: how long each link is measured; 0: none is. all_pairs:
+    every two sites are measured, whatever the others tell (`SiteDesk`). paced: sites send at the plan's rates; else as
+    fast as TCP lets them.
+    """
+
+    sites: int
+    patience: float | None = None
+    probe_seconds: float = 1.0
+    all_pairs: bool = False
+    paced: bool = True
+
+
 def make_coordinator(
     host: str,
     port: int,
-    *,
-    sites: int,
+    settings: SiteSettings,
     network: SiteNetwork,
-    patience: float | None = None,
-    probe_seconds: float = 1.0,
-    all_pairs: bool = False,
-    paced: bool = True,
+    *,
     backs_up: tuple[str, int] | None = None,
     security: Security | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Coordinator:
-    """A coordinator of sites, which is running; close it. paced: sites send at the plan's rates; else as fast as TCP
-    lets them. backs_up: another coordinator of the same sites. The other arguments are those of SiteRounds and
-    SiteDesk. Raises OSError when it cannot listen."""
+    """A coordinator of sites, which is running; close it. network: what is known of the links between sites. backs_up:
+    another coordinator of the same sites. Raises OSError when it cannot listen."""
     quorum = SiteQuorum(contested=backs_up is not None)
     policy = SiteRounds(
-        network, sites=sites, patience=patience, broken=network.broken, allows=quorum.allows, did=quorum.did,
+        network, sites=settings.sites, patience=settings.patience, broken=network.broken,
+        allows=quorum.allows, did=quorum.did,
         overdue=lambda task: desk.again(f"round {task.round} has taken half of its time"),
-        paced=paced, chunk_values=network.chunk_values,
+        paced=settings.paced, chunk_values=network.chunk_values,
     )  # fmt: skip
-    desk = SiteDesk(policy, network, probe_seconds=probe_seconds, all_pairs=all_pairs, quorum=quorum, log=log)
+    desk = SiteDesk(
+        policy, network, probe_seconds=settings.probe_seconds, all_pairs=settings.all_pairs, quorum=quorum, log=log
+    )
     return Coordinator(
         policy, host, port, backs_up=backs_up, desk=desk, quorum=quorum, security=security, log=desk.log,
         finished=desk.task_done,
@@ -131,9 +147,9 @@ def coordinate(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    probe_seconds = 0.0 if arguments.no_probe else arguments.probe_seconds
     with make_coordinator(
-        host, port, sites=arguments.sites, network=network, patience=arguments.patience,
-        probe_seconds=0.0 if arguments.no_probe else arguments.probe_seconds, all_pairs=arguments.all_pairs,
+        host, port, SiteSettings(arguments.sites, arguments.patience, probe_seconds, arguments.all_pairs), network,
         backs_up=arguments.backs_up, security=security, log=lambda line: print(line, flush=True),
     ) as coordinator:  # fmt: skip
         here = _written([coordinator.address, *([arguments.backs_up] if arguments.backs_up else [])])

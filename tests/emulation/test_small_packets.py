@@ -10,7 +10,7 @@ import pytest
 from evaluation.hosts.network import StarNetwork, inside, run
 from overlay.core.site_network import SiteNetwork
 from overlay.sites import init
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from tests.support.waiting import wait_until
 
 ADDRESSES = {"a": "10.9.0.1", "b": "10.9.0.2"}
@@ -30,7 +30,7 @@ def test_a_link_that_drops_large_packets_in_silence(monkeypatch: pytest.MonkeyPa
         with star.bridged():
             with inside(star.hosts["a"]):
                 coordinator = make_coordinator(
-                    ADDRESSES["a"], 0, sites=2, network=network, probe_seconds=0.2, log=log.append
+                    ADDRESSES["a"], 0, SiteSettings(2, probe_seconds=0.2), network, log=log.append
                 )
             groups = {}
             try:

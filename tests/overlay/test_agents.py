@@ -21,6 +21,7 @@ from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
 from overlay.core.message import Header, Kind
+from overlay.core.tcp import Connections
 from overlay.net.transport import Inbound
 from tests.overlay.networks import random_task
 from tests.support.waiting import wait_until as until
@@ -48,7 +49,7 @@ class Drawn(Rounds):
 def running(policy: Policy, connections: int = 1, **options) -> Iterator[tuple[Coordinator, dict[str, Agent]]]:
     with Coordinator(policy, **options) as coordinator:
         agents = {
-            node: Agent(coordinator.address, node, listen=("127.0.0.1", 0), connections=connections)
+            node: Agent(coordinator.address, node, listen=("127.0.0.1", 0), connections=Connections(connections))
             for node in policy.nodes
         }
         try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from controlplane.planner.strategies.wan.apsp import algorithm as apsp
-from controlplane.planner.strategies.wan.apsp.policy import Apsp
+from controlplane.planner.strategies.wan.apsp.policy import Apsp, ApspSettings
 from controlplane.planner.strategies.wan.policy import (
     Abort,
     Back,
@@ -25,7 +25,12 @@ from controlplane.planner.strategies.wan.policy import (
     Start,
 )
 from controlplane.planner.strategies.wan.selmcast.network import Network
-from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
+from controlplane.planner.strategies.wan.selmcast.policy import (
+    MulticastSettings,
+    SelMcast,
+    SelMcastRounds,
+    SelMcastSettings,
+)
 from controlplane.planner.wan_networks import by_distance, overlay
 from overlay.sim.simulation import Simulation, seconds_of
 from tests.overlay.test_agents import SECONDS, running, until
@@ -53,7 +58,7 @@ def a_round(policy, values: int, number: int = 1):
 class TestApsp:
     def test_the_server_moves_with_its_state_when_links_change(self):
         graph = line(100.0, 10.0)  # h0 - h1 - h2
-        policy = Apsp(graph, delay="fluid", root="h1", momentum=0.9, change=0.1)
+        policy = Apsp(graph, settings=ApspSettings(delay="fluid", momentum=0.9, change=0.1), root="h1")
         first = a_round(policy, 1000)
         assert first.trees[0].root == "h1" and first.trees[0].state is None and first.momentum == 0.9
         for u, v, mbps in (("h1", "h2", 1000.0), ("h0", "h1", 1.0)):
@@ -69,7 +74,7 @@ class TestApsp:
 
     def test_flows_are_routed_as_the_algorithm_says_and_keep_to_its_bandwidths(self):
         graph = named(by_distance("internet2"))
-        policy = Apsp(graph, seed=3, paced=True, headroom=0.0)
+        policy = Apsp(graph, settings=ApspSettings(seed=3, paced=True, headroom=0.0))
         found = apsp.place(graph, 1.0, seed=3, most_paths=60)
         tree = a_round(policy, 100_000).trees[0]
         assert tree.root == found.root
@@ -77,7 +82,7 @@ class TestApsp:
         assert {n: tree.rate_of(n) for n in found.bandwidth} == pytest.approx(found.bandwidth)
 
     def test_small_changes_change_nothing_and_a_lost_server_has_no_state(self):
-        policy = Apsp(line(100.0, 10.0), momentum=0.5)
+        policy = Apsp(line(100.0, 10.0), settings=ApspSettings(momentum=0.5))
         before = a_round(policy, 10).trees[0].root
         policy.handle(Changed("h0", "h1", 105.0), 0.0)
         a_round(policy, 10, 2)
@@ -89,7 +94,7 @@ class TestApsp:
         seconds = {}
         for change in (None, 0.1):
             graph = named(by_distance("internet2", seed=1))
-            policy = Apsp(graph, change=change)
+            policy = Apsp(graph, settings=ApspSettings(change=change))
             run = Simulation(policy, overlay(by_distance("internet2", seed=1)), 2_000_000)
             other = by_distance("internet2", seed=9, law="inverse")
             for u, v, data in other.edges(data=True):
@@ -102,7 +107,7 @@ class TestApsp:
     def test_on_sockets_momentum_moves_with_the_server(self):
         """All workers get the result that one server with momentum would have given them all along."""
         graph = named(nx.relabel_nodes(mesh(4), {}))
-        policy = Apsp(graph, momentum=0.5, chunk_values=300)
+        policy = Apsp(graph, settings=ApspSettings(momentum=0.5, chunk_values=300))
         velocity, rng, roots = np.zeros(5000), np.random.default_rng(1), set()
         with running(policy) as (coordinator, agents):
             for round_, root in enumerate(("h0", "h0", "h2", "h1", "h1", "h2")):
@@ -119,7 +124,7 @@ class TestApsp:
         assert roots == {"h0", "h1", "h2"}
 
     def test_a_round_that_fails_does_not_touch_the_state(self):
-        policy = Apsp(line(100.0), momentum=0.5, root="h0", change=None)
+        policy = Apsp(line(100.0), settings=ApspSettings(momentum=0.5, change=None), root="h0")
         with running(policy) as (coordinator, agents):
             ones = {node: np.ones(10, np.float32) for node in agents}
             for future in [agents[node].synchronise_async(ones[node]) for node in agents]:
@@ -151,7 +156,7 @@ class TestSelMcast:
     ones = np.ones(6)
 
     def test_bsp_reaches_every_pair_in_k_plus_one_rounds(self):
-        policy = SelMcastRounds(self.nodes, self.ones, self.ones, 2, k=3)
+        policy = SelMcastRounds(self.nodes, self.ones, self.ones, 2, settings=MulticastSettings(k=3))
         seen = [
             {(t.root, r) for t in a_round(policy, 100, number).trees for r in t.receivers} for number in range(1, 9)
         ]
@@ -166,7 +171,7 @@ class TestSelMcast:
         return drops, start
 
     def test_a_worker_goes_on_when_it_has_arrived_and_is_not_too_far_ahead(self):
-        policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 1, threshold=1, k=None)
+        policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 1, settings=SelMcastSettings(threshold=1, k=None))
         for node in self.nodes[:3]:
             policy.handle(Back(node), 0.0)
         now = 1.0
@@ -185,7 +190,7 @@ class TestSelMcast:
         assert {order.node for order in gone if isinstance(order, Release)} == {"h0", "h1", "h2"}
 
     def test_the_slowest_receivers_are_preempted_but_not_those_that_have_most_of_it(self):
-        policy = SelMcast(self.nodes, self.ones, self.ones, 1, k=None, eta=0.5)
+        policy = SelMcast(self.nodes, self.ones, self.ones, 1, settings=SelMcastSettings(k=None, eta=0.5))
         for node in self.nodes:
             policy.handle(Back(node), 0.0)
         _, first = self.ready(policy, "h0", 1.0)
@@ -196,7 +201,7 @@ class TestSelMcast:
         assert all(lucky not in drop.nodes for drop in drops)
 
     def test_a_lost_receiver_is_dropped_and_a_lost_sender_given_up(self):
-        policy = SelMcast(self.nodes, self.ones, self.ones, 3, k=None)
+        policy = SelMcast(self.nodes, self.ones, self.ones, 3, settings=SelMcastSettings(k=None))
         for node in self.nodes:
             policy.handle(Back(node), 0.0)
         _, start = self.ready(policy, "h0", 1.0)
@@ -214,7 +219,13 @@ class TestSelMcast:
             graph.add_edge(hub, k, mbps=float(down[k]))
         rounds = {}
         for scheme in ("SelMcast", "Orpheus"):
-            policy = SelMcast([f"h{k}" for k in range(n)], [200.0] * n, down, 2, scheme=scheme, k=None, threshold=50)
+            policy = SelMcast(
+                [f"h{k}" for k in range(n)],
+                [200.0] * n,
+                down,
+                2,
+                settings=SelMcastSettings(scheme=scheme, k=None, threshold=50),
+            )
             compute = np.random.default_rng(5)
             run = Simulation(
                 policy, overlay(graph), 1_000_000, compute=lambda node, compute=compute: float(compute.uniform(0.5, 1))
@@ -224,7 +235,7 @@ class TestSelMcast:
         assert rounds["SelMcast"] > 1.2 * rounds["Orpheus"]
 
     def test_an_agent_without_receivers_continues_alone(self):
-        policy = SelMcast(self.nodes[:2], [1] * 2, [1] * 2, 1, k=None)
+        policy = SelMcast(self.nodes[:2], [1] * 2, [1] * 2, 1, settings=SelMcastSettings(k=None))
         for node in self.nodes[:2]:
             policy.handle(Back(node), 0.0)
         policy.handle(Lost("h1"), 1.0)
@@ -232,7 +243,7 @@ class TestSelMcast:
         assert isinstance(order, ContinueAlone) and order.node == "h0" and not policy.tasks
 
     def test_a_late_report_of_the_sender_does_not_undo_an_arrival(self):
-        policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 2, k=None)
+        policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 2, settings=SelMcastSettings(k=None))
         for node in self.nodes[:3]:
             policy.handle(Back(node), 0.0)
         _, start = self.ready(policy, "h0", 1.0)
@@ -246,7 +257,14 @@ class TestSelMcast:
         graph = named(nx.complete_graph(4, nx.DiGraph))
         nx.set_edge_attributes(graph, 100.0, "mbps")
         network = Network(graph, {(u, v): (u, v) for u in graph for v in graph}, switch="s-{}".format)
-        policy = SelMcast(tuple(graph), [1] * 4, [1] * 4, 3, k=None, layer="L3", network=network, headroom=0.1)
+        policy = SelMcast(
+            tuple(graph),
+            [1] * 4,
+            [1] * 4,
+            3,
+            settings=SelMcastSettings(k=None, layer="L3", headroom=0.1),
+            network=network,
+        )
         for node in graph:
             policy.handle(Back(node), 0.0)
         (first,) = policy.handle(Ready("h0", 1000), 1.0)
@@ -270,7 +288,7 @@ class TestSelMcast:
 
     def test_on_sockets_copies_come_whole_and_everybody_goes_on(self):
         nodes = self.nodes[:4]
-        policy = SelMcast(nodes, [1] * 4, [1] * 4, 2, k=2, threshold=2, chunk_values=5_000)
+        policy = SelMcast(nodes, [1] * 4, [1] * 4, 2, settings=SelMcastSettings(k=2, threshold=2, chunk_values=5_000))
         rounds, got = 6, {node: [] for node in nodes}
         with running(policy) as (_, agents):
 
@@ -296,7 +314,7 @@ class TestSelMcast:
 
     def test_on_sockets_a_receiver_dies_and_its_senders_go_on(self):
         nodes = self.nodes[:3]
-        policy = SelMcast(nodes, [1] * 3, [1] * 3, 2, k=None, chunk_values=1000)
+        policy = SelMcast(nodes, [1] * 3, [1] * 3, 2, settings=SelMcastSettings(k=None, chunk_values=1000))
         with running(policy) as (_, agents):
             futures = [agents[node].synchronise_async(np.ones(2_000_000, np.float32)) for node in nodes[:2]]
             agents["h2"].close()
@@ -309,7 +327,7 @@ def test_a_simulated_copy_takes_its_links_time():
     graph = nx.DiGraph()
     graph.add_edge(0, 1, mbps=10.0)
     graph.add_edge(1, 0, mbps=10.0)
-    policy = SelMcast(("h0", "h1"), [10.0] * 2, [10.0] * 2, 1, k=None)
+    policy = SelMcast(("h0", "h1"), [10.0] * 2, [10.0] * 2, 1, settings=SelMcastSettings(k=None))
     found = seconds_of(policy, overlay(graph), 1_000_000, 2)
     assert found == pytest.approx([32 / 10 * (1514 + 66 / 2) / 1448] * 2, rel=0.01)
 
@@ -317,11 +335,11 @@ def test_a_simulated_copy_takes_its_links_time():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"p": 0}, "p must be 1"),
-        ({"p": 1, "scheme": "X"}, "unknown scheme 'X'"),
-        ({"p": 1, "eta": 2.0}, "eta between 0 and 1"),
+        ({}, "p must be 1"),
+        ({"scheme": "X"}, "unknown scheme 'X'"),
+        ({"eta": 2.0}, "eta between 0 and 1"),
     ],
 )
 def test_wrong_settings_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        SelMcast(("a", "b", "c"), [1] * 3, [1] * 3, **options)
+        SelMcast(("a", "b", "c"), [1] * 3, [1] * 3, 0, SelMcastSettings(**options))

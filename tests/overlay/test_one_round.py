@@ -247,12 +247,13 @@ TRAINER = """
 import sys, threading, numpy as np
 from pathlib import Path
 from controlplane.common.rpc.tls import credentials
-from overlay import Agent, OverlayError
+from overlay import Agent, Connections, OverlayError
 from overlay.net.loop import report_unless_lost_twice
 from overlay.net.tls import Security
 port, node, connections, folder = sys.argv[1:]
 security = Security.of(credentials(Path(folder))) if folder else None
-agent = Agent(("127.0.0.1", int(port)), node, listen=("127.0.0.1", 0), connections=int(connections), security=security)
+agent = Agent(("127.0.0.1", int(port)), node, listen=("127.0.0.1", 0), connections=Connections(int(connections)),
+              security=security)
 agent.wait_joined()
 for k in range(3):
     agent.synchronise(np.ones(2_000_000, np.float32))

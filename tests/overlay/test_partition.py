@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from overlay import Agent, Coordinator
 from overlay.core.quorum import Quorum
 from overlay.net import leadership, liveness, membership
@@ -122,7 +122,7 @@ def soon(monkeypatch):
 def crew() -> Crew:
     bandwidth = np.full((len(NODES), len(NODES)), 100.0)
     np.fill_diagonal(bandwidth, np.inf)
-    return Crew(NODES, bandwidth, 3, chunk_values=16)
+    return Crew(NODES, bandwidth, 3, settings=CrewSettings(chunk_values=16))
 
 
 def test_a_backup_that_misses_the_primary_does_not_act_while_agents_are_with_that():

@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.crew import algorithm as crew
-from controlplane.planner.strategies.wan.crew.policy import Crew
-from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
+from controlplane.planner.strategies.wan.netstorm.policy import NetStorm, NetStormSettings
 from controlplane.planner.strategies.wan.policy import Abort, Back, Finished, Lost, Measured, Mend, Ready, Start
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from overlay.sim.simulation import Simulation, seconds_of
@@ -55,7 +55,7 @@ class TestCrew:
             assert counts.get(node, 0) == pytest.approx(1000 * weights[k], abs=1)
 
     def started(self, p=3, scheme="CREW"):
-        policy = Crew(self.nodes, matrix(mesh(5)), p, scheme=scheme)
+        policy = Crew(self.nodes, matrix(mesh(5)), p, settings=CrewSettings(scheme=scheme))
         for node in self.nodes:
             policy.handle(Back(node), 0.0)
         (start,) = [o for node in self.nodes[:p] for o in policy.handle(Ready(node, 1000), 0.0)]
@@ -119,7 +119,7 @@ class TestCrew:
     def test_simulated_time_is_that_of_the_lp_when_chunks_are_whole_blocks(self):
         graph = mesh(6)
         bandwidth, values = matrix(graph), 1_000_000
-        policy = Crew([f"h{k}" for k in range(6)], bandwidth, 6, chunk_values=values)
+        policy = Crew([f"h{k}" for k in range(6)], bandwidth, 6, settings=CrewSettings(chunk_values=values))
         found = seconds_of(policy, overlay(graph), values)[0]
         wire = (1514 + 66 / 2) / 1448  # These are frames, and acknowledgements of the opposite traffic.
         assert found == pytest.approx(crew.optimal_split(bandwidth, range(6)).time * values * 32e-6 * wire, rel=0.02)
@@ -145,7 +145,7 @@ class TestCrew:
 
     def test_on_sockets_an_aggregator_dies_and_no_member_notices(self):
         nodes = tuple(f"h{k}" for k in range(4))
-        policy = Crew(nodes, matrix(mesh(4)), 3, chunk_values=64)
+        policy = Crew(nodes, matrix(mesh(4)), 3, settings=CrewSettings(chunk_values=64))
         with running(policy) as (_, agents):
             given = {node: np.full(400_000, k, np.float32) for k, node in enumerate(nodes[:3])}
             futures = [agents[node].synchronise_async(given[node]) for node in given]
@@ -157,7 +157,7 @@ class TestCrew:
                 np.testing.assert_array_equal(values, np.float32(1.0))
 
     def test_on_sockets_only_the_lost_aggregators_block_is_done_again(self):
-        policy = Crew(self.nodes, matrix(mesh(5)), 3, chunk_values=256)
+        policy = Crew(self.nodes, matrix(mesh(5)), 3, settings=CrewSettings(chunk_values=256))
         with running(policy) as (_, agents):
             for name in ("h3", "h4"):  # They receive and aggregate nothing: the task is in its middle.
                 agents[name]._dispatcher._deliver = lambda *message: None
@@ -178,7 +178,7 @@ class TestCrew:
         graph = mesh(5)
         times = {}
         for name in ("mended", "again", "undisturbed"):
-            policy = Crew(self.nodes, matrix(graph), 3, chunk_values=10_000)
+            policy = Crew(self.nodes, matrix(graph), 3, settings=CrewSettings(chunk_values=10_000))
             if name == "again":
                 policy._with_others = lambda task, trees: None
             run = Simulation(policy, overlay(graph), 1_000_000)
@@ -196,7 +196,7 @@ class TestCrew:
 class TestNetStorm:
     def test_trees_follow_the_measurements_and_roots_stay(self):
         graph = named(netstorm_draw(np.random.default_rng(1)))
-        policy = NetStorm(graph, chunk_values=1000, update=5.0, probes=2)
+        policy = NetStorm(graph, settings=NetStormSettings(chunk_values=1000, update=5.0, probes=2))
         (first,) = [o for node in policy.nodes for o in policy.handle(Ready(node, 90_000), 0.0)]
         first.task.check()
         roots, before = policy.roots, first.task.trees
@@ -224,7 +224,7 @@ class TestNetStorm:
             graph = netstorm_draw(rng)
             topology = overlay(graph)
             defaults = {"aware": False, "auxiliary": False, "chunk_values": 250_000, "update": 1.0, "probes": 2}
-            policy = NetStorm(named(graph), **(defaults | options))
+            policy = NetStorm(named(graph), NetStormSettings(**(defaults | options)))
             run = Simulation(policy, topology, 10_000_000, probe_values=200_000, compute=lambda node: 0.5)
 
             def vary(run=run, rng=rng) -> None:
@@ -244,13 +244,16 @@ class TestNetStorm:
             graph.add_edge(v, u, mbps=mbps)
         found = {}
         for auxiliary in (False, True):
-            policy = NetStorm(named(graph), topology="STAR", auxiliary=auxiliary, aware=False, chunk_values=10_000)
+            policy = NetStorm(
+                named(graph),
+                settings=NetStormSettings(topology="STAR", auxiliary=auxiliary, aware=False, chunk_values=10_000),
+            )
             found[auxiliary] = seconds_of(policy, overlay(graph), 1_000_000)[0]
         assert found[True] < 0.75 * found[False]
 
     def test_on_sockets_with_detours_and_awareness_every_sum_is_right(self):
         graph = named(netstorm_draw(np.random.default_rng(1)))
-        policy = NetStorm(graph, chunk_values=5_000, update=0.0, probes=4, busy_bound=1)
+        policy = NetStorm(graph, settings=NetStormSettings(chunk_values=5_000, update=0.0, probes=4, busy_bound=1))
         with running(policy, probe_values=1) as (_, agents):
             for round_ in range(6):
                 given = {node: np.full(200_000, k + round_, np.float32) for k, node in enumerate(agents)}
@@ -264,8 +267,8 @@ class TestNetStorm:
 def test_wrong_settings_are_refused_by_name():
     graph = named(netstorm_draw(np.random.default_rng(1)))
     with pytest.raises(ValueError, match="unknown topology 'X'; known: FAPT"):
-        NetStorm(graph, topology="X")
+        NetStorm(graph, settings=NetStormSettings(topology="X"))
     with pytest.raises(ValueError, match=r"p must be 1 \.\. 5, got 6"):
         Crew(TestCrew.nodes, matrix(mesh(5)), 6)
     with pytest.raises(ValueError, match="unknown scheme 'X'"):
-        Crew(TestCrew.nodes, matrix(mesh(5)), 2, scheme="X")
+        Crew(TestCrew.nodes, matrix(mesh(5)), 2, settings=CrewSettings(scheme="X"))

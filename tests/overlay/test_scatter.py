@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from controlplane.planner.topology import Topology
 from overlay.core.scatter import OVER, TURNS, Scatter
 from overlay.sim.simulation import Simulation
@@ -17,7 +17,7 @@ NODES = tuple(f"h{k}" for k in range(6))
 def crew(p: int, *, blocking: bool, seed: int = 1, chunk: int = 64) -> Crew:
     bandwidth = np.random.default_rng(seed).uniform(20, 155, (len(NODES), len(NODES)))
     np.fill_diagonal(bandwidth, np.inf)
-    return Crew(NODES, bandwidth, p, chunk_values=chunk, blocking=blocking)
+    return Crew(NODES, bandwidth, p, settings=CrewSettings(chunk_values=chunk, blocking=blocking))
 
 
 def test_groups_over_sockets_have_their_means_and_use_early_chunks():
@@ -128,4 +128,4 @@ def test_early_chunks_are_not_kept_for_ever():
 
 def test_only_crew_scatters_early():
     with pytest.raises(ValueError, match="needs the scheme CREW"):
-        Crew(NODES, np.ones((6, 6)), 2, scheme="OPR", blocking=False)
+        Crew(NODES, np.ones((6, 6)), 2, settings=CrewSettings(scheme="OPR", blocking=False))

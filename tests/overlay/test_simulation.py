@@ -17,7 +17,8 @@ from evaluation.wan.networks import whole_job
 from overlay.core.framing import FRAME_HEADERS
 from overlay.core.measurement import ClockOffset, ThroughputEstimator
 from overlay.core.message import HEADER_BYTES
-from overlay.core.tcp import mathis_mbps
+from overlay.core.tcp import Connections, mathis_mbps
+from overlay.sim.network import TcpSettings
 from overlay.sim.simulation import SEGMENT_BYTES, Simulation, seconds_of
 from topologies.wan.networks import emulated
 
@@ -149,7 +150,7 @@ def test_loss_slows_a_connection_as_mathis_has_it():
     values = 1_000_000
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     topology = overlay(line(1000.0))  # Without a stated delay, 1 ms is assumed.
-    slow = seconds_of(One(tree, chunk_values=values), topology, values, loss=0.01)[0]
+    slow = seconds_of(One(tree, chunk_values=values), topology, values, tcp=TcpSettings(loss=0.01))[0]
     assert slow == pytest.approx(2 * wire_seconds(values, 1, mathis_mbps(1e-3, 0.01)), rel=0.1)
 
 
@@ -157,7 +158,7 @@ def test_random_losses_are_determined_by_their_seed():
     values, topology = 50_000, far(3.0, delay_ms=30.0)
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     found = [
-        seconds_of(One(tree, chunk_values=1000), topology, values, loss=0.01, seed=seed, connections=2)
+        seconds_of(One(tree, chunk_values=1000), topology, values, tcp=TcpSettings(Connections(2, 2), 0.01, seed))
         for seed in (1, 1, 2)
     ]
     assert found[0] == found[1] != found[2]

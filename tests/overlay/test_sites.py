@@ -17,7 +17,7 @@ from controlplane.cli.certificates import Wanted, make
 from controlplane.common.rpc.tls import credentials
 from overlay.core.site_network import SiteNetwork
 from overlay.net.tls import Security
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import _divide
 from tests.overlay.site_training import flat, inner_step, make_model
 
@@ -33,7 +33,7 @@ def coordinating(sites: int, security: Security | None = None, **options: Any):
     lines: list[str] = []
     options = {"probe_seconds": 0.05, **options}
     with make_coordinator(
-        "127.0.0.1", 0, sites=sites, network=SiteNetwork(256), security=security, log=lines.append, **options
+        "127.0.0.1", 0, SiteSettings(sites, **options), SiteNetwork(256), security=security, log=lines.append
     ) as coordinator:
         yield coordinator, lines
 

@@ -12,7 +12,7 @@ import pytest
 from overlay.core.errors import Behind, OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.sites import SiteGroup, init
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from tests.overlay.test_agents import until
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -101,9 +101,7 @@ def test_no_sum_is_wrong_whoever_comes_and_goes(bits, patience):
 
     def coordinator(port: int):
         network = SiteNetwork(256)
-        return make_coordinator(
-            "127.0.0.1", port, sites=3, network=network, probe_seconds=0.0, patience=patience, log=lines.append
-        )
+        return make_coordinator("127.0.0.1", port, SiteSettings(3, patience, 0.0), network, log=lines.append)
 
     first = coordinator(0)
     sites = [Site(name, first.address[1], world) for name in NAMES]

@@ -18,7 +18,7 @@ from overlay.core.site_quorum import History, SiteQuorum
 from overlay.net import leadership, liveness, membership
 from overlay.net.coordinator import Coordinator
 from overlay.sites import init
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from tests.overlay.test_agents import until
 from tests.overlay.test_partition import Wire
 from topologies.ports import free_ports
@@ -185,7 +185,7 @@ class Rig:
             self.lines.append(f"{k}: {line}")
 
         made = make_coordinator(
-            "127.0.0.1", self.ports[k], sites=2, network=SiteNetwork(256), probe_seconds=0.05,
+            "127.0.0.1", self.ports[k], SiteSettings(2, probe_seconds=0.05), SiteNetwork(256),
             backs_up=self.links[1 - k].address, log=log,
         )  # fmt: skip
         self.stack.callback(made.close)

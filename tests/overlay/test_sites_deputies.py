@@ -15,7 +15,7 @@ from overlay.core import site_quorum
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import DeputyQuorum, History, SiteQuorum, after, alone_among, newer
 from overlay.net import deputy, leadership
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from tests.overlay.test_agents import until
 from tests.overlay.test_sites_coordinators import Training, go_on
 from topologies.ports import free_port
@@ -242,5 +242,5 @@ def test_the_only_coordinator_is_killed_and_the_rounds_go_on_and_their_numbers_a
         until(lambda: sum("only 3 of 4 agents have joined" in line for line in caplog.messages[waited:]) >= 2)
         assert max(number for site in rig.sites.values() for number, _ in site.seen) <= last + 1
         network = SiteNetwork(256)
-        with make_coordinator("127.0.0.1", rig.port, sites=3, network=network, probe_seconds=0.0):
+        with make_coordinator("127.0.0.1", rig.port, SiteSettings(3, probe_seconds=0.0), network):
             rig.goes_on("a", "b", "d")

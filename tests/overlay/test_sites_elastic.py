@@ -24,7 +24,7 @@ from overlay.net.losses import Losses
 from overlay.net.site_metrics import metrics_of
 from overlay.net.site_services import State, digest_of
 from overlay.sites import SiteGroup, init
-from overlay.sites.command import make_coordinator
+from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.packing import BITS, bits_a_value, levels, pack, scales_of, unpack, width
 from tests.overlay.test_agents import until
 from tests.overlay.test_sites import coordinating
@@ -200,7 +200,7 @@ def test_a_coordinator_that_restarts_knows_the_group_again_and_its_network():
         port, pairs = coordinator.address[1], dict(coordinator._desk.network.pairs)
     lines: list[str] = []
     again = make_coordinator(
-        "127.0.0.1", port, sites=2, network=SiteNetwork(256), probe_seconds=600.0, log=lines.append
+        "127.0.0.1", port, SiteSettings(2, probe_seconds=600.0), SiteNetwork(256), log=lines.append
     )
     with again as coordinator:
         assert averaged(groups, 1)["a"][1].sites == ("a", "b"), "no round waits for measurements"
@@ -271,7 +271,7 @@ def test_sites_that_nobody_reaches_open_all_connections_and_their_sums_pass_by_o
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 address of its own (::1)")
 def test_sites_train_over_ipv6_with_nothing_given_but_the_coordinators_address():
-    with make_coordinator("::1", 0, sites=2, network=SiteNetwork(256), probe_seconds=0.0) as coordinator:
+    with make_coordinator("::1", 0, SiteSettings(2, probe_seconds=0.0), SiteNetwork(256)) as coordinator:
         where = f"[::1]:{coordinator.address[1]}"
         groups = {name: init(where, name, timeout=60.0) for name in "ab"}
         with ThreadPoolExecutor(2) as pool:

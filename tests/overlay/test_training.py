@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from controlplane.planner.strategies.wan.policy import FollowPlan
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
@@ -60,7 +60,10 @@ def test_models_are_averaged_in_groups():
     for k, node in enumerate(nodes):
         for parameter in models[node].parameters():
             nn.init.constant_(parameter, float(k))
-    with running(Crew(nodes, bandwidth, 2, chunk_values=8)) as (_, agents), ThreadPoolExecutor(4) as pool:
+    with (
+        running(Crew(nodes, bandwidth, 2, settings=CrewSettings(chunk_values=8))) as (_, agents),
+        ThreadPoolExecutor(4) as pool,
+    ):
         dones = dict(zip(nodes, pool.map(lambda n: average(models[n], agents[n], SECONDS), nodes), strict=True))
     for node in nodes:
         wanted = np.mean([nodes.index(other) for other in dones[node].participants])

@@ -17,7 +17,7 @@ from evaluation.wan.learning import Lesson, learn, shares
 from evaluation.wan.through import measure as through
 from evaluation.wan.train import changes, link_bytes, mean_accuracy, simulate
 from examples.train_digits import digits
-from overlay.core.systems import PAPERS, make
+from overlay.core.systems import PAPERS, LinkQuality, make
 from tests.overlay.test_agents import running
 from topologies.wan.networks import emulated, scaled
 
@@ -54,7 +54,7 @@ def test_our_plan_follows_the_network_and_keeps_to_it(network) -> None:
 def test_our_plan_accounts_for_packet_loss(network) -> None:
     graph, _ = network
     rates = [
-        make("wan", graph, 20_000, p=4, chunk=2048, seed=1, loss=loss, delay_ms=delay_ms).plan.rate_mbps
+        make("wan", graph, 20_000, p=4, chunk=2048, seed=1, links=LinkQuality(loss, delay_ms)).plan.rate_mbps
         for loss, delay_ms in ((0.0, 30.0), (0.01, 30.0), (0.01, 300.0))
     ]
     assert rates[0] > 1.02 * rates[1] > 1.02 * rates[2]

@@ -15,7 +15,7 @@ from controlplane.common.rpc.tls import credentials
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Changed
 from controlplane.targets.switches_file import SwitchAddress
-from overlay.core.systems import make
+from overlay.core.systems import LinkQuality, make
 from overlay.net.coordinator import Coordinator
 from overlay.net.replication import p4runtime
 from overlay.net.tls import Security
@@ -37,8 +37,7 @@ def main() -> int:
         chunk=given["chunk"],
         seed=given["seed"],
         update=2.0,
-        loss=given["loss"],
-        delay_ms=given["delay_ms"],
+        links=LinkQuality(given["loss"], given["delay_ms"]),
     )
 
     def finished(task: Task, seconds: float) -> None:

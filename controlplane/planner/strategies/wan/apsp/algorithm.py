@@ -30,6 +30,8 @@ Path = tuple[Node, ...]
 Delay = Literal["stored", "fluid"]
 Directions = Literal["separate", "shared"]
 MOST_PATHS = 400
+GAP = 1e-4
+"""How far from the optimum the solver may stop."""
 MOST_GROWN = 50_000
 
 
@@ -249,7 +251,6 @@ def place_exactly(
     directions: Directions = "separate",
     most_paths: int = MOST_PATHS,
     time_limit: float = 30.0,
-    gap: float = 1e-4,
 ) -> Placement:
     """The optimum over roots and single paths: a MILP per root, best LP bound first, roots that cannot win left out.
 
@@ -279,10 +280,10 @@ def place_exactly(
     least, best_time, best_root, best_choices, _, best_columns = min(prepared, key=lambda item: (item[1], item[0]))
     bound = np.inf
     for least, time, root, choices, choice, start in sorted(prepared, key=lambda item: item[0]):
-        if least >= best_time * (1 - gap):
+        if least >= best_time * (1 - GAP):
             bound = min(bound, least)
             break  # sorted: none of the rest can win either
-        found, proven = choice.whole(min(time, best_time), time_limit, gap)
+        found, proven = choice.whole(min(time, best_time), time_limit, GAP)
         bound = min(bound, max(proven, least))
         columns = start if found is None else found
         if choice.busy(columns) < best_time:

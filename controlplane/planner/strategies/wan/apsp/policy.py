@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 
@@ -22,41 +23,44 @@ from controlplane.planner.strategies.wan.policy import (
 MOST_PATHS = 60
 
 
+@dataclass(frozen=True)
+class ApspSettings:
+    """seed, delay, directions: of `place`. exact: places the server at the optimum, instead of by rounding. change: the
+    server is placed again when some link's rate has changed by more than this part; None: never. momentum: of the
+    server's optimiser. paced: flows keep to the bandwidths of the placement, less the part `headroom`. chunk_values,
+    window: of tasks.
+    """
+
+    seed: int = 0
+    delay: Delay = "stored"
+    directions: Directions = "separate"
+    exact: bool = False
+    change: float | None = 0.1
+    momentum: float = 0.0
+    paced: bool = False
+    headroom: float = 0.05
+    chunk_values: int = 65_536
+    window: int = 64
+
+
+USUAL = ApspSettings()
+
+
 class Apsp(Rounds):
     """Every round has one parameter server, placed by Algorithm 2, and uses the paths that Algorithm 2 chose; agents on
     a path pass chunks on.
 
     graph: nodes are agents; "mbps" of each directed link. The network is known, as in the paper: it tells its changes
-    (`Changed`). Before a round the server is placed again when some link's rate has changed by more than the part
-    `change` since the last placement; None: never. exact: places it at the optimum, instead of by rounding. root: fixes
-    the server, so that only routes change. momentum: of the server's optimiser, whose velocity moves with the server,
-    over the new paths, before the first round in the new place; the velocity of a lost server is lost. paced: flows
-    keep to the bandwidths of the placement, less the part `headroom`. seed, delay, directions: of `place`.
+    (`Changed`). root: fixes the server, so that only routes change. With momentum the velocity moves with the server,
+    over the new paths, before the first round in the new place; the velocity of a lost server is lost.
     """
 
-    def __init__(
-        self,
-        graph: nx.DiGraph,
-        *,
-        seed: int = 0,
-        delay: Delay = "stored",
-        directions: Directions = "separate",
-        exact: bool = False,
-        root: str | None = None,
-        change: float | None = 0.1,
-        momentum: float = 0.0,
-        paced: bool = False,
-        headroom: float = 0.05,
-        chunk_values: int = 65_536,
-        window: int = 64,
-    ) -> None:
+    def __init__(self, graph: nx.DiGraph, settings: ApspSettings = USUAL, *, root: str | None = None) -> None:
         super().__init__(tuple(graph.nodes))
         if root is not None and root not in graph:
             raise ValueError(f"the server {root} is no node of the network")
         self.belief, self.decided = graph.copy(), graph.copy()
-        self.seed, self.delay, self.directions, self.exact, self.fixed = seed, delay, directions, exact, root
-        self.change, self.momentum, self.paced, self.headroom = change, momentum, paced, headroom
-        self.chunk_values, self.window = chunk_values, window
+        self.settings, self.fixed = settings, root
         self.holder: str | None = None  # the agent that has the velocity
         self.moving: dict[int, str] = {}  # task -> the agent that has the velocity afterwards
         self.decisions = 0
@@ -65,15 +69,25 @@ class Apsp(Rounds):
     def _decide(self) -> Placement:
         self.decisions += 1
         roots = None if self.fixed is None else [self.fixed]
-        if self.exact:
+        if self.settings.exact:
             return place_exactly(
-                self.decided, 1.0, roots=roots, delay=self.delay, directions=self.directions, most_paths=MOST_PATHS,
+                self.decided,
+                1.0,
+                roots=roots,
+                delay=self.settings.delay,
+                directions=self.settings.directions,
+                most_paths=MOST_PATHS,
                 time_limit=10.0,
-            )  # fmt: skip
+            )
         return place(
-            self.decided, 1.0, seed=self.seed, roots=roots, delay=self.delay, directions=self.directions,
+            self.decided,
+            1.0,
+            seed=self.settings.seed,
+            roots=roots,
+            delay=self.settings.delay,
+            directions=self.settings.directions,
             most_paths=MOST_PATHS,
-        )  # fmt: skip
+        )
 
     def learn(self, event: Measured | Changed, now: float) -> None:
         if isinstance(event, Changed) and self.belief.has_edge(event.sender, event.receiver):
@@ -85,7 +99,7 @@ class Apsp(Rounds):
                 self.belief.edges[link]["mbps"] = BROKEN_MBPS
 
     def _refresh(self) -> None:
-        if self.change is not None and rates_changed(self.decided, self.belief, self.change):
+        if self.settings.change is not None and rates_changed(self.decided, self.belief, self.settings.change):
             self.decided = self.belief.copy()
             self.placement = self._decide()
 
@@ -101,23 +115,23 @@ class Apsp(Rounds):
         self.holder = self.moving.pop(number, self.holder)
 
     def task(self, number: int, values: int, now: float) -> Task:
-        if self.momentum and self.moving:
+        if self.settings.momentum and self.moving:
             raise ValueError("a server with momentum adds one tensor at a time, and the last round has not ended")
         self._refresh()
         root, paths = self.placement.root, self.placement.paths
         up = tuple(Edge(node, root, path[1:-1]) for node, path in paths.items())
         down = tuple(Edge(root, edge.sender, edge.via[::-1]) for edge in up)
         rates: tuple[float, ...] = ()
-        if self.paced:
+        if self.settings.paced:
             own = self.placement.bandwidth
-            rates = tuple(own[node] * (1 - self.headroom) if node != root else 0.0 for node in self.nodes)
+            rates = tuple(own[node] * (1 - self.settings.headroom) if node != root else 0.0 for node in self.nodes)
         state = None
-        if self.momentum:
+        if self.settings.momentum:
             self.moving[number] = root
             if self.holder not in (None, root):
                 state = next(edge for edge in up if edge.sender == self.holder)
         tree = SumTree(root, 0, values, up, down, self.nodes, self.nodes, rates_mbps=rates, state=state)
         return Task(
-            number, values, (tree,), round=number, chunk_values=self.chunk_values, window=self.window,
-            momentum=self.momentum,
+            number, values, (tree,), round=number, chunk_values=self.settings.chunk_values, window=self.settings.window,
+            momentum=self.settings.momentum,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -35,23 +35,45 @@ SCHEMES = ("CREW", "OPR", "A2A")
 Tasks = Mapping[int, tuple[Task, Collection[str]]]
 
 
+@dataclass(frozen=True)
+class CrewSettings:
+    """scheme: CREW (all agents add), OPR (only the group does), or A2A (each member sends its tensor to all members,
+    which add by themselves). network_aware: blocks by LP (2), else of equal size (E-D). chunk_values: of tasks. budget:
+    seconds after which a group discards its task; 0: never. blocking: the scatter begins when the group is known; else
+    at once by a default split (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split without
+    connections that are known to be broken; else a block that needs one is replaced when the group begins. Raises
+    ValueError for another scheme, and for an eager scatter with another one than CREW.
+    """
+
+    scheme: str = "CREW"
+    network_aware: bool = True
+    chunk_values: int = 65_536
+    budget: float = 0.0
+    blocking: bool = True
+    avoid: bool = True
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}")
+        if not self.blocking and self.scheme != "CREW":
+            raise ValueError("blocking=False, the eager scatter, needs the scheme CREW")
+
+
+USUAL = CrewSettings()
+
+
 class Crew:
     """Partial reduce in groups of p agents.
 
-    nodes: the agents. bandwidth_mbps: (n, n), element [i, j] is the believed rate from agent i to j. scheme: CREW (all
-    agents add), OPR (only the group does), or A2A (each member sends its tensor to all members, which add by
-    themselves). network_aware: blocks by LP (2), else of equal size (E-D). links: for networks whose connections share
-    links. The LP then has a row for each link and counts both phases at once, since agents add chunk by chunk; and
-    rates follow `Changed`, by the names of the agents at a link's ends.
+    nodes: the agents. bandwidth_mbps: (n, n), element [i, j] is the believed rate from agent i to j. links: for
+    networks whose connections share links. The LP then has a row for each link and counts both phases at once, since
+    agents add chunk by chunk; and rates follow `Changed`, by the names of the agents at a link's ends.
 
     Failover (IV-B): when the aggregator of a block is lost, or its connection to a member, another agent adds that
     block, by Eq. (3), and the rest of the task continues. Where no agent can, and when a member of a group is lost, the
     group's members queue again with the values that they submitted. Agents that cannot reach the coordinator train
     alone, and finish the tasks that have begun.
 
-    budget: seconds after which a group discards its task; 0: never. blocking: the scatter begins when the group is
-    known; else at once by a default split (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split
-    without connections that are known to be broken; else a block that needs one is replaced when the group begins.
     lacks(task, tree, member): whether the member does not have all of the block yet, where that is known: a block that
     all members have needs no replacement.
     """
@@ -64,21 +86,14 @@ class Crew:
         nodes: Sequence[str],
         bandwidth_mbps: ArrayLike,
         p: int,
+        settings: CrewSettings = USUAL,
         *,
-        scheme: str = "CREW",
-        network_aware: bool = True,
-        chunk_values: int = 65_536,
-        budget: float = 0.0,
-        blocking: bool = True,
         links: Links | None = None,
-        avoid: bool = True,
         lacks: Callable[[int, int, str], bool] | None = None,
     ) -> None:
-        if not blocking and scheme != "CREW":
-            raise ValueError("blocking=False, the eager scatter, needs the scheme CREW")
-        self.budget, self.blocking = budget, blocking
+        self.settings = settings
         self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # size of the tensor -> the default split
-        self.links, self.avoid, self.lacks = links, avoid, lacks
+        self.links, self.lacks = links, lacks
         self.nodes = tuple(nodes)
         n = len(self.nodes)
         self.belief = algorithm.mesh(bandwidth_mbps)
@@ -86,9 +101,7 @@ class Crew:
             raise ValueError(f"bandwidths must be ({n}, {n}), got {self.belief.shape}")
         if not 1 <= p <= n:
             raise ValueError(f"p must be 1 .. {n}, got {p}")
-        if scheme not in SCHEMES:
-            raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-        self.p, self.scheme, self.network_aware, self.chunk_values = p, scheme, network_aware, chunk_values
+        self.p = p
         self.index = {node: k for k, node in enumerate(self.nodes)}
         self.queue: list[tuple[str, int, int]] = []  # (agent, number of values, turn) of each that is ready
         self.away: set[str] = set(self.nodes)
@@ -172,7 +185,7 @@ class Crew:
         if not found:
             return []
         trees = [k for _, k in sorted(found)]
-        mended = None if stuck or self.scheme == "A2A" else self._with_others(task, trees)
+        mended = None if stuck or self.settings.scheme == "A2A" else self._with_others(task, trees)
         if mended is None:
             del self.running[task.number]
             return [Abort(task.number, reason, again=True)]
@@ -187,7 +200,7 @@ class Crew:
         belief = np.where(self.cut, 0.0, self.belief)
         np.fill_diagonal(belief, np.inf)
         out = [k for k, node in enumerate(self.nodes) if node in self.away or node in self.silent]
-        out += [k for k in range(len(self.nodes)) if k not in members] if self.scheme == "OPR" else []
+        out += [k for k in range(len(self.nodes)) if k not in members] if self.settings.scheme == "OPR" else []
         loads = np.zeros(len(self.nodes))
         for other, _ in self.running.values():
             for tree in other.trees:
@@ -212,20 +225,20 @@ class Crew:
 
     def preset(self, values: int) -> list[Order]:
         """The order that tells the default split of tensors with this many values, where it has not been told yet."""
-        if self.blocking or values in self.defaults:
+        if self.settings.blocking or values in self.defaults:
             return []
         present = self._present()
         if not present:
             return []
         weights = algorithm.even_split(len(self.nodes), present)
-        if self.network_aware and len(present) > 1:
+        if self.settings.network_aware and len(present) > 1:
             weights = self._optimal(self.belief, present, present)
-        chunks = -(-values // self.chunk_values)
+        chunks = -(-values // self.settings.chunk_values)
         default = self.defaults[values] = algorithm.split_model(weights, chunks)
-        return [DefaultSplit(values, self.chunk_values, self._blocks(default, values))]
+        return [DefaultSplit(values, self.settings.chunk_values, self._blocks(default, values))]
 
     def _blocks(self, ranges: Sequence[algorithm.Ranges], values: int) -> tuple[tuple[str, int, int], ...]:
-        size = self.chunk_values
+        size = self.settings.chunk_values
         return tuple(
             (self.nodes[k], begin * size, min(values, end * size) - begin * size)
             for k, own in enumerate(ranges)
@@ -244,7 +257,7 @@ class Crew:
             members = [node for node, *_ in group]
             try:
                 task = self._task(self.numbers + 1, members, values)
-                if not self.blocking:
+                if not self.settings.blocking:
                     task = replace(task, turns=tuple(turn for *_, turn in group))
             except WanError as error:
                 orders += [ContinueAlone(node, str(error)) for node in members]
@@ -252,7 +265,7 @@ class Crew:
             self.numbers += 1
             self.running[task.number] = task, set(members)
             orders.append(Start(task))
-            if not self.avoid and self.cut.any():
+            if not self.settings.avoid and self.cut.any():
                 orders += self._mend(task, self._apart, "a connection is broken")
 
     def _lacks(self, task: Task, tree: int, member: str) -> bool:
@@ -275,14 +288,14 @@ class Crew:
 
     def weights(self, members: Sequence[int]) -> NDArray[np.float64]:
         """The part of the model that each agent adds. Raises WanError when no agent can be reached by all members."""
-        able = members if self.scheme == "OPR" else self._present()
+        able = members if self.settings.scheme == "OPR" else self._present()
         belief = self.belief
-        if self.avoid and self.cut.any():
+        if self.settings.avoid and self.cut.any():
             belief = np.where(self.cut, 0.0, belief)
             able = [k for k in able if not self.cut[list(members), k].any()]
         if not able:
             raise WanError(f"no agent has connections to all of {', '.join(self.nodes[k] for k in members)}")
-        if self.network_aware:
+        if self.settings.network_aware:
             return self._optimal(belief, members, able)
         return algorithm.even_split(len(self.nodes), able)
 
@@ -292,14 +305,14 @@ class Crew:
         return algorithm.optimal_split(belief, members, able).weights
 
     def _task(self, number: int, members: Sequence[str], values: int) -> Task:
-        if self.scheme == "A2A":
+        if self.settings.scheme == "A2A":
             trees = []
             for sender in members:
                 others = tuple(node for node in members if node != sender)
                 trees.append(SumTree(sender, 0, values, (), tuple(Edge(sender, o) for o in others), (sender,), others))
-            return Task(number, values, tuple(trees), "mix", chunk_values=self.chunk_values, window=0)
+            return Task(number, values, tuple(trees), "mix", chunk_values=self.settings.chunk_values, window=0)
         weights = self.weights([self.index[node] for node in members])
-        if self.blocking:
+        if self.settings.blocking:
             bounds = np.rint(np.concatenate([[0.0], np.cumsum(weights)]) * values).astype(int).tolist()
             bounds[-1] = values
             pieces = tuple((node, a, b - a) for node, (a, b) in zip(self.nodes, pairwise(bounds), strict=True))
@@ -318,7 +331,13 @@ class Crew:
                     )
                 )  # fmt: skip
         return Task(
-            number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True, budget=self.budget
+            number,
+            values,
+            tuple(blocks),
+            chunk_values=self.settings.chunk_values,
+            window=0,
+            keep=True,
+            budget=self.settings.budget,
         )
 
     def _edges(self, owner: str) -> tuple[dict[str, Edge], dict[str, Edge]]:

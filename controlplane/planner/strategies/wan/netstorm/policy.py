@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 
@@ -25,53 +26,60 @@ from controlplane.planner.strategies.wan.policy import BROKEN_MBPS, Changed, Mea
 TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
 
-class NetStorm(Rounds):
-    """Every round uses the trees of the latest decision; a round that has begun keeps its trees and auxiliary paths.
-
-    graph: nodes are agents; "mbps" is the believed rate of each directed link at the start. topology: FAPT (NetStorm),
-    or a baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: how many FAPT has; the first decision
-    fixes them, so that no key range moves later. root: that of a baseline, and of FAPT with one root (default: the
-    first agent, and the best one). counts: which delays choose roots and trees, up and down ("both") or up only.
+@dataclass(frozen=True)
+class NetStormSettings:
+    """topology: FAPT (NetStorm), or a baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: how
+    many FAPT has; None: all agents. root: that of a baseline, and of FAPT with one root (default: the first agent, and
+    the best one). counts: which delays choose roots and trees, up and down ("both") or up only.
 
     aware: throughputs are measured (Eq. (17), the mean over `probes` chunks, PROBE_CHUNK_NUM), and trees are decided
     every `update` seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`. auxiliary:
-    chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
+    chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH). chunk_values,
+    window: of tasks. Raises ValueError for another topology.
     """
 
-    def __init__(
-        self,
-        graph: nx.DiGraph,
-        *,
-        topology: str = "FAPT",
-        roots: int | None = None,
-        root: Node | None = None,
-        counts: Counts = "both",
-        aware: bool = True,
-        auxiliary: bool = True,
-        update: float = 5.0,
-        update_rate: float = 0.0,
-        probes: int = 4,
-        busy_bound: int = 2,
-        auxiliary_length: int = 1,
-        chunk_values: int = 1_000_000,
-        window: int = 64,
-    ) -> None:
+    topology: str = "FAPT"
+    roots: int | None = None
+    root: Node | None = None
+    counts: Counts = "both"
+    aware: bool = True
+    auxiliary: bool = True
+    update: float = 5.0
+    update_rate: float = 0.0
+    probes: int = 4
+    busy_bound: int = 2
+    auxiliary_length: int = 1
+    chunk_values: int = 1_000_000
+    window: int = 64
+
+    def __post_init__(self) -> None:
+        if self.topology not in TOPOLOGIES:
+            raise ValueError(f"unknown topology {self.topology!r}; known: {', '.join(TOPOLOGIES)}")
+
+    def roots_in(self, graph: nx.DiGraph) -> tuple[Node, ...]:
+        """The roots in this network."""
+        if self.root is not None and (self.topology != "FAPT" or self.roots == 1):
+            return (self.root,)
+        if self.topology == "FAPT":
+            return choose_roots(graph, self.roots or len(graph), self.counts)
+        return (next(iter(graph)),)
+
+
+USUAL = NetStormSettings()
+
+
+class NetStorm(Rounds):
+    """Every round uses the trees of the latest decision; a round that has begun keeps its trees and auxiliary paths.
+
+    graph: nodes are agents; "mbps" is the believed rate of each directed link at the start. The first decision fixes
+    the roots, so that no key range moves later.
+    """
+
+    def __init__(self, graph: nx.DiGraph, settings: NetStormSettings = USUAL) -> None:
         super().__init__(tuple(graph.nodes))
-        if topology not in TOPOLOGIES:
-            raise ValueError(f"unknown topology {topology!r}; known: {', '.join(TOPOLOGIES)}")
+        self.settings = settings
         self.belief, self.decided = graph.copy(), graph.copy()
-        self.topology, self.aware, self.auxiliary = topology, aware, auxiliary
-        self.update, self.update_rate, self.probes = update, update_rate, probes
-        self.busy_bound, self.auxiliary_length = busy_bound, auxiliary_length
-        self.chunk_values, self.window = chunk_values, window
-        self.counts: Counts = counts
-        self.roots: tuple[Node, ...]
-        if root is not None and (topology != "FAPT" or roots == 1):
-            self.roots = (root,)
-        elif topology == "FAPT":
-            self.roots = choose_roots(graph, roots or len(graph), counts)
-        else:
-            self.roots = (self.nodes[0],)
+        self.roots = settings.roots_in(graph)
         self.samples: dict[tuple[Node, Node], list[float]] = {}
         self.cut: dict[tuple[str, str], float] = {}  # broken links, and their believed rates before
         self.updated = 0.0
@@ -88,7 +96,7 @@ class NetStorm(Rounds):
         if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
             self.belief.edges[link]["mbps"] = event.mbps
             self.updated = -math.inf
-        if isinstance(event, Changed) or not self.aware or not self.belief.has_edge(*link):
+        if isinstance(event, Changed) or not self.settings.aware or not self.belief.has_edge(*link):
             return
         self.measured(link, event.mbps)
 
@@ -96,7 +104,7 @@ class NetStorm(Rounds):
         """A chunk had this throughput on a link of the graph, Mbit/s."""
         samples = self.samples.setdefault(link, [])
         samples.append(mbps)
-        if len(samples) >= self.probes:
+        if len(samples) >= self.settings.probes:
             self.belief.edges[link]["mbps"] = sum(samples) / len(samples)
             samples.clear()
 
@@ -111,9 +119,9 @@ class NetStorm(Rounds):
 
     def refresh(self, now: float) -> bool:
         """Decides again when `update` seconds have passed and believed rates have changed; returns whether it did."""
-        if (not self.aware and not self.cut) or now < self.updated + self.update:
+        if (not self.settings.aware and not self.cut) or now < self.updated + self.settings.update:
             return False
-        if rates_changed(self.decided, self.belief, self.update_rate):
+        if rates_changed(self.decided, self.belief, self.settings.update_rate):
             self.updated = now
             self.decided = self.belief.copy()
             self.decisions += 1
@@ -125,16 +133,16 @@ class NetStorm(Rounds):
     # --- decisions ---
 
     def _decide(self) -> tuple[AggregationTree, ...]:
-        if self.topology == "STAR":
+        if self.settings.topology == "STAR":
             return (star(self.decided, self.roots[0]),)
-        if self.topology == "BKT":
+        if self.settings.topology == "BKT":
             return (balanced_tree(self.decided, self.roots[0]),)
-        if self.topology == "MST":
+        if self.settings.topology == "MST":
             return (widest_tree(self.decided, self.roots[0]),)
-        return multi_root(self.decided, self.roots, self.counts)
+        return multi_root(self.decided, self.roots, self.settings.counts)
 
     def _detours(self) -> tuple[Edge, ...]:
-        if not self.auxiliary:
+        if not self.settings.auxiliary:
             return ()
         pairs = {pair for tree in self.trees for v, above in tree.parent.items() for pair in ((v, above), (above, v))}
         return tuple(
@@ -146,14 +154,14 @@ class NetStorm(Rounds):
 
     def task(self, number: int, values: int, now: float) -> Task:
         self.refresh(now)
-        chunks = max(1, round(values / self.chunk_values))
+        chunks = max(1, round(values / self.settings.chunk_values))
         owners = chunk_roots(self.trees, chunks)
         counts = [owners.count(k) for k in range(len(self.trees))]
         trees: list[SumTree] = []
         first = 0
         for tree, count in zip(self.trees, counts, strict=True):
             last = sum(count > 0 for count in counts) == len(trees) + 1
-            size = values - first if last else min(values - first, count * self.chunk_values)
+            size = values - first if last else min(values - first, count * self.settings.chunk_values)
             if count:
                 trees.append(sum_tree(tree, self.nodes, first, size))
                 first += size
@@ -162,11 +170,11 @@ class NetStorm(Rounds):
             values,
             tuple(trees),
             round=number,
-            chunk_values=self.chunk_values,
-            window=self.window,
+            chunk_values=self.settings.chunk_values,
+            window=self.settings.window,
             detours=self.detours,
-            busy_bound=self.busy_bound,
-            detour_length=self.auxiliary_length,
+            busy_bound=self.settings.busy_bound,
+            detour_length=self.settings.auxiliary_length,
         )
 
 

@@ -47,15 +47,54 @@ Bools = NDArray[np.bool_]
 Reals = NDArray[np.float64]
 
 
-def _checked(nodes: Sequence[str], upload: ArrayLike, download: ArrayLike, p: int, scheme: str) -> tuple[Reals, Reals]:
+@dataclass(frozen=True)
+class MulticastSettings:
+    """scheme: SelMcast (Algorithms 1 and 2) or Orpheus. k: every pair meets at least once in k + 1 rounds (None: pairs
+    are never forced). seed: of the choices at random. chunk_values: of tasks. layer: whether a multicast leaves its
+    sender once (L3) or once for each receiver (L7). headroom: the part of their rates that multicasts which switches
+    copy leave unused. Raises ValueError for another scheme.
+    """
+
+    scheme: str = "SelMcast"
+    k: int | None = 4
+    seed: int = 0
+    chunk_values: int = 65_536
+    layer: algorithm.Layer = "L7"
+    headroom: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}")
+
+
+@dataclass(frozen=True)
+class SelMcastSettings(MulticastSettings):
+    """threshold: how many rounds a worker may be ahead of the slowest one. eta: a receiver that has less than this part
+    of a multicast still to get keeps it. waiting_first: receivers that wait are selected first (`select_ssp`). Raises
+    ValueError for numbers out of range.
+    """
+
+    threshold: int = 4
+    eta: float = 0.75
+    waiting_first: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold < 0 or not 0 <= self.eta <= 1:
+            raise ValueError(f"threshold must be >= 0 and eta between 0 and 1, got {self.threshold} and {self.eta}")
+
+
+ROUNDS = MulticastSettings()
+STALE = SelMcastSettings()
+
+
+def _checked(nodes: Sequence[str], upload: ArrayLike, download: ArrayLike, p: int) -> tuple[Reals, Reals]:
     n = len(nodes)
     up, down = np.asarray(upload, float), np.asarray(download, float)
     if up.shape != (n,) or down.shape != (n,):
         raise ValueError(f"{n} nodes need as many uploads and downloads, got {up.shape} and {down.shape}")
     if not 1 <= p <= n - 1:
         raise ValueError(f"p must be 1 .. {n - 1}, got {p}")
-    if scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
     return up, down
 
 
@@ -63,9 +102,8 @@ class SelMcastRounds(Rounds):
     """Bulk-synchronous rounds: all agents multicast at once, and each takes the mean of its own model and those that
     reach it.
 
-    upload_mbps, download_mbps: the believed rates of each node. p: the least number of receivers of a multicast. k:
-    every pair meets at least once in k + 1 rounds (None: pairs are never forced). scheme: SelMcast (Algorithm 1) or
-    Orpheus. layer, network, headroom: as for `SelMcast`.
+    upload_mbps, download_mbps: the believed rates of each node. p: the least number of receivers of a multicast.
+    network: as for `SelMcast`.
     """
 
     def __init__(
@@ -74,20 +112,14 @@ class SelMcastRounds(Rounds):
         upload_mbps: ArrayLike,
         download_mbps: ArrayLike,
         p: int,
+        settings: MulticastSettings = ROUNDS,
         *,
-        scheme: str = "SelMcast",
-        k: int | None = 4,
-        seed: int = 0,
-        chunk_values: int = 65_536,
-        layer: algorithm.Layer = "L7",
         network: Network | None = None,
-        headroom: float = 0.0,
     ) -> None:
         super().__init__(nodes)
-        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
-        self.p, self.scheme, self.k, self.chunk_values = p, scheme, k, chunk_values
-        self.layer, self.network, self.headroom = layer, network, headroom
-        self.rng = np.random.default_rng(seed)
+        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p)
+        self.p, self.settings, self.network = p, settings, network
+        self.rng = np.random.default_rng(settings.seed)
         self.stale = np.zeros((len(nodes), len(nodes)), np.int64)
         self.now = 0.0
 
@@ -108,8 +140,8 @@ class SelMcastRounds(Rounds):
         if self.network is not None and self.network.switch is not None:
             for i, mbps in self.network.rates({i: x[i] for i in trees}).items():
                 routes = self.network.routes(i, np.flatnonzero(x[i]).tolist())
-                trees[i] = replace(trees[i], routes=routes, rate_mbps=mbps * (1 - self.headroom))
-        return Task(number, values, tuple(trees.values()), "mix", number, self.chunk_values, 0)
+                trees[i] = replace(trees[i], routes=routes, rate_mbps=mbps * (1 - self.settings.headroom))
+        return Task(number, values, tuple(trees.values()), "mix", number, self.settings.chunk_values, 0)
 
     def _selected(self, volume: float, now: float) -> Bools:
         n = len(self.nodes)
@@ -120,12 +152,12 @@ class SelMcastRounds(Rounds):
                 for i in range(n):
                     self.network.plant(i, ())
             allowed &= np.array([self.network.reached(i) for i in range(n)])
-        must = allowed & (np.full((n, n), self.k is not None) & (self.stale >= (self.k or 0)))
+        must = allowed & (np.full((n, n), self.settings.k is not None) & (self.stale >= (self.settings.k or 0)))
         wanted = algorithm.instance(
-            self.upload, self.download, np.minimum(self.p, allowed.sum(axis=1)).tolist(), layer=self.layer,
+            self.upload, self.download, np.minimum(self.p, allowed.sum(axis=1)).tolist(), layer=self.settings.layer,
             volumes=volume, must=must, stale=self.stale,
         )  # fmt: skip
-        if self.scheme == "Orpheus":
+        if self.settings.scheme == "Orpheus":
             return algorithm.orpheus(wanted, self.rng, allowed=allowed)
         if self.network is None:
             return algorithm.select(wanted)
@@ -163,16 +195,15 @@ class Exact(Protocol):
 
 class SelMcast:
     """Stale synchronisation (SSP): a worker that is ready multicasts to the receivers that Algorithm 2 selects. It
-    continues when the multicast has arrived and it is at most `threshold` rounds ahead of the slowest worker. Receivers
-    that would delay others are dropped from a multicast (preemption), except pairs that k forces and receivers that
-    have less than the part eta of it still to get (`select_ssp`).
+    continues when the multicast has arrived and it is at most the threshold of rounds ahead of the slowest worker.
+    Receivers that would delay others are dropped from a multicast (preemption), except pairs that k forces and
+    receivers that have less than the part eta of it still to get (`select_ssp`).
 
     tau, the time that a worker would wait for the slowest, is estimated from how long the slowest have computed before;
     what is left of a multicast is what its sender reported last. exact: knows both instead (the figures' simulator).
-    upload_mbps, download_mbps, p, k: as for `SelMcastRounds`. layer: whether a multicast leaves its sender once (L3) or
-    once for each receiver (L7). network: loads are those of its links; where its switches copy, multicasts get its
-    trees and max-min fair rates (less the part `headroom`), which senders are told whenever they change (`Pace`). None:
-    one big switch, as in the paper.
+    upload_mbps, download_mbps, p: as for `SelMcastRounds`. network: loads are those of its links; where its switches
+    copy, multicasts get its trees and max-min fair rates (less the headroom), which senders are told whenever they
+    change (`Pace`). None: one big switch, as in the paper.
     """
 
     def __init__(
@@ -181,28 +212,17 @@ class SelMcast:
         upload_mbps: ArrayLike,
         download_mbps: ArrayLike,
         p: int,
+        settings: SelMcastSettings = STALE,
         *,
-        scheme: str = "SelMcast",
-        k: int | None = 4,
-        threshold: int = 4,
-        eta: float = 0.75,
-        waiting_first: bool = False,
-        seed: int = 0,
-        chunk_values: int = 65_536,
-        layer: algorithm.Layer = "L7",
         exact: Exact | None = None,
         network: Network | None = None,
-        headroom: float = 0.0,
     ) -> None:
-        self.layer, self.exact, self.network, self.headroom = layer, exact, network, headroom
+        self.settings, self.exact, self.network = settings, exact, network
         self.nodes = tuple(nodes)
-        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
-        if threshold < 0 or not 0 <= eta <= 1:
-            raise ValueError(f"threshold must be >= 0 and eta between 0 and 1, got {threshold} and {eta}")
+        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p)
         n = self.n = len(self.nodes)
-        self.p, self.scheme, self.k, self.threshold, self.eta = p, scheme, k, threshold, eta
-        self.waiting_first, self.chunk_values = waiting_first, chunk_values
-        self.rng = np.random.default_rng(seed)
+        self.p = p
+        self.rng = np.random.default_rng(settings.seed)
         self.index = {node: i for i, node in enumerate(self.nodes)}
         self.stale = np.zeros((n, n), np.int64)
         self.round = np.zeros(n, np.int64)
@@ -307,7 +327,7 @@ class SelMcast:
         slowest = (after == least) & self.present & np.isfinite(self.since)
         usual = np.nan_to_num(self.spent, nan=float(np.nanmean(self.spent)) if np.isfinite(self.spent).any() else 0.0)
         left = np.maximum(usual - (now - np.nan_to_num(self.since)), 0.0)[slowest]
-        return np.where(after - least > self.threshold, float(left.max()) if left.size else 0.0, 0.0)
+        return np.where(after - least > self.settings.threshold, float(left.max()) if left.size else 0.0, 0.0)
 
     def _ready(self, i: int, values: int, now: float) -> list[Order]:
         if np.isfinite(self.since[i]):
@@ -332,7 +352,10 @@ class SelMcast:
         if self.network is not None:
             tree = replace(tree, routes=self.network.routes(i, receivers.tolist()))
         task.sent = True
-        return [*orders, Start(Task(task.task, values, (tree,), "copy", int(self.round[i]), self.chunk_values, 0))]
+        return [
+            *orders,
+            Start(Task(task.task, values, (tree,), "copy", int(self.round[i]), self.settings.chunk_values, 0)),
+        ]
 
     def _select(self, new: int, now: float) -> list[Order]:
         n = self.n
@@ -347,12 +370,18 @@ class SelMcast:
             x[i] = task.receivers & (task.left > 0)
             wanted[i] = max(0, self.p - int((task.receivers & (task.left <= 0)).sum()))
             v[i] = np.where(x[i], task.left * volumes[i], 0.0)
-        must = np.zeros((n, n), bool) if self.k is None else (self.stale >= self.k) & x
+        must = np.zeros((n, n), bool) if self.settings.k is None else (self.stale >= self.settings.k) & x
         wanted = np.minimum(wanted, x.sum(axis=1))
         instance = algorithm.instance(
-            self.upload, self.download, wanted.tolist(), layer=self.layer, volumes=volumes, must=must, stale=self.stale
+            self.upload,
+            self.download,
+            wanted.tolist(),
+            layer=self.settings.layer,
+            volumes=volumes,
+            must=must,
+            stale=self.stale,
         )
-        if self.scheme == "Orpheus":
+        if self.settings.scheme == "Orpheus":
             free = np.flatnonzero(x[new] & ~must[new])
             more = max(0, int(wanted[new]) - int(must[new].sum()))
             y = must[new].copy()
@@ -361,7 +390,7 @@ class SelMcast:
             return []
         waits = self._waits(now) if self.exact is None else self.exact.waits(new)
         ongoing = algorithm.Ongoing(x, v, waits, list(self.sending))
-        how: dict[str, Any] = {"eta": self.eta, "waiting_first": self.waiting_first}
+        how: dict[str, Any] = {"eta": self.settings.eta, "waiting_first": self.settings.waiting_first}
         if self.network is None:
             kept = algorithm.select_ssp(instance, ongoing, **how)
         else:
@@ -386,7 +415,7 @@ class SelMcast:
         slower: list[Order] = []
         faster: list[Order] = []
         for i, fair in rates.items():
-            task, mbps = self.sending[i], fair * (1 - self.headroom)
+            task, mbps = self.sending[i], fair * (1 - self.settings.headroom)
             if abs(mbps - task.mbps) > PACE_CHANGE * task.mbps:
                 (slower if mbps < task.mbps else faster).append(Pace(task.task, mbps))
                 task.mbps = mbps
@@ -421,7 +450,7 @@ class SelMcast:
     def _go(self, now: float) -> list[Order]:
         if not self.present.any():
             return []
-        limit = int(self.round[self.present].min()) + self.threshold
+        limit = int(self.round[self.present].min()) + self.settings.threshold
         ready = [i for i in sorted(self.waiting) if self.round[i] <= limit]
         for i in ready:
             self.since[i] = now

@@ -7,7 +7,7 @@ SSP a manager plans at every event, from what is on its way: algorithm.py here, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -56,6 +56,16 @@ def _matrix(workers: tuple[str, ...], pairs: Pairs, what: str) -> NDArray[np.boo
     return matrix
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What each multicast must reach. receivers: at least so many (None: 0.3 n); must: receivers that a sender may not
+    leave out any longer; stale: rounds since a (sender, receiver) pair was last selected."""
+
+    receivers: int | None = None
+    must: Pairs | None = None
+    stale: Mapping[tuple[str, str], int] | None = None
+
+
 def _plan(
     topology: Topology,
     job: Job,
@@ -63,11 +73,9 @@ def _plan(
     layer: algorithms.Layer,
     choose: Choose,
     *,
+    asked: Asked,
     seed: int,
     frozen_split: Split | None,
-    receivers: int | None,
-    must: Pairs,
-    stale: Mapping[tuple[str, str], int],
 ) -> Plan:
     if any((frozen_split or {}).values()):
         raise Infeasible(f"{name}: no parameter server adds anything, so there is no split to keep")
@@ -83,10 +91,10 @@ def _plan(
     if silent:
         raise Infeasible(f"{name}: {', '.join(silent)} cannot send, no upload bandwidth is left")
     age = np.zeros((n, n), np.int64)
-    for (sender, receiver), count in stale.items():
+    for (sender, receiver), count in (asked.stale or {}).items():
         age[np.nonzero(_matrix(workers, {sender: [receiver]}, "stale"))] = count
-    wanted = max(1, round(FRACTION * n)) if receivers is None else receivers
-    forced, size = _matrix(workers, must, "must"), job.model_bytes * 8e-6
+    wanted = max(1, round(FRACTION * n)) if asked.receivers is None else asked.receivers
+    forced, size = _matrix(workers, asked.must or {}, "must"), job.model_bytes * 8e-6
     try:
         chosen = choose(algorithms.instance(up, down, wanted, layer=layer, volumes=size, must=forced, stale=age))
     except WanError as error:
@@ -143,8 +151,8 @@ def selmcast(
     Raises Infeasible, Unreachable, JobError.
     """
     name = "selmcast" if layer == "L3" else "selmcast-l7"
-    return _plan(topology, job, name, layer, algorithms.select, seed=seed, frozen_split=frozen_split,
-                 receivers=receivers, must=must or {}, stale=stale or {})  # fmt: skip
+    return _plan(topology, job, name, layer, algorithms.select, asked=Asked(receivers, must, stale), seed=seed,
+                 frozen_split=frozen_split)  # fmt: skip
 
 
 selmcast_l7 = partial(selmcast, layer="L7")
@@ -162,12 +170,12 @@ def orpheus(
 ) -> Plan:
     """The baseline: D and then random receivers, as the paper modifies Orpheus. Arguments as for `selmcast`."""
     rng = np.random.default_rng(seed)
-    return _plan(topology, job, "orpheus", layer, partial(algorithms.orpheus, rng=rng), seed=seed,
-                 frozen_split=frozen_split, receivers=receivers, must=must or {}, stale={})  # fmt: skip
+    return _plan(topology, job, "orpheus", layer, partial(algorithms.orpheus, rng=rng), asked=Asked(receivers, must),
+                 seed=seed, frozen_split=frozen_split)  # fmt: skip
 
 
 def all_to_all(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
     """Every worker sends its model straight to all others (CREW's baseline A2A)."""
     everyone = len(job.workers) - 1
-    return _plan(topology, job, "all-to-all", "L7", algorithms.select, seed=seed, frozen_split=frozen_split,
-                 receivers=everyone, must={}, stale={})  # fmt: skip
+    return _plan(topology, job, "all-to-all", "L7", algorithms.select, asked=Asked(everyone), seed=seed,
+                 frozen_split=frozen_split)  # fmt: skip
