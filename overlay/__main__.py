@@ -28,7 +28,7 @@ from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.model import Plan, PlanError
 from controlplane.planner.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.planner.strategies import STRATEGIES, Infeasible
-from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
+from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy, Sending
 from controlplane.planner.topology import Topology, TopologyError
 from overlay.core.errors import OverlayError
 from overlay.core.systems import COPIED_HEADROOM, SELECTABLE, between_sites, make, planned
@@ -147,10 +147,12 @@ def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Po
     def link(sender: str, receiver: str) -> tuple[str, str]:
         return topology.access_switch(sender), topology.access_switch(receiver)
 
-    return FollowNetwork(
-        plan, topology, link=link, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,
-        replicated=arguments.switches is not None, headroom=COPIED_HEADROOM if arguments.switches is not None else 0.0,
+    replicated = arguments.switches is not None
+    sending = Sending(
+        arguments.chunk, arguments.window, COPIED_HEADROOM if replicated else 0.0, detours=arguments.detours,
+        replicated=replicated,
     )  # fmt: skip
+    return FollowNetwork(plan, topology, sending, link=link)
 
 
 def coordinate(arguments: argparse.Namespace) -> None:

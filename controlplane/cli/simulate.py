@@ -18,7 +18,7 @@ from controlplane.planner.job import JobError
 from controlplane.planner.plan.model import Plan, PlanError
 from controlplane.planner.simulate.engine import SimulationError, Simulator
 from controlplane.planner.simulate.networks import follow, outage
-from controlplane.planner.simulate.plans import PlanNetwork, run_plan
+from controlplane.planner.simulate.plans import Flows, PlanNetwork, run_plan
 from controlplane.planner.topology import TopologyError
 
 NUMBER = r"(\d+(?:\.\d+)?)"
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
         generators = np.random.default_rng(arguments.seed).spawn(len(plan.job.workers))
         streams.update(zip(plan.job.workers, generators, strict=True))
         ends = run_plan(plan, topology, rounds=arguments.rounds, compute=compute, prepare=prepare,
-                        stored=arguments.stored, sharing=arguments.sharing)  # fmt: skip
+                        flows=Flows(stored=arguments.stored, sharing=arguments.sharing))  # fmt: skip
     except (TopologyError, JobError, PlanError, SimulationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

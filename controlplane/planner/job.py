@@ -216,10 +216,6 @@ def place_job(
     seed: int = 0,
     model_bytes: int = DEFAULT_MODEL_BYTES,
     name: str = "job",
-    max_trees: int | None = None,
-    buckets: tuple[int, ...] | None = None,
-    at_least: int | None = None,
-    gathers: bool = False,
 ) -> Job:
     """Parameter servers and workers on random servers (workers None: on all that are left; parameter_servers None: one
     on every worker's server).
@@ -245,16 +241,7 @@ def place_job(
         raise JobError(f"the job needs {needed} servers, the topology has {len(order)}")
     roots = take(own, "parameter_server", "worker")
     chosen = take(workers if workers is not None else len(order), "worker", "parameter_server")
-    return Job(
-        name,
-        tuple(chosen),
-        tuple(roots if parameter_servers is not None else chosen),
-        model_bytes,
-        max_trees,
-        buckets,
-        at_least,
-        gathers,
-    )
+    return Job(name, tuple(chosen), tuple(roots if parameter_servers is not None else chosen), model_bytes)
 
 
 def parse_job(spec: str, topology: Topology) -> Job:
@@ -299,13 +286,16 @@ def parse_job(spec: str, topology: Topology) -> Job:
         raise JobError(f"job: gathers must be 0 or 1, got {gathers!r}")
     size, buckets = parse_sizes(values.get("model", ANY))
     hinted = sum(topology.role(s) == "parameter_server" for s in topology.servers)
-    return place_job(
+    placed = place_job(
         topology,
         integer("workers", None),
         None if values.get("ps") == ON_WORKERS else integer("ps", hinted or 1) or 0,
         seed=integer("seed", 0) or 0,
         model_bytes=size,
         name=values.get("name", "job"),
+    )
+    return replace(
+        placed,
         max_trees=integer("trees", None),
         buckets=buckets,
         at_least=integer("at_least", None),

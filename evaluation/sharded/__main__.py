@@ -14,6 +14,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from controlplane.common.command_line import value
@@ -75,7 +76,9 @@ class Runs:
         """
         arguments = self.arguments
         self.topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
-        self.job = place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed, gathers=True)
+        self.job = replace(
+            place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed), gathers=True
+        )
         plan = get_strategy("inart")(self.topology, self.job, seed=arguments.seed)
         self.say(f"planned: {plan.rate_mbps:.4g} of {arguments.mbps:g} Mbit/s")
         with ExitStack() as stack:

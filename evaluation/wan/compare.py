@@ -21,7 +21,7 @@ from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.wan.crew import algorithm as crew
 from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
 from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
-from controlplane.planner.strategies.wan.tree_packing.algorithm import Packing, pack
+from controlplane.planner.strategies.wan.tree_packing.algorithm import GivenUp, Packing, pack
 from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, random_network, whole_job
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
@@ -74,7 +74,7 @@ def _rates(instance: Instance, seed: int, simulated: bool, strategies: Sequence[
     bound.
     """
     topology, job = overlay(instance.graph), whole_job(instance.graph, 125_000, instance.members)  # 1 Mbit
-    bound = pack(instance.graph, instance.members, terminals=instance.members, gap=1e-4).bound
+    bound = pack(instance.graph, instance.members, terminals=instance.members, given_up=GivenUp(gap=1e-4)).bound
     rows = []
     for name in strategies:
         begin = time.process_time()

@@ -22,7 +22,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
-from controlplane.planner.strategies.wan.policy import FollowPlan, Policy
+from controlplane.planner.strategies.wan.policy import FollowPlan, Policy, Sending
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay
@@ -78,7 +78,7 @@ class Measured:
 def policy_of(plan: Plan, planned_on: Topology, chunk: int) -> FollowPlan:
     """Return the policy of a plan. Only `wan` keeps its plan's rates; the others send as fast as TCP lets them."""
     paced = plan.strategy == "wan"
-    return FollowPlan(plan, planned_on, paced=paced, chunk_values=chunk, window=WINDOW_CHUNKS)
+    return FollowPlan(plan, planned_on, sending=Sending(paced=paced, chunk_values=chunk, window=WINDOW_CHUNKS))
 
 
 class Site(Wan):

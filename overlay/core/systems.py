@@ -14,6 +14,7 @@ import numpy as np
 from controlplane.planner.job import Job
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.task import Sending
 from controlplane.planner.routing import ways
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.wan.apsp.algorithm import most_connected
@@ -193,11 +194,11 @@ def make(
         return policy(nodes, out, into, max(1, p - 1), multicasts, network=network)
 
     job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
-    topology, options = overlay(graph, links.delay_ms), {"chunk_values": chunk, "window": 64}
+    topology, sending = overlay(graph, links.delay_ms), Sending(chunk, 64, paced=name == "wan")
     plan = partial(planned, name, job=job, seed=seed, chunk=chunk, loss=links.loss)
     if name == "wan":  # with the other strategies agents send as fast as TCP lets them
-        return FollowNetwork(plan, topology, link=_link, paced=True, **options)
-    return FollowPlan(plan(topology), topology, paced=False, **options)
+        return FollowNetwork(plan, topology, sending, link=_link)
+    return FollowPlan(plan(topology), topology, sending)
 
 
 def _switch(node: str) -> str:

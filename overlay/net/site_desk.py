@@ -90,7 +90,7 @@ class SiteDesk:
         self._members.tell(
             nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self._surveyed),
             mtu=self.network.mtu, chunk_values=self.network.chunk_values,
-            paced=bool(self._policy.options.get("paced", True)),
+            paced=self._policy.sending.paced,
         )  # fmt: skip
 
     def log(self, line: str) -> None:

@@ -30,6 +30,7 @@ import numpy as np
 from controlplane.common import command_line
 from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
+from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
@@ -122,7 +123,7 @@ def make_coordinator(
         network, sites=settings.sites, patience=settings.patience, broken=network.broken,
         allows=quorum.allows, did=quorum.did,
         overdue=lambda task: desk.again(f"round {task.round} has taken half of its time"),
-        paced=settings.paced, chunk_values=network.chunk_values,
+        sending=Sending(paced=settings.paced, chunk_values=network.chunk_values),
     )  # fmt: skip
     desk = SiteDesk(
         policy, network, probe_seconds=settings.probe_seconds, all_pairs=settings.all_pairs, quorum=quorum, log=log

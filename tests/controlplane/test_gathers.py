@@ -96,7 +96,7 @@ def test_gathers_are_as_fast_where_the_workers_are_the_parameter_servers(workers
 
 def test_two_workers_of_which_one_is_the_parameter_server_have_rules():
     """What is for all but the other worker would lead to the parameter server's own host alone, over no link."""
-    job = place_job(FAST, 2, None, seed=1, gathers=True)
+    job = replace(place_job(FAST, 2, None, seed=1), gathers=True)
     plan = get_strategy("inart")(FAST, job)
     assert plan.gather_speed == 1
     rules.build(plan, FAST, LIMITS, job_id=1, epoch=1)
@@ -146,7 +146,7 @@ def test_gathers_is_read_from_job_specs_and_files():
 
 @pytest.mark.parametrize(("workers", "seed"), [(4, 0), (4, 3), (8, 0)])
 def test_a_gather_runs_beside_a_reduce_scatter_where_links_carry_both(workers, seed):
-    job = place_job(FAST, workers, 2, seed=seed, gathers=True)
+    job = replace(place_job(FAST, workers, 2, seed=seed), gathers=True)
     plan = get_strategy("inart")(FAST, job)
     assert plan.gathers_beside and Plan.from_json(plan.to_json()) == plan
     assert plan.rate_mbps == pytest.approx(get_strategy("inart")(FAST, replace(job, gathers=False)).rate_mbps)
@@ -170,7 +170,7 @@ def test_one_parameter_server_does_not_carry_both_at_once():
 
 def test_a_tree_with_too_few_slots_for_two_windows_has_one():
     quick = fattree(4, 200.0, aggregation_mbps=None, ingress_mbps=None)
-    plan = get_strategy("inart")(quick, place_job(quick, 4, 2, seed=0, gathers=True))
+    plan = get_strategy("inart")(quick, replace(place_job(quick, 4, 2, seed=0), gathers=True))
     for slots, directions in ((4096, 2), (32, 1)):
         agents = rules.build(plan, quick, replace(LIMITS, slots=slots), job_id=1, epoch=1).agents.values()
         assert {tree.directions for config in agents for tree in config.worker_trees} == {directions}

@@ -1,7 +1,7 @@
 """A small network with a plan on it, its agents, and all-reduces that are checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.planner.evaluate import evaluate
@@ -66,7 +66,7 @@ class Rig:
     ) -> None:
         self.topology = topology
         self.answers_failures = answers_failures
-        self.job = place_job(topology, workers, roots, seed=SEED, at_least=at_least)
+        self.job = replace(place_job(topology, workers, roots, seed=SEED), at_least=at_least)
         self.plan: Plan = get_strategy(strategy)(topology, self.job, seed=SEED)
         assert self.plan.rate_mbps == evaluate(self.plan, topology).rate_mbps
         self.emulation = Emulation(topology, kind, seed=SEED)

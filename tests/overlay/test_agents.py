@@ -16,7 +16,7 @@ import pytest
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds
+from controlplane.planner.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds, Sending
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
@@ -90,7 +90,7 @@ def test_plans_of_every_kind(strategy):
     graph = netstorm_draw(np.random.default_rng(1))
     topology = overlay(graph)
     plan = get_strategy(strategy)(topology, whole_job(graph, 4 * 300_000), seed=1)
-    with running(FollowPlan(plan, topology, paced=False, chunk_values=4096)) as (_, agents):
+    with running(FollowPlan(plan, topology, sending=Sending(paced=False, chunk_values=4096))) as (_, agents):
         synchronise(agents, 300_000, 1)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Start
+from controlplane.planner.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Sending, Start
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
@@ -169,7 +169,9 @@ def test_no_plan_is_faster_than_its_bound_and_fine_chunks_come_near(strategy):
     graph = netstorm_draw(np.random.default_rng(2))
     topology, values = overlay(graph), 2_000_000
     plan = get_strategy(strategy)(topology, whole_job(graph, 4 * values), seed=1)
-    found = seconds_of(FollowPlan(plan, topology, paced=False, chunk_values=8192, window=256), topology, values)
+    found = seconds_of(
+        FollowPlan(plan, topology, sending=Sending(paced=False, chunk_values=8192, window=256)), topology, values
+    )
     proven = get_strategy("wan")(topology, whole_job(graph, 4 * values)).proven_mbps
     assert found[0] >= values * 32e-6 / proven
     if strategy == "netstorm":

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from controlplane.planner.plan.task import Task, task_of
+from controlplane.planner.plan.task import Sending, Task, task_of
 from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Ready, Reject, Start, Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import Behind, Late, OverlayError
@@ -335,7 +335,7 @@ def test_measured_rates_make_the_plan():
 
 def decided(*, sites: int = 3, patience: float | None = None) -> SiteRounds:
     network = SiteNetwork(64)
-    policy = SiteRounds(network, sites=sites, patience=patience, chunk_values=64)
+    policy = SiteRounds(network, sites=sites, patience=patience, sending=Sending(chunk_values=64))
     for name in "abc"[:sites]:
         assert policy.admit(name) is None and policy.activate(name) is None
     policy.begin_at(0)
@@ -491,7 +491,7 @@ def test_a_neighbours_losses_are_those_since_they_were_asked_for_last():
 def started_alone(coordinator) -> Task:
     """A large round of both sites, as the coordinator hears of it in the end."""
     plan, topology = coordinator._desk.network.plan("ab")
-    return task_of(plan, topology, int(1e10 * plan.rate_mbps), op="sum", chunk_values=256)
+    return task_of(plan, topology, int(1e10 * plan.rate_mbps), op="sum", way=Sending(chunk_values=256))
 
 
 # --- few bits ---

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
-from controlplane.planner.strategies.wan.crew.policy import Crew
+from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, PeerLost
 from overlay.net.takeover import NUMBERS_PER_COORDINATOR, AgentState, recover_tasks
@@ -31,7 +31,7 @@ class SlowCrew(Crew):
     def __init__(self, p: int = 2, budget: float = 0.0) -> None:
         bandwidth = np.full((len(NODES), len(NODES)), 100.0)
         np.fill_diagonal(bandwidth, np.inf)
-        super().__init__(NODES, bandwidth, p, chunk_values=16, budget=budget)
+        super().__init__(NODES, bandwidth, p, CrewSettings(chunk_values=16, budget=budget))
 
     def _task(self, number, members, values):
         task = super()._task(number, members, values)

@@ -13,7 +13,7 @@ from torch import nn
 
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
-from controlplane.planner.strategies.wan.policy import FollowPlan
+from controlplane.planner.strategies.wan.policy import FollowPlan, Sending
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Coordinator
@@ -28,7 +28,7 @@ def test_ddp_with_the_hook_has_the_losses_of_gloo(strategy, tmp_path):
     graph = netstorm_draw(np.random.default_rng(1)).subgraph([0, 1, 2]).copy()
     topology, world = overlay(graph), len(graph)
     plan = get_strategy(strategy)(topology, whole_job(graph, 4000), seed=1)
-    with Coordinator(FollowPlan(plan, topology, paced=False, chunk_values=64)) as coordinator:
+    with Coordinator(FollowPlan(plan, topology, sending=Sending(paced=False, chunk_values=64))) as coordinator:
         outs = [tmp_path / f"{rank}.json" for rank in range(world)]
         ranks = [
             subprocess.Popen(

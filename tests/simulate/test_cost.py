@@ -16,7 +16,7 @@ from controlplane.planner.plan.cost import cost_of, data_packets, exponent_packe
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.pacing import bucket_packets
 from controlplane.planner.plan.slots import under_way, with_host_ms
-from controlplane.planner.simulate.plans import run_plan, synchronisation_seconds
+from controlplane.planner.simulate.plans import Flows, run_plan, synchronisation_seconds
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from p4src.protocol import data_values, frame_bytes
@@ -151,7 +151,7 @@ def test_the_simulator_takes_as_long(topology, strategy, size, seed):
         return
     cost = cost_of(plan, topology, plan.rate_mbps, pace=0.97)
     assert all(part.wait_s >= 0 for part in cost.tree_parts(size)), "also where rounding would make it -3e-17"
-    assert run_plan(plan, topology, pace=0.97)[0] == pytest.approx(cost.seconds(size), rel=1e-6)
+    assert run_plan(plan, topology, flows=Flows(pace=0.97))[0] == pytest.approx(cost.seconds(size), rel=1e-6)
 
 
 def test_packet_counts_are_those_of_agents():

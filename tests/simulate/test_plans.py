@@ -12,7 +12,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.simulate import SimulationError, Simulator, follow, outage
-from controlplane.planner.simulate.plans import PlanNetwork, run_plan, synchronisation_seconds
+from controlplane.planner.simulate.plans import Flows, PlanNetwork, run_plan, synchronisation_seconds
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 
@@ -43,7 +43,7 @@ def test_stored_flows_start_one_by_one_and_results_go_hop_by_hop() -> None:
     workers.
     """
     topology, plan = star()
-    ends = run_plan(plan, topology, rounds=2, compute=STEPS.__getitem__, stored=True)
+    ends = run_plan(plan, topology, rounds=2, compute=STEPS.__getitem__, flows=Flows(stored=True))
     assert ends == pytest.approx([5.08, 10.16])
 
 

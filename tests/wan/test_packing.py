@@ -19,7 +19,7 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import STRATEGIES, Infeasible
 from controlplane.planner.strategies.wan.errors import WanError
-from controlplane.planner.strategies.wan.tree_packing.algorithm import PackedTree, Packing, pack
+from controlplane.planner.strategies.wan.tree_packing.algorithm import GivenUp, PackedTree, Packing, pack
 from controlplane.planner.strategies.wan.tree_packing.arborescence import arborescence
 from controlplane.planner.strategies.wan.tree_packing.steiner import Exact, cleaned, dual_ascent, short_tree
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
@@ -132,7 +132,7 @@ def test_arborescence_is_the_cheapest(n: int, seed: int) -> None:
 def test_packing_reaches_the_flow_bound(graph: nx.DiGraph) -> None:
     if len(graph) == 1:
         return
-    packing = pack(graph, gap=1e-6)
+    packing = pack(graph, given_up=GivenUp(gap=1e-6))
     best = flow_bound(graph)
     assert packing.rate == pytest.approx(best, rel=1e-4)
     assert packing.bound >= best * (1 - 1e-6)
@@ -228,7 +228,7 @@ def test_a_node_that_takes_no_part_is_passed_through() -> None:
     for leaf in range(1, 5):
         graph.add_edge(leaf, 0, mbps=8.0)
         graph.add_edge(0, leaf, mbps=8.0)
-    packing = pack(graph, [1, 2, 3, 4], terminals=[1, 2, 3, 4], gap=1e-6)
+    packing = pack(graph, [1, 2, 3, 4], terminals=[1, 2, 3, 4], given_up=GivenUp(gap=1e-6))
     assert packing.rate == pytest.approx(8.0, rel=1e-5) and packing.bound == pytest.approx(8.0, rel=1e-5)
 
 
@@ -368,7 +368,7 @@ def test_packing_leaves_room_for_acknowledgements(graph: nx.DiGraph, back: float
     """Acknowledgements fit beside the payload on every link, and the rate is what the bound allows."""
     if len(graph) == 1:
         return
-    packing, plain = pack(graph, back=back, gap=1e-6), pack(graph)
+    packing, plain = pack(graph, back=back, given_up=GivenUp(gap=1e-6)), pack(graph)
 
     def fullest(trees: Sequence[PackedTree]) -> float:
         """Return the largest load of a link, with the acknowledgements that return for it."""
@@ -425,7 +425,7 @@ def test_shallower_trees_keep_the_rate_and_the_links(graph: nx.DiGraph) -> None:
 
     even = nx.DiGraph()
     even.add_edges_from(graph.edges, mbps=10.0)
-    best, shallow = pack(even, gap=1e-6), pack(even, gap=1e-6, shallow=0.01)
+    best, shallow = pack(even, given_up=GivenUp(gap=1e-6)), pack(even, given_up=GivenUp(gap=1e-6, shallow=0.01))
     assert best.rate * (1 - 0.011) <= shallow.rate <= best.bound * (1 + 1e-6)
     assert of_rate(shallow) <= of_rate(best) * (1 + 1e-6)
     load = dict.fromkeys(even.edges, 0.0)
@@ -440,7 +440,7 @@ def test_trees_of_a_full_mesh_are_shallow() -> None:
     """Any cheapest trees have the same rate; of those, trees with few hops have the shortest delay of a chunk."""
     mesh = nx.complete_graph(8, nx.DiGraph)
     nx.set_edge_attributes(mesh, 10.0, "mbps")
-    packing = pack(mesh, gap=1e-6, shallow=1e-3)
+    packing = pack(mesh, given_up=GivenUp(gap=1e-6, shallow=1e-3))
     assert packing.rate >= packing.bound * (1 - 1.1e-3)
     direct = sum(tree.mbps for tree in packing.trees if set(tree.up.values()) == set(tree.down.values()) == {tree.root})
     assert direct >= 0.9 * packing.rate

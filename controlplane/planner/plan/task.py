@@ -352,6 +352,28 @@ class Agents:
         return Edge(path[0], path[-1], tuple(path[1:-1])) if len(path) > 1 else None
 
 
+@dataclass(frozen=True)
+class Sending:
+    """How agents send what a plan has them send.
+
+    chunk_values: values of a chunk. window: chunks of a tree that may be without a result. headroom: the part of the
+    plan's rate that stays unused. paced: trees keep to their rates; else they are as fast as TCP. detours: chunks may
+    take the plan's (NetStorm's auxiliary paths), but for those over a site without an agent or over more than MOST_VIA.
+    replicated: a multicast of layer L3 leaves its sender once, and switches copy it along the plan's routes, at the
+    plan's rate.
+    """
+
+    chunk_values: int = CHUNK_VALUES
+    window: int = WINDOW_CHUNKS
+    headroom: float = 0.0
+    paced: bool = True
+    detours: bool = False
+    replicated: bool = False
+
+
+AS_PLANNED = Sending()
+
+
 def task_of(
     plan: Plan,
     topology: Topology,
@@ -360,21 +382,13 @@ def task_of(
     number: int = 1,
     round: int = 0,
     op: Op = "mean",
-    chunk_values: int = CHUNK_VALUES,
-    window: int = WINDOW_CHUNKS,
-    headroom: float = 0.0,
-    paced: bool = True,
-    detours: bool = False,
-    replicated: bool = False,
+    way: Sending = AS_PLANNED,
 ) -> Task:
     """One synchronisation of `values` float32 values with the plan.
 
     Trees carry contiguous parts by their shares. Where a tree adds nothing on the way (a star) its results go back to
-    each worker on its own, as over TCP, along the way that its values came. replicated: a
-    multicast of layer L3 leaves its sender once, and switches copy it along the plan's routes, at the plan's rate.
-    headroom: the part of the plan's rate that
-    stays unused. detours: chunks may take the plan's (NetStorm's auxiliary paths), but for those over a site without an
-    agent or over more than MOST_VIA. Raises PlanError when the plan has no trees and no multicasts.
+    each worker on its own, as over TCP, along the way that its values came. Raises PlanError when the plan has no trees
+    and no multicasts.
     """
     agents = Agents(plan, topology)
     if plan.multicasts:
@@ -382,12 +396,12 @@ def task_of(
         for each in plan.multicasts:
             edges = [agents.edge(route) for route in each.routes]
             down = tuple(edge for edge in edges if edge is not None)
-            routes = each.routes if each.layer == "L3" and replicated else ()
+            routes = each.routes if each.layer == "L3" and way.replicated else ()
             if routes:
                 down = tuple(Edge(each.sender, receiver) for receiver in each.receivers)
-            rate = plan.rate_mbps * (1 - headroom) if routes else 0.0
+            rate = plan.rate_mbps * (1 - way.headroom) if routes else 0.0
             trees.append(SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers, rate, routes=routes))
-        task = Task(number, values, tuple(trees), "mix", round, chunk_values, 0)
+        task = Task(number, values, tuple(trees), "mix", round, way.chunk_values, 0)
     else:
         if not plan.trees:
             raise PlanError("the plan has no trees")
@@ -395,11 +409,13 @@ def task_of(
         for tree in plan.trees:
             share += tree.share
             end = values if tree is plan.trees[-1] else min(values, _aligned(share * values))
-            rate = plan.rate_mbps * tree.share * (1 - headroom) if paced else 0.0
+            rate = plan.rate_mbps * tree.share * (1 - way.headroom) if way.paced else 0.0
             trees.append(_tree(tree, agents, plan.job.workers, range(done, max(done, end)), rate))
             done = max(done, end)
-        ways = _detours(plan, agents) if detours else ()
-        task = Task(number, values, tuple(t for t in trees if t.count), op, round, chunk_values, window, detours=ways)
+        ways = _detours(plan, agents) if way.detours else ()
+        task = Task(
+            number, values, tuple(t for t in trees if t.count), op, round, way.chunk_values, way.window, detours=ways
+        )
     task.check()
     return task
 

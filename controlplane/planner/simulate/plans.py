@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -59,11 +60,31 @@ Compute = Callable[[str], float]
 Prepare = Callable[[Simulator, PlanNetwork], None]
 
 
+@dataclass(frozen=True)
+class Flows:
+    """How what a plan sends moves in the simulator.
+
+    stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
+    the model), from the moment when all workers are ready; trees send at no more than their part of the plan's rate, as
+    the agents do (paced False: they share resources max-min, as TCP would). True: each flow of a tree starts when all
+    that it carries has come, and results go down hop by hop. A multicast waits for its sender only, and has no pace.
+    sharing: of what flows compete for. pace: the part of the plan's rates at which trees send.
+    """
+
+    stored: bool = False
+    sharing: Sharing = "fair"
+    pace: float = 1.0
+    paced: bool = True
+
+
+FLUID = Flows()
+
+
 def synchronisation_seconds(
     plan: Plan, topology: Topology, *, stored: bool = False, sharing: Sharing = "fair", paced: bool = True
 ) -> float:
-    """Seconds to synchronise the job's whole model once, of workers that are all ready. Options as for `run_plan`."""
-    return run_plan(plan, topology, stored=stored, sharing=sharing, paced=paced)[0]
+    """Seconds to synchronise the job's whole model once, of workers that are all ready. Options as for `Flows`."""
+    return run_plan(plan, topology, flows=Flows(stored, sharing, paced=paced))[0]
 
 
 def run_plan(
@@ -73,41 +94,33 @@ def run_plan(
     rounds: int = 1,
     compute: Compute | None = None,
     prepare: Prepare | None = None,
-    stored: bool = False,
-    sharing: Sharing = "fair",
-    pace: float = 1.0,
-    paced: bool = True,
+    flows: Flows = FLUID,
 ) -> list[float]:
     """Bulk-synchronous training; returns when each round ends, s.
 
     compute(worker) -> seconds of its next step (0). A round ends when all workers have all results. prepare(simulator,
     network) may have capacities change (`follow`, `outage`), or set off whatever else there is to be on the network.
 
-    stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
-    the model), from the moment when all workers are ready; trees send at no more than their part of the plan's rate, as
-    the agents do (paced False: they share resources max-min, as TCP would). True: each flow of a tree starts when all
-    that it carries has come, and results go down hop by hop. A multicast waits for its sender only, and has no pace.
-
     Where the topology does not count results on its links (`results_on_links`), they take no time there.
 
     Where the packets' size is known (values_per_packet of the switches), trees carry packets with headers, padding and
-    exponents, send at the plan's rates times `pace` and wait for round trips, as plan/cost.py has it (not `stored`).
+    exponents, send at the plan's rates times the pace and wait for round trips, as plan/cost.py has it (not stored).
 
     Raises SimulationError when the plan uses what has no capacity and will never have any.
     """
     if rounds < 1:
         raise SimulationError(f"there must be at least one round, got {rounds}")
-    cost = None if stored else cost_of(plan, topology, evaluate(plan, topology).rate_mbps, pace)
+    cost = None if flows.stored else cost_of(plan, topology, evaluate(plan, topology).rate_mbps, flows.pace)
     paces: Sequence[float] = ()
     if cost is not None:
         paces = cost.tree_rates_mbps
-    elif paced and not stored:
-        paces = [plan.rate_mbps * pace * tree.share for tree in plan.trees]
+    elif flows.paced and not flows.stored:
+        paces = [plan.rate_mbps * flows.pace * tree.share for tree in plan.trees]
     network = PlanNetwork(topology, paces)
-    simulator = Simulator(network.capacities, sharing)
+    simulator = Simulator(network.capacities, flows.sharing)
     if prepare is not None:
         prepare(simulator, network)
-    run = _Run(plan, simulator, network, stored, cost)
+    run = _Run(plan, simulator, network, flows.stored, cost)
     ends: list[float] = []
 
     def begin() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,8 +30,21 @@ TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
 SMOOTHING = 0.3
 TREES_PER_ROUND = 6
+ROUNDS = 60
 LEAST, STALLS = 3, 2  # a round ends where its last trees did not help; after so many of each root at least
 NEARLY = 0.1  # how much too dear a further tree of a round may be
+
+
+@dataclass(frozen=True)
+class End:
+    """When column generation has done enough. gap: the rate is within this part of the bound, as estimated. enough:
+    Mbit/s, a rate that is as good as can be (a bound)."""
+
+    gap: float = 1e-3
+    enough: float = math.inf
+
+
+THOROUGH = End()
 
 
 def generate(
@@ -40,18 +54,16 @@ def generate(
     scale: float,
     *,
     frozen_split: Split | None = None,
-    rounds: int = 60,
-    gap: float = 1e-3,
     single_level: bool = False,
-    enough: float = math.inf,
+    end: End = THOROUGH,
     later: Callable[[], list[Plan]] = list,
 ) -> tuple[Master, np.ndarray] | None:
-    """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`. later: makes
+    """Column generation from the trees of `start`, for at most ROUNDS rounds or until its end. later: makes
     plans whose trees come in where the first round is not enough.
 
-    single_level: partial sums go to the root only (to see what hierarchy is worth). enough: Mbit/s, a rate at which it
-    ends (a bound). It ends with what it has when the deadline passes, in OutOfTime before there is anything.
-    Returns the master program and its columns' rates; None where some server hangs on no switch that all reach.
+    single_level: partial sums go to the root only (to see what hierarchy is worth). It ends with what it has when the
+    deadline passes, in OutOfTime before there is anything. Returns the master program and its columns' rates; None
+    where some server hangs on no switch that all reach.
     """
     pricing = Pricing(network, job, single_level)
     if not pricing.applies:
@@ -65,9 +77,9 @@ def generate(
     except NotInTime:
         raise OutOfTime from None
     smooth = prices
-    for number in range(rounds):
-        limit.report(f"column generation, round {number + 1}", rate * scale, enough)
-        if rate * scale >= enough * (1 - TOLERANCE) or limit.passed():
+    for number in range(ROUNDS):
+        limit.report(f"column generation, round {number + 1}", rate * scale, end.enough)
+        if rate * scale >= end.enough * (1 - TOLERANCE) or limit.passed():
             break
         if number == 1 and add_trees(master, later()):
             try:
@@ -78,10 +90,10 @@ def generate(
         attempts = [(smooth, False), (prices, False), *([(prices, True)] if exact else [])]
         for used, exactly in attempts:
             pricing.update(used, master.link_use(values))
-            added, least = price_roots(master, pricing, prices, used, exactly, enough=enough * (1 - TOLERANCE))
+            added, least = price_roots(master, pricing, prices, used, exactly, enough=end.enough * (1 - TOLERANCE))
             if added or limit.passed():
                 break
-        if not added or (used is prices and least >= 1 - gap and exactly == exact):
+        if not added or (used is prices and least >= 1 - end.gap and exactly == exact):
             break
         try:
             rate, values, prices = master.solve(limit)

@@ -31,7 +31,7 @@ from controlplane.planner.strategies.deadline import OutOfTime, deadline, limite
 from controlplane.planner.strategies.fabric.atp import atp, atp_strict
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.capacity import solve_capacity
-from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.column_generation import End, generate
 from controlplane.planner.strategies.fabric.equal import equal
 from controlplane.planner.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
 from controlplane.planner.strategies.fabric.folding import folded
@@ -283,7 +283,7 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
 
     limit = cheap_bound(topology, job).mbps
     scale = bound(topology, job)
-    generated = generate(network, job, start, scale, frozen_split=frozen_split, enough=limit, later=others)
+    generated = generate(network, job, start, scale, frozen_split=frozen_split, end=End(enough=limit), later=others)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
     best = _best(job, start, seed)

@@ -10,7 +10,7 @@ from controlplane.planner.strategies.common import prepare
 from controlplane.planner.strategies.deadline import OutOfTime
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
-from controlplane.planner.strategies.fabric.column_generation import generate
+from controlplane.planner.strategies.fabric.column_generation import End, generate
 from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
 from controlplane.planner.strategies.fabric.inart import inart
@@ -35,7 +35,7 @@ def proven_bound(topology: Topology, job: Job) -> Bound:
         start = inart(small, job)
         if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
             return cheap
-        generated = generate(network, job, [start], bound(small, job), gap=PATIENCE)
+        generated = generate(network, job, [start], bound(small, job), end=End(gap=PATIENCE))
     except OutOfTime:
         return cheap
     if generated is None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import networkx as nx
 
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.task import Task, task_of
+from controlplane.planner.plan.task import AS_PLANNED, Sending, Task, task_of
 from controlplane.planner.topology import Topology
 
 BROKEN_MBPS = 1e-3
@@ -350,13 +350,12 @@ class Rounds:
 class FollowPlan(Rounds):
     """Every round uses the trees of one plan, of any strategy that makes aggregation trees or multicasts."""
 
-    def __init__(self, plan: Plan, topology: Topology, **options: Any) -> None:
-        """options: of `task_of`."""
+    def __init__(self, plan: Plan, topology: Topology, sending: Sending = AS_PLANNED) -> None:
         super().__init__(plan.job.workers)
-        self.plan, self.topology, self.options = plan, topology, options
+        self.plan, self.topology, self.sending = plan, topology, sending
 
     def task(self, number: int, values: int, now: float) -> Task:
-        return task_of(self.plan, self.topology, values, number=number, round=number, **self.options)
+        return task_of(self.plan, self.topology, values, number=number, round=number, way=self.sending)
 
 
 class FollowNetwork(FollowPlan):
@@ -369,12 +368,12 @@ class FollowNetwork(FollowPlan):
         self,
         make: Callable[[Topology], Plan],
         topology: Topology,
+        sending: Sending = AS_PLANNED,
         *,
         link: Callable[[str, str], tuple[str, str]],
         change: float = 0.05,
-        **options: Any,
     ) -> None:
-        super().__init__(make(topology), topology, **options)
+        super().__init__(make(topology), topology, sending)
         self.make, self.link, self.change = make, link, change
         self.changed: dict[tuple[str, str], float] = {}
         self.decisions = 1

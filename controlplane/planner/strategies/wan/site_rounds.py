@@ -30,11 +30,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.task import MOST_CONTRIBUTORS, Op, SumTree, Task, task_of
+from controlplane.planner.plan.task import AS_PLANNED, MOST_CONTRIBUTORS, Op, Sending, SumTree, Task, task_of
 from controlplane.planner.strategies.wan.policy import (
     Abort,
     Event,
@@ -80,7 +81,7 @@ class SiteRounds:
     for a round, after which it begins without the sites that have submitted nothing; None: see above. broken(site,
     other): these two cannot reach each other. allows(sites): these may do a round though others are missing (another
     coordinator may have them). did(round, sites): these have done a round. overdue(task): half of a task's time has
-    passed, and all its sites live. options: of `task_of`.
+    passed, and all its sites live. sending: how sites send.
 
     round: the first round that is not done. active: see above. late: active sites for which nobody waits until they
     submit something again. fetching: the sites that began together with these and do not have their state yet. started:
@@ -101,9 +102,9 @@ class SiteRounds:
         allows: Callable[[Collection[str]], bool] = lambda sites: True,
         did: Callable[[int, Sequence[str]], None] = lambda round_, sites: None,
         overdue: Callable[[Task], None] = lambda task: None,
-        **options: Any,
+        sending: Sending = AS_PLANNED,
     ) -> None:
-        self._planner, self.sites, self.options = planner, sites, options
+        self._planner, self.sites, self.sending = planner, sites, sending
         self._broken, self._allows, self._did, self._overdue = broken, allows, did, overdue
         self._names: list[str] = []
         self.round = 0
@@ -372,11 +373,11 @@ class SiteRounds:
         return [Start(task)]
 
     def _task(self, participants: tuple[str, ...], heads: dict[str, Ready]) -> Task:
-        return make_task(self._planner, self.numbers, participants, heads, self.options)
+        return make_task(self._planner, self.numbers, participants, heads, self.sending)
 
 
 def make_task(
-    planner: Planner, number: int, participants: tuple[str, ...], heads: dict[str, Ready], options: dict[str, Any]
+    planner: Planner, number: int, participants: tuple[str, ...], heads: dict[str, Ready], sending: Sending
 ) -> Task:
     """The task of these submissions, with the plan for these sites. Raises as strategies do."""
     head = heads[participants[0]]
@@ -389,7 +390,7 @@ def make_task(
         plan, topology = planner.plan(participants)
         made = task_of(
             plan, topology, head.values, number=number, round=head.round, op=op,
-            window=planner.window(participants), **options,
+            way=replace(sending, window=planner.window(participants)),
         )  # fmt: skip
     return made.weighted({node: heads[node].weight for node in participants})
 

@@ -51,7 +51,21 @@ class Packing:
         return 1 - self.rate / self.bound if self.bound > 0 else 0.0
 
 
+ROUNDS = 500
 PROGRESS = 1e-4  # of the rate, in a round
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """How much of the best rate a packing may lack. gap: it is good enough when its rate is within this part of the
+    bound. shallow: the part that may be given up for trees with less delay (where all nodes are terminals, results
+    count and no shares are given)."""
+
+    gap: float = 1e-3
+    shallow: float = 0.0
+
+
+LITTLE = GivenUp()
 
 
 def pack(
@@ -63,9 +77,7 @@ def pack(
     root_mbps: Mapping[Node, float] | None = None,
     results: bool = True,
     back: float = 0.0,
-    gap: float = 1e-3,
-    rounds: int = 500,
-    shallow: float = 0.0,
+    given_up: GivenUp = LITTLE,
 ) -> Packing:
     """The best packing of trees in a directed graph whose links have "mbps".
 
@@ -73,8 +85,6 @@ def pack(
     all); trees may pass through all other nodes, which add sums that meet there. shares: the part of the model that
     each root has to carry (None: whatever is best). root_mbps: the most that a root takes in. results: whether results
     count on links. back: the part of a link's load that also loads the link in the other direction (acknowledgements).
-    gap: the packing is good enough when its rate is within this part of the bound. shallow: the part of the rate that
-    may be given up for trees with less delay (where all nodes are terminals, results count and no shares are given).
     Raises WanError for unreachable nodes and wrong input.
     """
     candidates = _candidates(graph, roots, terminals, shares)
@@ -91,9 +101,9 @@ def pack(
     part = None if shares is None else np.array([shares[root] for root in candidates])
     scale = float(np.median(problem.capacity))  # the solver's tolerances are absolute
     master = Master(problem, np.concatenate([problem.capacity, intake]) / scale, part)
-    rates, bound = _generated(problem, master, scale, gap, rounds)
-    if shallow > 0 and problem.exact == "edmonds" and part is None and results:
-        master, rates = shallower(problem, master, float(rates.sum()) * (1 - shallow))
+    rates, bound = _generated(problem, master, scale, given_up.gap)
+    if given_up.shallow > 0 and problem.exact == "edmonds" and part is None and results:
+        master, rates = shallower(problem, master, float(rates.sum()) * (1 - given_up.shallow))
     rate = float(rates.sum()) * scale
     trees = []
     for (k, up, down), value in zip(master.columns, rates, strict=False):
@@ -125,7 +135,7 @@ def _candidates(
     return candidates
 
 
-def _generated(problem: Problem, master: Master, scale: float, gap: float, rounds: int) -> tuple[np.ndarray, float]:
+def _generated(problem: Problem, master: Master, scale: float, gap: float) -> tuple[np.ndarray, float]:
     """Adds trees to the master until its rate is within `gap` of the bound, or no tree improves it. Returns (the rates
     of the master's trees in units of `scale` Mbit/s, the bound in Mbit/s)."""
     for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
@@ -133,7 +143,7 @@ def _generated(problem: Problem, master: Master, scale: float, gap: float, round
     bound = np.inf
     rates = np.zeros(0)
     exact, before = problem.exact == "edmonds", 0.0
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         rates, price, _ = master.solve()
         cost, slack = problem.costs(price[: len(problem.capacity)])
         pairs, least = problem.trees(problem.with_back(cost), exact)

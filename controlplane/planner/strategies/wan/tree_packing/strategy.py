@@ -12,7 +12,7 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.strategies.common import Infeasible, Split, finish
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.sites import Sites, aggregation_tree, needed, owners, sites
-from controlplane.planner.strategies.wan.tree_packing.algorithm import PackedTree, pack
+from controlplane.planner.strategies.wan.tree_packing.algorithm import GivenUp, PackedTree, pack
 from controlplane.planner.topology import Topology
 
 SHALLOW = 5e-4
@@ -83,8 +83,7 @@ def wan(
             root_mbps=intake,
             results=topology.results_on_links,
             back=framing.acknowledgements / (1 + framing.headers),
-            gap=1e-4,
-            shallow=SHALLOW if framing != PAYLOAD else 0.0,
+            given_up=GivenUp(gap=1e-4, shallow=SHALLOW if framing != PAYLOAD else 0.0),
         )
     except WanError as error:
         raise Infeasible(f"wan: {error}") from None
