@@ -110,7 +110,7 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> None:
     from worker_agent.prometheus import serve_metrics
-    from worker_agent.service import Service
+    from worker_agent.service import AgentSettings, Permissions, Service
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -119,13 +119,14 @@ def run_serve(arguments: argparse.Namespace) -> None:
         controller_address(arguments.controller),
         arguments.socket,
         node=arguments.node,
-        interface=arguments.interface,
-        tls=tls_from(arguments),
-        operation_timeout=arguments.timeout,
-        job=arguments.job,
+        settings=AgentSettings(
+            interface=arguments.interface,
+            tls=tls_from(arguments),
+            operation_timeout=arguments.timeout,
+            job=arguments.job,
+        ),
         take_over=arguments.take_over,
-        mode=arguments.mode,
-        group=arguments.group,
+        permissions=Permissions(mode=arguments.mode, group=arguments.group),
         log=lambda line: print(f"worker_agent: {line}", file=sys.stderr, flush=True),
     ) as service:
         print(f"agent serves on {arguments.socket}", flush=True)

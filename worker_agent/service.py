@@ -78,6 +78,28 @@ class _Session:
     places: dict[int, _Place] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class AgentSettings:
+    """How a node's agent takes part in a job: see Agent."""
+
+    interface: str | None = None
+    tls: Tls | None = None
+    operation_timeout: float = DEFAULT_TIMEOUT
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Who may use a socket: its mode, and the group that owns it (None: this process's)."""
+
+    mode: int = 0o660
+    group: str | None = None
+
+
+USUAL = AgentSettings()
+OWN_GROUP = Permissions()
+
+
 class Service:
     """Runs a node's agent for the trainers of one job at a time.
 
@@ -85,10 +107,9 @@ class Service:
     `path`.
 
     Args:
-        controller, node, interface, tls, operation_timeout, job, log: see Agent.
+        controller, node, settings, log: see Agent.
         take_over: from a process that has joined as this node without being its agent for others (`connect`).
         path: of a socket with permissions of its own; one that nobody listens on is replaced.
-        mode, group: its permissions.
 
     Raises:
         AgentError: this node's agent runs already.
@@ -100,26 +121,26 @@ class Service:
         path: str | None = None,
         *,
         node: str | None = None,
-        interface: str | None = None,
-        tls: Tls | None = None,
-        operation_timeout: float = DEFAULT_TIMEOUT,
-        job: str | None = None,
+        settings: AgentSettings = USUAL,
         take_over: bool = False,
-        mode: int = 0o660,
-        group: str | None = None,
+        permissions: Permissions = OWN_GROUP,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._path = Path(path) if path is not None else None
         self._log = log
-        options: dict[str, Any] = {"interface": interface, "tls": tls, "job": job, "log": log}
-        options["operation_timeout"] = operation_timeout
-        # Only the first one: who was put out must not come back by itself.
-        self._new_agent = lambda take_over=False: Agent(controller, node, take_over=take_over, **options)
-        self._claim = bind_claim(claim_name(controller, node, job))
+
+        def new_agent(take_over: bool = False) -> Agent:
+            return Agent(
+                controller, node, interface=settings.interface, tls=settings.tls, job=settings.job,
+                operation_timeout=settings.operation_timeout, take_over=take_over, log=log,
+            )  # fmt: skip
+
+        self._new_agent = new_agent  # only the first one takes over: who was put out must not come back by itself
+        self._claim = bind_claim(claim_name(controller, node, settings.job))
         self._listeners = [self._claim]
         try:
             if self._path is not None:
-                self._listeners.append(_listen(self._path, mode, group))
+                self._listeners.append(_listen(self._path, permissions))
         except AgentError:
             self._claim.close()
             raise
@@ -433,7 +454,7 @@ def _close(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _listen(path: Path, mode: int, group: str | None) -> socket.socket:
+def _listen(path: Path, permissions: Permissions) -> socket.socket:
     """A listening socket with these permissions. Raises AgentError when another agent listens there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_socket():
@@ -450,9 +471,9 @@ def _listen(path: Path, mode: int, group: str | None) -> socket.socket:
             listener.bind(str(path))
         finally:
             os.umask(before)
-        if group is not None:
-            shutil.chown(path, group=group)
-        os.chmod(path, mode)
+        if permissions.group is not None:
+            shutil.chown(path, group=permissions.group)
+        os.chmod(path, permissions.mode)
         listener.listen()
     except (OSError, LookupError) as error:
         listener.close()

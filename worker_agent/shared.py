@@ -24,7 +24,7 @@ from worker_agent.errors import AgentError, ClaimedError, NotReadyError
 from worker_agent.forked import abandon_when_forked
 from worker_agent.lane import close_lane
 from worker_agent.local import LocalAgent, NoAgentError
-from worker_agent.service import Service
+from worker_agent.service import AgentSettings, Service
 from worker_agent.socket_protocol import Seat, claim_name
 from worker_agent.team import Port
 from worker_agent.work import Work
@@ -145,9 +145,9 @@ class Node:
                 self._service = Service(
                     controller,
                     node=options.node,
-                    interface=options.interface,
-                    tls=options.tls,
-                    operation_timeout=options.operation_timeout,
+                    settings=AgentSettings(
+                        interface=options.interface, tls=options.tls, operation_timeout=options.operation_timeout
+                    ),
                     take_over=take_over,
                     log=lambda line: logger.info("%s", line),
                 )

@@ -332,15 +332,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
         if client is None or tofino is None:
             return str(ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls))
         program = Program.load(find(target_named(GENERATIONS[tofino]).program).program)
-        return ask_bri(
-            client,
-            program,
-            switch.name,
-            switch.address,
-            switch.device_id,
-            timeout=NETWORK_SECONDS,
-            tls=switch.tls,
-        )
+        return ask_bri(client, program, switch, NETWORK_SECONDS)
 
     def one(switch: SwitchAddress) -> Check:
         try:

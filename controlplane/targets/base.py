@@ -11,10 +11,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from controlplane.common.rpc.tls import Tls
 from controlplane.planner.entries import KINDS, Item, MulticastGroup, RuleSet
 
 RPC_SECONDS = 20.0
 """Deadline in seconds of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
+
+
+@dataclass(frozen=True)
+class SwitchAddress:
+    """The address of a switch's P4Runtime (or BRI) server, the device's number there, and TLS (None: plaintext)."""
+
+    name: str
+    address: str
+    device_id: int
+    tls: Tls | None = None
 
 
 class TargetError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.common.inputs import parse_json, unknown_name
@@ -11,7 +10,7 @@ from controlplane.common.rpc.channels import check_server
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.topology import Topology
 from controlplane.targets import fabric
-from controlplane.targets.base import SwitchTarget
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.secret import SecretTarget
@@ -20,16 +19,6 @@ from controlplane.targets.secret_labels import SecretLabels
 
 class SwitchesFileError(Exception):
     """The switches file cannot be used; the message says what to change in it."""
-
-
-@dataclass(frozen=True)
-class SwitchAddress:
-    """The address of a switch's P4Runtime (or BRI) server, the device's number there, and TLS (None: plaintext)."""
-
-    name: str
-    address: str
-    device_id: int
-    tls: Tls | None = None
 
 
 def load_switches(path: Path) -> dict[str, SwitchAddress]:

@@ -27,7 +27,7 @@ from topologies.ports import free_port
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.local import LocalAgent
-from worker_agent.service import Service
+from worker_agent.service import AgentSettings, Service
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost
 from worker_agent.trial import Trial, decode, encode, make_data, since
 
@@ -262,7 +262,7 @@ def test_interface_that_is_not_there_is_refused_before_anybody_waits(network):
         connect(network.address, "w0", 30.0, interface="nothing0")
     path = f"{network.folder}/w0.sock"
     with pytest.raises(AgentError, match="there is no interface 'nothing0'"):
-        Service(network.address, path, node="w0", interface="nothing0")
+        Service(network.address, path, node="w0", settings=AgentSettings(interface="nothing0"))
     assert not Path(path).exists()
     assert not network.joined("w0")
     command = [sys.executable, "-m", "ps_server", "--controller", "127.0.0.1:1", "--interface", "nothing0"]

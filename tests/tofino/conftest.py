@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import Topology
+from controlplane.targets.base import SwitchAddress
 from controlplane.targets.bri import session
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
@@ -62,9 +63,7 @@ def make_target(client, program, topology, tmp_path) -> Iterator[Callable[..., B
 
     def make(switch: TofinoSwitch, name: str = "V1", *, panel: bool = True, ledger: str = "ports.json") -> BriTarget:
         target = BriTarget(
-            name,
-            switch.address,
-            0,
+            SwitchAddress(name, switch.address, 0),
             program,
             client,
             panel=Panel.of(topology, name) if panel else None,

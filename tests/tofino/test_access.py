@@ -9,7 +9,7 @@ import pytest
 from controlplane.cli.certificates import Wanted, make
 from controlplane.common.rpc.tls import credentials
 from controlplane.targets import fabric
-from controlplane.targets.base import TargetError, difference
+from controlplane.targets.base import SwitchAddress, TargetError, difference
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.program import Program
@@ -41,7 +41,9 @@ def test_only_the_controllers_certificate_gets_in(who, folder, client, topology,
     }[who]
     server = TofinoSwitch(BFRT, tls=credentials(folder / "ours/switches" / ("V2" if who == "another switch" else "V1")))
     panel, ledger = Panel.of(topology, "V1"), Ledger("V1", 0, tmp_path / "ports.json")
-    target = BriTarget("V1", server.address, 0, Program.load(BFRT), client, panel=panel, tls=tls, ledger=ledger)
+    target = BriTarget(
+        SwitchAddress("V1", server.address, 0, tls), Program.load(BFRT), client, panel=panel, ledger=ledger
+    )
     rules = {"V1": deployment(topology).rulesets["V1"]}
     try:
         if who == "ours":

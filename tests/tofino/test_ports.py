@@ -13,6 +13,7 @@ from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
 from controlplane.service.network import Network
 from controlplane.targets import fabric
+from controlplane.targets.base import SwitchAddress
 from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
@@ -58,7 +59,7 @@ def switches():
 def targets(switches, topology, program, client, tmp_path):
     made = [
         BriTarget(
-            name, switch.address, 0, program, client,
+            SwitchAddress(name, switch.address, 0), program, client,
             panel=Panel.of(topology, name), ledger=Ledger(name, 0, tmp_path / "ports.json"),
         )
         for name, switch in switches.items()

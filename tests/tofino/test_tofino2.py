@@ -14,7 +14,7 @@ import pytest
 from controlplane.cli.deploy import main
 from controlplane.planner.generators import parse_topology
 from controlplane.targets import fabric
-from controlplane.targets.base import difference
+from controlplane.targets.base import SwitchAddress, difference
 from controlplane.targets.bri import kind as bri_kind
 from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2
 from controlplane.targets.bri.kind import TofinoKind
@@ -149,7 +149,7 @@ def test_installs_reads_back_and_removes(client, program, topology, tmp_path, mo
     try:
         for name, server in servers.items():
             panel = Panel.of(topology, name)
-            targets.append(BriTarget(name, server.address, 0, program, client, panel=panel))
+            targets.append(BriTarget(SwitchAddress(name, server.address, 0), program, client, panel=panel))
         rules = deployment(topology, target="t2na").rulesets
         fabric.connect(targets, 5.0)
         fabric.install(targets, rules)

@@ -25,7 +25,7 @@ from worker_agent.agent import controller_address
 from worker_agent.clients.build import mpi_library
 from worker_agent.errors import AgentError
 from worker_agent.launch import child
-from worker_agent.service import Service
+from worker_agent.service import AgentSettings, Service
 
 OPERATION_SECONDS = 1800.0
 """Without any progress, after which an operation has failed: a rank may be late."""
@@ -55,9 +55,7 @@ def agent(arguments: argparse.Namespace) -> Iterator[str]:
             controller_address(arguments.controller),
             path,
             node=arguments.node,
-            tls=tls_from(arguments),
-            operation_timeout=OPERATION_SECONDS,
-            job=arguments.job,
+            settings=AgentSettings(tls=tls_from(arguments), operation_timeout=OPERATION_SECONDS, job=arguments.job),
         ) as service:
             thread = threading.Thread(target=service.run, args=(stop,), name="inart-agent")
             thread.start()

@@ -14,7 +14,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit, Resource
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.targets.base import SwitchTarget
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.bri.chip import RECIRCULATION_MBPS
 from controlplane.targets.bri.ports import FIRST_UNKNOWN, Panel
 from controlplane.targets.bri.program import Program as BriProgram
@@ -52,7 +52,7 @@ class TofinoKind(Kind):
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
     ) -> SwitchTarget:
         panel = Panel.of(topology, name) if topology is not None else None
-        return BriTarget(name, address, device_id, self.program, self.client, panel=panel, tls=tls)
+        return BriTarget(SwitchAddress(name, address, device_id, tls), self.program, self.client, panel=panel)
 
     def check(self, plan: Plan, topology: Topology) -> None:
         """Also check the chip's ports and the capacity of the ports through which packets recirculate.

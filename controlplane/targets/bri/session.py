@@ -18,8 +18,8 @@ import grpc
 from google.rpc import code_pb2
 
 from controlplane.common.rpc.channels import open_channel
-from controlplane.common.rpc.tls import Tls, switch_name
-from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
+from controlplane.common.rpc.tls import switch_name
+from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, SwitchAddress, TargetError
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Prefix, Step
 from controlplane.targets.bri.schema import Schema, Table
 from controlplane.targets.connecting import WriteRejected
@@ -82,7 +82,6 @@ class Session:
     """A session that is connected and subscribed, and bound to the program if the switch runs it.
 
     Args:
-        switch: name for messages.
         program: name of the P4 program; None: ask the switch, do not bind.
         client_id: must stay the same over sessions: by it a switch recognises leftovers of a session that was cut off.
         on_lost: called from another thread, with the reason, when the stream ends without `close`.
@@ -94,18 +93,15 @@ class Session:
     def __init__(
         self,
         client: Any,
-        switch: str,
-        address: str,
+        switch: SwitchAddress,
         *,
-        device_id: int,
         program: str | None,
         client_id: int,
         timeout: float,
-        tls: Tls | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.client = client
-        self.where = f"switch {switch} ({address}, device {device_id})"
+        self.where = f"switch {switch.name} ({switch.address}, device {switch.device_id})"
         self.on_lost = on_lost
         self.closed = threading.Event()
         self.reloaded = False
@@ -114,13 +110,15 @@ class Session:
         self.programs: dict[str, bytes] = {}
         self._descriptions: dict[str, Schema] = {}
         deadline = time.monotonic() + timeout
-        interface = client.ClientInterface(address, client_id=client_id, device_id=device_id, perform_subscribe=False)
+        interface = client.ClientInterface(
+            switch.address, client_id=client_id, device_id=switch.device_id, perform_subscribe=False
+        )
         interface.channel.close()
-        interface.channel = open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch))
-        self.stub = DeadlineStub(client.bfruntime_pb2_grpc.BfRuntimeStub(interface.channel), device_id)
+        interface.channel = open_channel(switch.address, switch.tls, CHANNEL_OPTIONS, name=switch_name(switch.name))
+        self.stub = DeadlineStub(client.bfruntime_pb2_grpc.BfRuntimeStub(interface.channel), switch.device_id)
         interface.stub = interface.reader_writer_interface.stub = self.stub
         self._interface = interface
-        self._target = client.Target(device_id=device_id, pipe_id=ALL_PIPES)
+        self._target = client.Target(device_id=switch.device_id, pipe_id=ALL_PIPES)
         self._tables: dict[str, Any] = {}
         try:
             try:

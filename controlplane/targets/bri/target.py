@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.common.rpc.tls import Tls
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, TargetError
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, SwitchAddress, TargetError
 from controlplane.targets.bri.entries import Entry, Step, check
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import FIRST_UNKNOWN, PORT_UP, Panel, PortMap, read_port
@@ -52,30 +51,12 @@ def check_program(session: Session, program: Program) -> None:
         )
 
 
-def ask(
-    client: Any,
-    program: Program,
-    switch: str,
-    address: str,
-    device_id: int,
-    *,
-    timeout: float,
-    tls: Tls | None = None,
-) -> str:
+def ask(client: Any, program: Program, switch: SwitchAddress, timeout: float) -> str:
     """Return a line that says that the switch answers and runs the program, without binding to it.
 
     Raises TargetError.
     """
-    session = Session(
-        client,
-        switch,
-        address,
-        device_id=device_id,
-        program=None,
-        client_id=new_client_id(),
-        timeout=timeout,
-        tls=tls,
-    )
+    session = Session(client, switch, program=None, client_id=new_client_id(), timeout=timeout)
     try:
         check_program(session, program)
     finally:
@@ -106,22 +87,20 @@ class BriTarget(SessionTarget[Session]):
 
     def __init__(
         self,
-        name: str,
-        address: str,
-        device_id: int,
+        switch: SwitchAddress,
         program: Program,
         client: Any,
         *,
         panel: Panel | None = None,
-        tls: Tls | None = None,
         ledger: Ledger | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        super().__init__(name, address, device_id, tls=tls, on_lost=on_lost)
+        super().__init__(switch.name, switch.address, switch.device_id, tls=switch.tls, on_lost=on_lost)
+        self._switch = switch
         self.program = program
         self.client = client
         self.panel = panel or Panel({})
-        self.ledger = ledger or Ledger(address, device_id)
+        self.ledger = ledger or Ledger(switch.address, switch.device_id)
         self.polite = True  # BRI gives a program to the first client that asks.
         self.client_id = new_client_id()
         # The ports' numbers, as the switch gave them in this session.
@@ -136,13 +115,10 @@ class BriTarget(SessionTarget[Session]):
         """Return a session that is connected, subscribed and bound."""
         return Session(
             self.client,
-            self.name,
-            self.address,
-            device_id=self.device_id,
+            self._switch,
             program=self.program.name,
             client_id=self.client_id,
             timeout=max(0.1, left),
-            tls=self.tls,
             on_lost=self._lost,
         )
 
