@@ -151,7 +151,6 @@ def test_functions_of_c_are_counted_as_a_reader_counts() -> None:
 
 
 LEFT: Over = {
-    "controlplane/planner/rules.py:build": {"parameters": 9},
     "controlplane/planner/shapes.py:clos": {"parameters": 10},
     "controlplane/planner/simulate/engine.py:Simulator": {"methods": 30},
     "controlplane/planner/topology.py:Topology": {"lines": 379, "methods": 38},

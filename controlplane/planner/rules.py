@@ -74,6 +74,19 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What a deployment is installed beside. first_label: its labels are numbered from here. taken: what is not free,
+    per switch (None: nothing). places: where its trees are, where that is settled."""
+
+    first_label: int = 1
+    taken: Mapping[str, Taken] | None = None
+    places: Places | None = None
+
+
+ALONE = Beside()
+
+
+@dataclass(frozen=True)
 class Deployment:
     """What one plan version puts on the switches and hands to the agents.
 
@@ -102,25 +115,23 @@ def build(
     *,
     job_id: int,
     epoch: int,
-    first_label: int = 1,
-    taken: Mapping[str, Taken] | None = None,
-    places: Places | None = None,
+    beside: Beside = ALONE,
     gathers: bool | None = None,
 ) -> Deployment:
     """Rules of every switch and configuration of every agent of the plan's job.
 
     Multicasts of layer L3 are labels that switches replicate; those of L7 need nothing of them but IPv4.
 
-    first_label: labels are numbered from here. taken: what is not free, per switch, so that this can be installed
-    beside other jobs and versions. places: where that is settled. gathers: whether each worker gets a label to all
-    others (None: where the plan gains by it, and there is room). Both `limits` and what the topology's switches have
-    of their own (controlplane/planner/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
+    beside: what is there already, where this is installed beside other jobs and versions. gathers: whether each worker
+    gets a label to all others (None: where the plan gains by it, and there is room). Both `limits` and what the
+    topology's switches have of their own (controlplane/planner/plan/limits.py) hold. Raises DoesNotFit, PlanError,
+    TopologyError.
     """
     plan.check(topology)
     if why := undeployable(plan, topology):
         raise PlanError(f"job {plan.job.name!r}: {why}")
     if plan.multicasts:
-        return build_multicasts(plan.multicasts, topology, limits, first_label=first_label, taken=taken)
+        return build_multicasts(plan.multicasts, topology, limits, first_label=beside.first_label, taken=beside.taken)
     check_fits(plan, topology)
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
@@ -131,9 +142,7 @@ def build(
                 raise DoesNotFit(point, Resource.FLOWS, flows, limits.fan_in)
 
     def built(others: bool) -> Deployment:
-        builder = _Builder(
-            plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places
-        )
+        builder = _Builder(plan, topology, limits, job_id=job_id, beside=beside)
         for index, tree in enumerate(plan.trees):
             builder.add_tree(index, tree)
         if others and len(plan.job.workers) > 1:  # last: what they are numbered changes no other label
@@ -254,11 +263,10 @@ class _Builder(_Entries):
         limits: Limits,
         *,
         job_id: int,
-        first_label: int,
-        taken: Mapping[str, Taken],
-        places: Places | None,
+        beside: Beside,
     ) -> None:
-        super().__init__(topology, limits, first_label, taken)
+        taken, places = beside.taken or {}, beside.places
+        super().__init__(topology, limits, beside.first_label, taken)
         self.plan, self.job_id = plan, job_id
         self.numbers_of = {worker: i for i, worker in enumerate(plan.job.workers)}
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}

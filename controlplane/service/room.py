@@ -15,7 +15,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.host_collectives import gloo_ring_mbps
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource
-from controlplane.planner.rules import Deployment, Taken, build, routes
+from controlplane.planner.rules import Beside, Deployment, Taken, build, routes
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import SwitchTarget, difference, empty
 from controlplane.targets.kind import Kind
@@ -99,7 +99,7 @@ def place(
     own = _labels(installed or {})
 
     def attempt(label: int) -> Deployment:
-        made = build(plan, topology, limits, job_id=job_id, epoch=0, first_label=label, taken=taken)
+        made = build(plan, topology, limits, job_id=job_id, epoch=0, beside=Beside(first_label=label, taken=taken))
         return _knowing_the_ring(made, plan.job, topology)
 
     if installed and own and not fresh:

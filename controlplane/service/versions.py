@@ -13,7 +13,7 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.repair import Repair, intact, repair, unbroken
 from controlplane.planner.plan.slots import aligned
-from controlplane.planner.rules import Deployment, Places, Taken, build
+from controlplane.planner.rules import Beside, Deployment, Places, Taken, build
 from controlplane.planner.topology import Topology
 from controlplane.service.next_plan import Frame
 from controlplane.service.room import union
@@ -130,9 +130,9 @@ def repaired(
         frame.limits,
         job_id=frame.job_id,
         epoch=0,
-        first_label=old.first_label,
-        taken=_beside_its_own(old, taken),
-        places=Places(sizes, slots, groups),
+        beside=Beside(
+            first_label=old.first_label, taken=_beside_its_own(old, taken), places=Places(sizes, slots, groups)
+        ),
         gathers=any(tree.others_labels for agent in old.agents.values() for tree in agent.root_trees),
     )
     planned = version.planned_mbps or version.plan.rate_mbps

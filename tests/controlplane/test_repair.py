@@ -45,7 +45,14 @@ def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, o
         del slots[point, index]
     groups = {v: {group.ports: group.group for group in of.groups} for v, of in deployment.rulesets.items()}
     places = Places(deployment.sizes, slots, groups)
-    made = rules.build(found.plan, state, LIMITS, job_id=3, epoch=7, first_label=deployment.first_label, places=places)
+    made = rules.build(
+        found.plan,
+        state,
+        LIMITS,
+        job_id=3,
+        epoch=7,
+        beside=rules.Beside(first_label=deployment.first_label, places=places),
+    )
     return made, found
 
 

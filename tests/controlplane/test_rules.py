@@ -94,7 +94,7 @@ def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Dep
 def test_every_packet_is_added_once_and_every_result_arrives_once(instance, seed, first_label):
     topology, job = instance
     plan = random_plan(topology, job, seed)
-    deployment = rules.build(plan, topology, LIMITS, job_id=3, epoch=7, first_label=first_label)
+    deployment = rules.build(plan, topology, LIMITS, job_id=3, epoch=7, beside=rules.Beside(first_label=first_label))
     check_deployment(plan, topology, deployment)
     labels = {e.label for r in deployment.rulesets.values() for e in r.labels}
     assert min(labels) >= first_label and max(labels) < deployment.next_label

@@ -20,7 +20,7 @@ from controlplane.planner.job import place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit, Limits
 from controlplane.planner.routing import Unreachable
-from controlplane.planner.rules import Deployment, Taken, build
+from controlplane.planner.rules import Beside, Deployment, Taken, build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service import update as update_module
@@ -353,7 +353,7 @@ def test_no_two_versions_share_a_label_group_or_slot(plans, steps, slots, labels
     topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
     limits = replace(SMALL, slots=slots, label_table_size=labels)
     try:
-        old = build(plans("lbmm", 60.0), topology, limits, job_id=1, epoch=0, first_label=start)
+        old = build(plans("lbmm", 60.0), topology, limits, job_id=1, epoch=0, beside=Beside(first_label=start))
     except DoesNotFit:
         return
     for strategy, capacity in steps:

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.planner.job import parse_job
 from controlplane.planner.plan.limits import limited
-from controlplane.planner.rules import Deployment, build
+from controlplane.planner.rules import Beside, Deployment, build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import difference
@@ -24,7 +24,7 @@ def deployment(
 ) -> Deployment:
     limits = TofinoKind(find(target)).limits
     plan = get_strategy(strategy)(limited(topology, limits), parse_job(job, topology), seed=0)
-    return build(plan, topology, limits, job_id=1, epoch=0, **numbers)
+    return build(plan, topology, limits, job_id=1, epoch=0, beside=Beside(**numbers))
 
 
 def with_front_panel(topology: Topology, loopback: int = 1) -> Topology:

@@ -17,7 +17,7 @@ from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan import Multicast, Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, Limits
 from controlplane.planner.plan.replan import replan
-from controlplane.planner.rules import build
+from controlplane.planner.rules import Beside, build
 from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.wan.selmcast.strategy import orpheus, selmcast
@@ -148,7 +148,7 @@ def test_switches_copy_packets_that_a_sender_sends_once() -> None:
     """Each multicast, followed through the label tables, reaches each of its receivers once, and nobody else."""
     topology = fattree(4, 20.0)
     plan = selmcast(topology, place_job(topology, 10, 1), receivers=4)
-    deployment = build(plan, topology, LIMITS, job_id=1, epoch=1, first_label=7)
+    deployment = build(plan, topology, LIMITS, job_id=1, epoch=1, beside=Beside(first_label=7))
     assert deployment.agents == {} and deployment.next_label == 7 + 10
     assert sorted(deployment.multicasts.values()) == list(range(7, 17))
     tables = {
