@@ -162,9 +162,6 @@ class Topology:
         own = self._of_kind(server, "server").get("ingress_mbps", math.inf)
         return min(own, sum(self.bandwidth_mbps(u, server) for u in self.graph.predecessors(server)))
 
-    def used_ingress_mbps(self, server: str) -> float:
-        return self._of_kind(server, "server").get("used_ingress_mbps", 0.0)
-
     def residual_ingress_mbps(self, server: str) -> float:
         """What is left of the server's own ingress; at most what is left of its access links."""
         links = sum(self.residual_bandwidth_mbps(u, server) for u in self.graph.predecessors(server))

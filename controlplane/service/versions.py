@@ -162,16 +162,3 @@ def as_told(config: AgentConfig, plan: Plan, found: Repair, pace: float) -> list
     labels |= {tree.tree: tree.return_label for tree in config.root_trees}
     rates = {tree: plan.tree_rate_mbps(tree) * pace for tree in labels}
     return [RepairedTree(label, rates[tree], tree in found.up, tree in found.down) for tree, label in labels.items()]
-
-
-def with_rates(config: AgentConfig, plan: Plan, pace: float) -> AgentConfig:
-    """The same labels and slots, with the shares and rates of this plan, which has the same trees."""
-
-    def rate(tree: int) -> float:
-        return plan.tree_rate_mbps(tree) * pace
-
-    trees = tuple(
-        replace(tree, share=plan.trees[tree.tree].share, rate_mbps=rate(tree.tree)) for tree in config.worker_trees
-    )
-    roots = tuple(replace(tree, rate_mbps=rate(tree.tree)) for tree in config.root_trees)
-    return replace(config, worker_trees=trees, root_trees=roots)

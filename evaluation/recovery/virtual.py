@@ -304,11 +304,6 @@ class VirtualNetwork:
         """Packets that found a queue full."""
         return sum(self._counts(u, v)[1] for u, v in self.topology.links)
 
-    def to_roots(self) -> int:
-        """Packets on the links to the parameter servers."""
-        roots = self.plan.job.parameter_servers
-        return sum(self.carried(self.topology.access_switch(root), root) for root in roots)
-
     def root_stats(self) -> RootStats:
         total = dict.fromkeys(RootStats.__dataclass_fields__, 0)
         for name, engine in self._roots.items():
