@@ -27,7 +27,7 @@ from tests.hook import leaving, masked, sharded
 from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
 from worker_agent.collectives import collective
-from worker_agent.torch import recovery
+from worker_agent.torch import fallback, lateness, recovery
 from worker_agent.torch.alike import reduce_alike
 from worker_agent.torch.backend import BackendOptions
 from worker_agent.torch.groups import reduce_numbers
@@ -162,7 +162,7 @@ def models(rank: int, arguments: dict[str, Any], connection: Connection) -> dict
 
 def late(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
     """Rank 1 begins an all-reduce only when it is told; rank 0 reports what it sees meanwhile."""
-    recovery.LATE_SECONDS = 0.5
+    lateness.LATE_SECONDS = 0.5
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     handler = logging.Handler()
     handler.emit = lambda record: lines.put(record.getMessage())  # type: ignore[method-assign]
@@ -271,7 +271,7 @@ def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[st
         as_in_network.append(given)
         reduce_alike(*given)
 
-    recovery.reduce_alike = noted
+    fallback.reduce_alike = noted
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = InArtState(agent=agent, reproducible=arguments.get("reproducible", False))

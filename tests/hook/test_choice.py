@@ -24,6 +24,7 @@ import torch.distributed as dist  # noqa: E402
 
 from worker_agent.shared import Options  # noqa: E402
 from worker_agent.torch.choice import said  # noqa: E402
+from worker_agent.torch.groups import Ranks  # noqa: E402
 from worker_agent.torch.hook import Network  # noqa: E402
 
 PAIR = Ways(workers=2, network_mbps=194.0, ring_mbps=200.0)
@@ -104,7 +105,7 @@ def on_two_ranks(reducers: list[Reducer], run: Callable[[int, Network], Any]) ->
 
     def rank(number: int) -> None:
         options = Options(None, None, f"node{number}")
-        network = Network("choice", store, number, 2, options=options, given=reducers[number])
+        network = Network(Ranks("choice", store, number, 2), options=options, given=reducers[number])
         found[number] = run(number, network)
         network.close()
 

@@ -37,7 +37,7 @@ from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES, SMALL_DTYPES
 from worker_agent.shared import Options, local_rank
 from worker_agent.torch.alike import TORCH_OPS
-from worker_agent.torch.groups import TIMEOUT, make_group
+from worker_agent.torch.groups import TIMEOUT, Ranks, make_group
 from worker_agent.torch.hook import OPERATION_TIMEOUT, Network
 from worker_agent.torch.parts import Parts
 from worker_agent.work import Work
@@ -163,10 +163,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             self._inner._set_default_backend(kind)
         local, locals_ = local_rank()
         network = Network(
-            name,
-            opts.store,
-            rank,
-            size,
+            Ranks(name, opts.store, rank, size),
             options=Options(
                 options.controller or (None if options.agent else os.environ.get("INART_CONTROLLER")),
                 options.agent or (None if options.controller else os.environ.get("INART_AGENT")),

@@ -7,6 +7,7 @@ torch.distributed's world: nobody has to destroy them, and they can be made and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +46,21 @@ def make_group(
     group._set_group_name(f"inart/{name}")  # type: ignore[arg-type]
     group._set_group_desc("inart")
     return group
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of a process group. name: prefix of the groups that are made for them, the same on all ranks and never
+    used before. store, rank, size: of the process group."""
+
+    name: str
+    store: Any
+    rank: int
+    size: int
+
+    def group(self, what: str, *, backend: str = "gloo") -> dist.ProcessGroup:
+        """Make another group of these ranks. A collective call."""
+        return make_group(f"{self.name}/{what}", self.store, self.rank, self.size, backend=backend)
 
 
 def default_store() -> Any:

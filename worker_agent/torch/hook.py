@@ -30,11 +30,12 @@ from worker_agent.operands import DTYPES
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
 from worker_agent.torch.choice import agreed_ways, said
 from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
-from worker_agent.torch.groups import agree, default_store, exchange, make_group
+from worker_agent.torch.groups import Ranks, agree, default_store, exchange
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
 from worker_agent.torch.presence import Presence
-from worker_agent.torch.recovery import Route, Sequence
+from worker_agent.torch.recovery import Joining, Sequence
+from worker_agent.torch.route import Route
 from worker_agent.ways import Ways
 from worker_agent.work import Work
 
@@ -60,17 +61,12 @@ class Network:
     collective call.
 
     Args:
-        name: prefix of the groups that are made, the same on all ranks and never used before.
-        store, rank, size: of the process group.
         only_between_nodes: a group within one node does not join; between_nodes reports this.
     """
 
     def __init__(
         self,
-        name: str,
-        store: Any,
-        rank: int,
-        size: int,
+        ranks: Ranks,
         *,
         options: Options,
         given: Reducer | None = None,
@@ -86,72 +82,75 @@ class Network:
         self._given = given
         self._node: Node | None = None if given is not None else node_for(options)
         self._route: Route | None = None
-        self._name = name
-        self._size = size
-        self._workers = size
+        self._name, self._rank, self._size = ranks.name, ranks.rank, ranks.size
+        self._workers = ranks.size
         self.local: LocalRanks | None = None
         self.sequence: Sequence | None = None
-        self._control = make_group(f"{name}/control", store, rank, size)
-        self._rank = rank
+        self._control = ranks.group("control")
         self._order: Order | None = None
         self._parts: Parts | None = None
         self.ways: Ways | None = None
         self._presence: Presence | None = None
         self._aborted = ""
-        problem = ""
-        try:
-            self.local = self._find_local(options, store, rank)
-            if only_between_nodes and self._workers == 1:
-                self.between_nodes = False
-                self.close()
-                return
-            self.reducer = self.join(timeout)
-            problem = self._check_workers(self.reducer)
-        except (AgentError, OSError, ValueError) as error:
-            problem = str(error)
+        problem = self._join_first(ranks, options, timeout, only_between_nodes)
+        if not self.between_nodes:
+            return
         if only_between_nodes:
-            self._order = Order(make_group(f"{name}/order", store, rank, size), self._position)
+            self._order = Order(ranks.group("order"), self._position)
         problems = agree(problem, self._control)
         if problems and not fallback:
             self.close()
             raise AgentError(f"cannot aggregate in the network: {problems}")
         if problems or fallback or self.local is not None:
+            network = Joining(self.join, self._check_workers, self._left, self._returned)
             self.sequence = Sequence(
-                name,
-                store,
-                rank,
-                size,
-                control=self._control,
-                local=self.local,
-                agreement=fallback,
-                join=self.join,
-                valid=self._check_workers,
-                failed=self._left,
-                returned=self._returned,
-                counts=self.counts,
+                ranks, network, control=self._control, local=self.local, agreement=fallback, counts=self.counts,
                 reproducible=reproducible,
-            )
-        if problems:
-            assert self.sequence is not None, "made above"
-            self.sequence.begin_outside(problems)
-        else:
-            assert self.reducer is not None, "nobody has a problem"
-            if self.sequence is not None:
-                self.sequence.begin_in_network(self.reducer)
-            self._route = Route(self.reducer)
-            node = getattr(self.reducer, "node", "") or "this node"
-            ranks = f", {self.local.size} ranks a node" if self.local is not None else ""
-            logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
+            )  # fmt: skip
+        self._begin(problems)
         self._presence = Presence(
-            name,
-            store,
-            rank,
+            ranks.name,
+            ranks.store,
+            ranks.rank,
             stuck=self._stuck_seconds,
             end=self.abort,
             patience=AGREED_PATIENCE_SECONDS if fallback else PATIENCE_SECONDS,
         )
         if fallback and not reproducible:
-            self.ways = agreed_ways(None if problems or self.local is not None else self.reducer, self._control)
+            self._choose_ways(problems)
+
+    def _join_first(self, ranks: Ranks, options: Options, timeout: float, only_between_nodes: bool) -> str:
+        """Find the ranks of this node, and join the job. Returns what this rank's problem is; empty: none. A group
+        within one node does not join where it need not: it is closed then.
+        """
+        try:
+            self.local = self._find_local(options, ranks.store, ranks.rank)
+            if only_between_nodes and self._workers == 1:
+                self.between_nodes = False
+                self.close()
+                return ""
+            self.reducer = self.join(timeout)
+            return self._check_workers(self.reducer)
+        except (AgentError, OSError, ValueError) as error:
+            return str(error)
+
+    def _begin(self, problems: str) -> None:
+        """Begin in the network, or outside of it where any rank has a problem."""
+        if problems:
+            assert self.sequence is not None, "made where there are problems"
+            self.sequence.begin_outside(problems)
+            return
+        assert self.reducer is not None, "nobody has a problem"
+        if self.sequence is not None:
+            self.sequence.begin_in_network(self.reducer)
+        self._route = Route(self.reducer)
+        node = getattr(self.reducer, "node", "") or "this node"
+        ranks = f", {self.local.size} ranks a node" if self.local is not None else ""
+        logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
+
+    def _choose_ways(self, problems: str) -> None:
+        """Agree with the other ranks which operations are faster over torch.distributed. A collective call."""
+        self.ways = agreed_ways(None if problems or self.local is not None else self.reducer, self._control)
         if self.ways is not None and self.sequence is not None:
             self.sequence.choose(self.ways)
             if line := said(self.ways):
@@ -199,7 +198,7 @@ class Network:
             raise AbortedError(self._aborted)
         if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
             if self.sequence is not None:
-                self.sequence.order = order
+                self.sequence.fallback.order = order
             if self.local is not None:
                 self.local.worker = order[self._rank] % self._workers
             self._parts = Parts(self._rank, order, lambda buffer, op, before: self.start(buffer, op, True, before))
@@ -398,10 +397,7 @@ class InArtState:
         names: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(names, secrets.token_hex(8), group=group)
         self._network = Network(
-            names[0],
-            default_store(),
-            dist.get_rank(group),
-            dist.get_world_size(group),
+            Ranks(names[0], default_store(), dist.get_rank(group), dist.get_world_size(group)),
             options=options,
             given=None if isinstance(given, str) else given,
             timeout=timeout,

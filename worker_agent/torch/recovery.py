@@ -14,161 +14,81 @@ first step that none has begun is the first to use the other path: on all ranks 
 
 from __future__ import annotations
 
-import logging
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from worker_agent.collectives import Collective, Kind
-from worker_agent.errors import AbortedError, AgentError, NotReadyError
-from worker_agent.lane import Lane, lane_of
+from worker_agent.errors import AbortedError, AgentError
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
-from worker_agent.torch.alike import TORCH_OPS, Done, can_be_alike, reduce_alike
+from worker_agent.torch import lateness
 from worker_agent.torch.early import FIRST_LOOK_SECONDS, Window, is_early, settle
-from worker_agent.torch.groups import agree, exchange, make_group, reduce_numbers
+from worker_agent.torch.fallback import Fallback
+from worker_agent.torch.groups import Ranks, agree, reduce_numbers
+from worker_agent.torch.lateness import Lateness
 from worker_agent.torch.local_ranks import LocalRanks
-from worker_agent.torch.parts import outside
-from worker_agent.torch.passage import Passage, passage
-from worker_agent.torch.staging import Completion, CudaStaging
+from worker_agent.torch.passage import passage
+from worker_agent.torch.returning import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, Return
+from worker_agent.torch.route import Route
+from worker_agent.torch.staging import Completion
+from worker_agent.torch.steps import Item, Step, explained, problem_of
 from worker_agent.ways import Ways
 from worker_agent.work import Work
 
-COMMON_VALUES = 256
 _LOOK = "look"
 """Tells the thread that an early operation has failed, or is the first of a window."""
-FIRST_PAUSE_SECONDS = 0.5
-LAST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """After this many seconds in the network earlier failures are forgotten, and the next return begins quickly."""
-JOIN_SECONDS = 2.0
-LATE_SECONDS = 10.0
-"""After this time, and then each time after twice as long, the log names the workers that are waited for."""
-
-logger = logging.getLogger("inart")
 
 
-class Route:
-    """The path through the network: a tensor goes to the agent, from host memory or from a CUDA device."""
+@dataclass(frozen=True)
+class Joining:
+    """How a sequence comes back to the network.
 
-    def __init__(self, reducer: Reducer) -> None:
-        self.reducer = reducer
-        self.lane: Lane = lane_of(reducer)
-        self._staging: CudaStaging | None = None
-
-    def staging(self) -> CudaStaging:
-        """Return the staging for CUDA tensors."""
-        if self._staging is None:
-            self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
-        return self._staging
-
-    def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
-        """Start the mean or sum over the workers, in place; returns its Future. Raises AgentError."""
-        return self.begin(buffer, op)[0]
-
-    def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start the mean or sum over the workers; returns its Future and the agent's Work, if waiting for that first
-        gives the result sooner.
-        """
-        if buffer.is_cuda:
-            return self.staging().start(buffer, op), None
-        completion = Completion(buffer)
-        work = self.lane.submit(buffer, op)
-        work.add_done_callback(lambda done: completion.finish(done.exception()))
-        return completion.future, work
-
-    def late(self) -> list[str]:
-        """Return the workers that are waited for, if the agent can tell."""
-        ask = getattr(self.reducer, "late", None)
-        return list(ask()) if ask is not None else []
-
-
-@dataclass
-class _Step:
-    """A step. network: True through it, False over torch.distributed, None when not decided. aside: it goes over
-    torch.distributed in any case, because that is faster."""
-
-    number: int
-    network: bool | None
-    aside: bool = False
-    began: float = field(default_factory=time.monotonic)
-    items: list[_Item] = field(default_factory=list)
-    problem: str = ""
-
-
-@dataclass(eq=False)
-class _Item:
-    """A buffer of a step.
-
-    buffer: is replaced by its sum or mean. before: its original content, where the network works in place.
+    join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError. valid:
+    returns what is wrong with a reducer; empty: nothing. failed, returned: called with the reasons of all ranks when a
+    step failed, and with the reducer when the network is used again.
     """
 
-    step: _Step
-    buffer: torch.Tensor
-    op: Collective
-    last: bool
-    completion: Completion
-    written: torch.cuda.Event | None = None
-    before: torch.Tensor | None = None
-    reduced: torch.futures.Future[torch.Tensor] | None = None
-    passage: Passage | None = None
-    problem: str = ""
-    early: bool = False
-    kept: torch.Tensor | None = None
-    work: Work | None = None
-    ended: threading.Event = field(default_factory=threading.Event)
-    added: float = field(default_factory=time.monotonic)
+    join: Callable[[float], Reducer]
+    valid: Callable[[Reducer], str]
+    failed: Callable[[str], None]
+    returned: Callable[[Reducer], None]
 
 
 class Sequence:
     """The reductions of one process group, in order. All ranks make the same calls.
 
     Args:
-        name: prefix of groups that are made, the same on all ranks and never used before.
-        store, rank, size: of the process group.
         control: a gloo group of all ranks that nothing else uses, for agreements and repeated reductions.
         local: the ranks of this node; None: this is the only one.
         agreement: False: raise an error instead of repeating the reduction.
         reproducible: True: what is done over torch.distributed gives the same bits as in the network (alike.py).
-        failed, returned: called with the reasons of all ranks when a step failed, and when the network is used again.
-        join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
+        network: how to come back to it, and who hears of that.
     """
 
     def __init__(
         self,
-        name: str,
-        store: Any,
-        rank: int,
-        size: int,
+        ranks: Ranks,
+        network: Joining,
         *,
         control: dist.ProcessGroup,
         local: LocalRanks | None,
         agreement: bool,
-        join: Callable[[float], Reducer],
-        valid: Callable[[Reducer], str],
-        failed: Callable[[str], None],
-        returned: Callable[[Reducer], None],
         counts: Counts,
         reproducible: bool = False,
     ) -> None:
-        self._name, self._store, self._rank, self._size = name, store, rank, size
-        self._control = control
-        self._local = local
-        self._agreement = agreement
-        self._join = join
-        self._valid = valid
-        self._failed = failed
-        self._returned = returned
-        self._counts = counts
-        self._reproducible = reproducible
-        self._shape: tuple[list[int], int] | None = None
+        self._rank, self._control, self._local = ranks.rank, control, local
+        self._agreement, self._network, self._counts = agreement, network, counts
+        self.fallback = Fallback(ranks, control, self._last_reducer, reproducible=reproducible)
+        self._lateness = Lateness(lambda: self._route.late() if self._route is not None else [])
         self._ways: Ways | None = None
         self._lock = threading.RLock()
         self._route: Route | None = None
@@ -178,24 +98,23 @@ class Sequence:
         self._paused = False
         self._begun = 0
         self._oldest = 0
-        self._step: _Step | None = None
-        self._latest: _Step | None = None
-        self._held: list[_Item] = []
+        self._step: Step | None = None
+        self._latest: Step | None = None
+        self._held: list[Item] = []
         self._copies: dict[int, torch.Tensor] = {}
-        self._spares: dict[str, dist.ProcessGroup] = {"cpu": control}
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._return: Return | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._since = time.monotonic()
-        self._queue: queue.SimpleQueue[_Item | list[_Item] | str | None] = queue.SimpleQueue()
-        self._window = Window(name, store, size)
+        self._queue: queue.SimpleQueue[Item | list[Item] | str | None] = queue.SimpleQueue()
+        self._window = Window(ranks.name, ranks.store, ranks.size)
         self._settled_to = 0  # Steps before this one are settled one by one: they had begun when one failed.
-        self._late_at = 0.0
-        self._open: set[_Item] = set()
+        self._open: set[Item] = set()
         self._aborted: AbortedError | None = None
-        self.order: list[int] = list(range(size))  # The number of each rank's worker, where that matters.
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
+
+    def _last_reducer(self) -> Reducer | None:
+        return self._route.reducer if self._route is not None else None
 
     @property
     def in_network(self) -> bool:
@@ -242,10 +161,10 @@ class Sequence:
             if step is None:
                 aside = self._ways is not None and self._ways.is_faster_outside(op, buffer.nbytes)
                 mode = None if self._paused else self._mode(self._begun) and not aside
-                step = _Step(self._begun, mode, aside)
+                step = Step(self._begun, mode, aside)
                 self._begun += 1
                 self._latest = step
-            item = _Item(step, buffer, op, last, Completion(buffer), before=before)
+            item = Item(step, buffer, op, last, Completion(buffer), before=before)
             item.early = last and not step.items and self._agreement and self._local is None and is_early(buffer, op)
             step.items.append(item)
             self._open.add(item)
@@ -283,7 +202,7 @@ class Sequence:
 
     # -- with the lock held -------------------------------------------------------------------------------------------
 
-    def _begin(self, item: _Item) -> None:
+    def _begin(self, item: Item) -> None:
         """Start operations of the network, and queue all operations for the thread in the order of the steps; early
         ones are queued many at a time.
         """
@@ -302,7 +221,7 @@ class Sequence:
         if self._window.items:
             self._queue.put(self._window.take())
 
-    def _start_early(self, item: _Item, route: Route) -> None:
+    def _start_early(self, item: Item, route: Route) -> None:
         """Start an operation whose result the caller has at once, and on which the ranks agree later."""
         self._counts.step_begins(True)
         item.work = route.lane.submit(item.buffer, item.op)
@@ -325,28 +244,29 @@ class Sequence:
     def _mode(self, number: int) -> bool:
         return self._change[1] if self._change is not None and number >= self._change[0] else self._now
 
-    def _start(self, item: _Item) -> None:
+    def _start(self, item: Item) -> None:
         route = self._route
         assert route is not None, "it goes through the network"
-        with _on_stream_of(item):
-            try:
-                if self._local is not None:
-                    item.passage = passage(self._local, item.buffer, item.op, route.lane, route.staging)
-                    item.reduced = item.passage.reduced
-                elif item.early:
-                    if not item.op.raw:  # The caller may write over its own copy as soon as it has the result.
-                        item.before = item.buffer.clone()
-                    self._start_early(item, route)
-                else:
-                    # Broadcasts and gathers do not change the source's data.
-                    if self._agreement and item.before is None and not item.op.raw:
-                        item.before = self._copy(item)
-                    item.reduced = route.start(item.buffer, item.op)
-            except AgentError as error:
-                item.problem = str(error)
-                item.ended.set()
+        if item.written is not None:  # what another thread starts comes after the work that wrote the buffer
+            item.written.wait()
+        try:
+            if self._local is not None:
+                item.passage = passage(self._local, item.buffer, item.op, route.lane, route.staging)
+                item.reduced = item.passage.reduced
+            elif item.early:
+                if not item.op.raw:  # The caller may write over its own copy as soon as it has the result.
+                    item.before = item.buffer.clone()
+                self._start_early(item, route)
+            else:
+                # Broadcasts and gathers do not change the source's data.
+                if self._agreement and item.before is None and not item.op.raw:
+                    item.before = self._copy(item)
+                item.reduced = route.start(item.buffer, item.op)
+        except AgentError as error:
+            item.problem = str(error)
+            item.ended.set()
 
-    def _copy(self, item: _Item) -> torch.Tensor:
+    def _copy(self, item: Item) -> torch.Tensor:
         """Return a copy of the buffer's content; its memory is reused by the next step when no other step is in
         progress.
         """
@@ -371,7 +291,7 @@ class Sequence:
             step = item.step
             try:
                 self._check_aborted()
-                with self._stream(item.buffer.device):
+                with self.fallback.stream(item.buffer.device):
                     if step.items[0] is item:
                         self._counts.step_begins(bool(step.network))
                     if step.network:
@@ -379,19 +299,19 @@ class Sequence:
                         if item.last:
                             self._settle(step)
                     else:
-                        self._outside(item)
+                        self.fallback.start(item, partial(self._finish, item))
                         if item.last:
                             self._think_of_return()
             except Exception as error:  # A rank is lost, so no rank can continue.
                 for one in step.items:
-                    self._complete(one, _explained(error))
+                    self._complete(one, explained(error))
             finally:
                 if item.last:
                     self._pass(step)
         if self._aborted is None and self._window.await_close():
             self._agree_on(self._window.take())
 
-    def _next(self) -> _Item | list[_Item] | None:
+    def _next(self) -> Item | list[Item] | None:
         """Return the next operations to settle; None: the sequence is closed."""
         while True:
             with self._lock:
@@ -406,12 +326,10 @@ class Sequence:
                 if any(one.problem for one in self._window.items) or self._window.somebody_failed():
                     return self._window.take()
                 waiting = next((one for one in self._window.items if not one.ended.is_set()), None)
-            if waiting is not None and time.monotonic() > max(self._late_at, waiting.added + LATE_SECONDS):
-                seconds = time.monotonic() - waiting.added
-                self._late_at = time.monotonic() + seconds
-                self._say_late(waiting, seconds)
+            if waiting is not None:
+                self._lateness.consider(waiting)
 
-    def _agree_on(self, items: list[_Item]) -> None:
+    def _agree_on(self, items: list[Item]) -> None:
         """Settle early operations; the callers already have the results of those that succeeded."""
         try:
             one_by_one = items[0].step.number < self._settled_to
@@ -420,9 +338,9 @@ class Sequence:
                 one_by_one = True
             for item in items:
                 if one_by_one:
-                    self._await(item, item.ended)
+                    self._lateness.wait_for(item, item.ended)
                     has = item.kept is not None
-                    settle([item], has, rank=self._rank, control=self._control, again=self._again)
+                    settle([item], has, rank=self._rank, control=self._control, again=self.fallback.repeat)
                     if not has:
                         self._counts.step_ends(item.step.began, item.added)
                 self._pass(item.step)
@@ -431,21 +349,21 @@ class Sequence:
                 item.kept = item.before = None
         except Exception as error:  # A rank is lost, so no rank can continue.
             for item in items:
-                self._complete(item, _explained(error))
+                self._complete(item, explained(error))
                 self._pass(item.step)
 
-    def _are_well(self, items: list[_Item]) -> bool:
+    def _are_well(self, items: list[Item]) -> bool:
         """Return whether all of them succeed.
 
         When another rank has failed, they may wait for that rank, so the agreement comes first.
         """
         for item in items:
-            seconds = LATE_SECONDS
+            seconds = lateness.LATE_SECONDS
             while not item.ended.wait(FIRST_LOOK_SECONDS):
                 if self._window.is_failed():
                     return False
                 if time.monotonic() - item.added > seconds:
-                    self._say_late(item, time.monotonic() - item.added)
+                    self._lateness.say(item, time.monotonic() - item.added)
                     seconds *= 2
             if item.problem:
                 return False
@@ -463,57 +381,23 @@ class Sequence:
             self._boundary(lambda first: (first, False))
             self._fall(reasons)
 
-    def _again(self, item: _Item) -> None:
-        if item.early and item.op.kind is Kind.REDUCE_SCATTER:
-            assert item.before is not None, "kept since it began"
-            self._reduce(item, item.before).wait()
-            if item.kept is None:
-                parts, own = (self._size, -1), self.order[self._rank]
-                item.buffer.view(parts)[own].copy_(item.before.view(parts)[own])
-            return
-        if item.before is not None:
-            item.buffer.copy_(item.before)
-        self._reduce(item).wait()
-
-    def _pass(self, step: _Step) -> None:
+    def _pass(self, step: Step) -> None:
         """Mark a step as finished; this happens before its Futures are done, so that the next step finds it so."""
         with self._lock:
             self._oldest = step.number + 1
             if self._change is not None and self._oldest >= self._change[0]:
                 self._now, self._change = self._change[1], None
 
-    def _arrive(self, item: _Item) -> None:
+    def _arrive(self, item: Item) -> None:
         """Wait for the network's part of a bucket."""
         if item.reduced is not None and not item.problem:
-            self._wait(item, item.reduced)
-            item.problem = _problem(item.reduced)
+            self._lateness.wait(item, item.reduced)
+            item.problem = problem_of(item.reduced)
         item.step.problem = item.step.problem or item.problem
         if item.passage is not None:
             item.passage.gather()
 
-    def _wait(self, item: _Item, future: torch.futures.Future[torch.Tensor]) -> None:
-        arrived = threading.Event()
-        future.add_done_callback(lambda _: arrived.set())
-        self._await(item, arrived)
-
-    def _await(self, item: _Item, arrived: threading.Event) -> None:
-        """Wait until a bucket has arrived or failed."""
-        seconds = LATE_SECONDS
-        while not arrived.wait(seconds):
-            seconds = time.monotonic() - item.added
-            self._say_late(item, seconds)
-
-    def _say_late(self, item: _Item, seconds: float) -> None:
-        route = self._route
-        late = ", ".join(route.late()) if route is not None else ""
-        bucket, step = item.step.items.index(item), item.step.number
-        if late:
-            verb = "has" if "," not in late else "have"
-            logger.warning("%s %s not submitted bucket %d of step %d for %.0f s", late, verb, bucket, step, seconds)
-        else:
-            logger.warning("no sum of bucket %d of step %d for %.0f s, and no word who is late", bucket, step, seconds)
-
-    def _settle(self, step: _Step) -> None:
+    def _settle(self, step: Step) -> None:
         """Complete a step all of whose buckets have arrived or failed here, after an agreement with the other ranks."""
         good = not step.problem
         if self._agreement:
@@ -539,80 +423,25 @@ class Sequence:
             return
         self._leave(agree(step.problem, self._control))
         for item in step.items:
-            self._again(item)
+            self.fallback.repeat(item)
         self._counts.step_ends(step.began, step.items[-1].added)
         self._pass(step)
         for item in step.items:
             self._finish(item, None)
 
-    def _outside(self, item: _Item) -> None:
-        if item.written is not None:
-            item.written.wait()
-        work = self._reduce(item)
-        if item.buffer.is_cuda:
-            work.wait()  # This waits in stream order.
-            self._finish(item, None)
-        else:
-            work.get_future().add_done_callback(lambda future: self._finish(item, _error(future)))
-
-    def _reduce(self, item: _Item, buffer: torch.Tensor | None = None) -> Any:
-        """Run it over torch.distributed, in place. buffer: instead of the item's, for what is no all-reduce."""
-        group = self._spare(item.buffer.device.type)
-        if item.op.kind is not Kind.ALL_REDUCE:
-            return outside(group, item.buffer if buffer is None else buffer, item.op, self.order)
-        if self._reproducible and can_be_alike(item.buffer, item.op):
-            order, values = self._network_shape()
-            reduce_alike(group, item.buffer, item.op, order, values)
-            return Done(item.buffer)
-        if item.op.mean:
-            item.buffer.div_(self._size)
-        options = dist.AllreduceOptions()
-        options.reduceOp = TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
-        return group.allreduce([item.buffer], options)
-
-    def _network_shape(self) -> tuple[list[int], int]:
-        """By rank, which worker it is; and the values of a packet, of the most common network where no rank has been in
-        any. All ranks ask for it at the same step."""
-        if self._shape is None:
-            reducer = self._route.reducer if self._route is not None else None
-            told = exchange(
-                self._control, f"{getattr(reducer, 'index', -1)} {getattr(reducer, 'values_per_packet', 0)}"
-            )
-            order, sizes = zip(*((int(word) for word in text.split()) for text in told), strict=True)
-            known = sorted(order) == list(range(len(order)))
-            self._shape = list(order) if known else self.order, max(sizes) or COMMON_VALUES
-        return self._shape
-
-    def _finish(self, item: _Item, error: Exception | None) -> None:
+    def _finish(self, item: Item, error: Exception | None) -> None:
         self._counts.reduced(item.buffer.numel() * item.buffer.element_size())
         self._complete(item, error)
         if item.last and not item.step.network:
             self._counts.step_ends(item.step.began, item.added)
 
-    def _complete(self, item: _Item, error: Exception | None) -> None:
+    def _complete(self, item: Item, error: Exception | None) -> None:
         self._open.discard(item)
         item.completion.finish(error)
 
     def _check_aborted(self) -> None:
         if self._aborted is not None:
             raise self._aborted
-
-    def _spare(self, device: str) -> dist.ProcessGroup:
-        """Return torch.distributed's group for tensors of a device; it is made at its first use, by all ranks at the
-        same step.
-        """
-        if device not in self._spares:
-            self._spares[device] = make_group(
-                f"{self._name}/spare", self._store, self._rank, self._size, backend="nccl"
-            )
-        return self._spares[device]
-
-    def _stream(self, device: torch.device) -> Any:
-        if device.type != "cuda":
-            return _NOTHING
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return torch.cuda.stream(self._streams[device])
 
     def _boundary(self, change: Callable[[int], tuple[int, bool]]) -> None:
         """Find the first step that no rank has begun; `change` holds from that step on."""
@@ -641,8 +470,8 @@ class Sequence:
         again = self._counts.falls > 0 and not steady
         self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
         self._counts.falls += 1
-        self._return = Return(self._join, self._valid, self._control, self._pause)
-        self._failed(reasons)
+        self._return = Return(self._network.join, self._network.valid, self._control, self._pause)
+        self._network.failed(reasons)
 
     def _think_of_return(self) -> None:
         if self._return is None or self._change is not None:
@@ -659,117 +488,4 @@ class Sequence:
 
         self._boundary(change)
         self._since = time.monotonic()
-        self._returned(reducer)
-
-
-class Return:
-    """The return to the network: joins again in the background; all ranks return at the same step.
-
-    After a step the ranks start an all-reduce of "this rank could return", and use its result a step later, when it has
-    long completed.
-
-    Args:
-        join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
-        valid: returns what is wrong with a reducer; empty: nothing.
-    """
-
-    def __init__(
-        self,
-        join: Callable[[float], Reducer],
-        valid: Callable[[Reducer], str],
-        group: dist.ProcessGroup,
-        pause: float,
-    ) -> None:
-        self._join = join
-        self._valid = valid
-        self._group = group
-        self._pause = pause
-        self._stop = threading.Event()
-        self._reducer: Reducer | None = None
-        self._offer: tuple[Reducer | None, torch.Tensor, Any] | None = None
-        self._thread = threading.Thread(target=self._run, name="inart-return", daemon=True)
-        self._thread.start()
-
-    def poll(self) -> Reducer | None:
-        """Return the reducer to use from now on, or None for not yet; called once a step, on all ranks alike."""
-        if self._offer is not None:
-            reducer, offer, work = self._offer
-            work.wait()
-            self._offer = None
-            could, most, least = (int(number) for number in offer)
-            if could and most == -least:  # All ranks are in the same epoch.
-                return reducer
-        reducer = self._reducer
-        could = reducer is not None and getattr(reducer, "ready", True)
-        epoch = getattr(reducer, "epoch", 0)
-        offer = torch.tensor([int(could), epoch, -epoch], dtype=torch.int64)
-        self._offer = reducer, offer, self._group.allreduce([offer], dist.ReduceOp.MIN)
-        if not could and reducer is not None:
-            self._reducer = None  # Its epoch has ended: the thread looks for the next one.
-        return None
-
-    def close(self) -> None:
-        """Stop trying."""
-        self._stop.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._pause):
-            if self._reducer is not None:
-                continue
-            try:
-                reducer = self._join(JOIN_SECONDS)
-                if not self._valid(reducer):
-                    self._reducer = reducer
-                    continue
-            except NotReadyError:
-                # A rank is missing: another attempt costs nothing, and all ranks should notice the return soon.
-                continue
-            except (AgentError, OSError):
-                pass
-            self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_NOTHING = _Nothing()
-
-
-def _on_stream_of(item: _Item) -> Any:
-    """Make work that another thread starts later come after the work that wrote the buffer."""
-    if item.written is not None:
-        item.written.wait()
-    return _NOTHING
-
-
-def _explained(error: Exception) -> Exception:
-    """Return an error that says what to do, since gloo's message for a lost rank does not."""
-    if not isinstance(error, RuntimeError) or isinstance(error, AgentError):
-        return error
-    return AgentError(
-        f"the ranks cannot agree on a step over torch.distributed: {str(error).partition(chr(10))[0]} A process group "
-        "does not survive the loss of a rank: let the launcher start all of them again. A job that may lose workers "
-        "(at_least) goes on without one with InArtState(fallback=False)"
-    )
-
-
-def _error(future: Any) -> Exception | None:
-    try:
-        future.value()
-    except Exception as error:
-        return error
-    return None
-
-
-def _problem(future: torch.futures.Future[torch.Tensor]) -> str:
-    error = _error(future)
-    if error is None:
-        return ""
-    # torch appends the Python stack to the text of an exception from a Future, and puts its class before it.
-    text = str(error).partition("\n\nAt:")[0].strip()
-    return re.sub(r"^(\w+Error|Error): ", "", text) or type(error).__name__
+        self._network.returned(reducer)

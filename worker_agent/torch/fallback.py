@@ -1,0 +1,109 @@
+"""Reductions over torch.distributed, instead of the network."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from worker_agent.collectives import Kind
+from worker_agent.shared import Reducer
+from worker_agent.torch.alike import TORCH_OPS, Done, can_be_alike, reduce_alike
+from worker_agent.torch.groups import Ranks, exchange
+from worker_agent.torch.parts import outside
+from worker_agent.torch.steps import Item, error_of
+
+COMMON_VALUES = 256
+
+
+class Fallback:
+    """The reductions of one process group over torch.distributed.
+
+    Args:
+        control: a gloo group of all ranks, for tensors on the CPU.
+        reducer: returns the reducer that the network was last used with, if it ever was.
+        reproducible: True: they give the same bits as in the network (alike.py).
+
+    Attributes:
+        order: by rank, the number of its worker, where that matters.
+    """
+
+    def __init__(
+        self, ranks: Ranks, control: dist.ProcessGroup, reducer: Callable[[], Reducer | None], *, reproducible: bool
+    ) -> None:
+        self._ranks, self._control, self._reducer, self._reproducible = ranks, control, reducer, reproducible
+        self.order: list[int] = list(range(ranks.size))
+        self._shape: tuple[list[int], int] | None = None
+        self._groups: dict[str, dist.ProcessGroup] = {"cpu": control}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def start(self, item: Item, done: Callable[[Exception | None], None]) -> None:
+        """Start an operation, in place, and call `done` at its end with its error, if there is one."""
+        if item.written is not None:
+            item.written.wait()
+        work = self._reduce(item)
+        if item.buffer.is_cuda:
+            work.wait()  # This waits in stream order.
+            done(None)
+        else:
+            work.get_future().add_done_callback(lambda future: done(error_of(future)))
+
+    def repeat(self, item: Item) -> None:
+        """Do again, from its original content, what failed in the network; what this rank has stays."""
+        if item.early and item.op.kind is Kind.REDUCE_SCATTER:
+            assert item.before is not None, "kept since it began"
+            self._reduce(item, item.before).wait()
+            if item.kept is None:
+                parts, own = (self._ranks.size, -1), self.order[self._ranks.rank]
+                item.buffer.view(parts)[own].copy_(item.before.view(parts)[own])
+            return
+        if item.before is not None:
+            item.buffer.copy_(item.before)
+        self._reduce(item).wait()
+
+    def stream(self, device: torch.device) -> Any:
+        """Return a context in which operations on tensors of the device run beside what the script does there."""
+        if device.type != "cuda":
+            return contextlib.nullcontext()
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return torch.cuda.stream(self._streams[device])
+
+    def _reduce(self, item: Item, buffer: torch.Tensor | None = None) -> Any:
+        """Run it over torch.distributed, in place. buffer: instead of the item's, for what is no all-reduce."""
+        group = self._group(item.buffer.device.type)
+        if item.op.kind is not Kind.ALL_REDUCE:
+            return outside(group, item.buffer if buffer is None else buffer, item.op, self.order)
+        if self._reproducible and can_be_alike(item.buffer, item.op):
+            order, values = self._network_shape()
+            reduce_alike(group, item.buffer, item.op, order, values)
+            return Done(item.buffer)
+        if item.op.mean:
+            item.buffer.div_(self._ranks.size)
+        options = dist.AllreduceOptions()
+        options.reduceOp = TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
+        return group.allreduce([item.buffer], options)
+
+    def _network_shape(self) -> tuple[list[int], int]:
+        """By rank, which worker it is; and the values of a packet, of the most common network where no rank has been in
+        any. All ranks ask for it at the same step."""
+        if self._shape is None:
+            reducer = self._reducer()
+            told = exchange(
+                self._control, f"{getattr(reducer, 'index', -1)} {getattr(reducer, 'values_per_packet', 0)}"
+            )
+            order, sizes = zip(*((int(word) for word in text.split()) for text in told), strict=True)
+            known = sorted(order) == list(range(len(order)))
+            self._shape = list(order) if known else self.order, max(sizes) or COMMON_VALUES
+        return self._shape
+
+    def _group(self, device: str) -> dist.ProcessGroup:
+        """Return torch.distributed's group for tensors of a device; it is made at its first use, by all ranks at the
+        same step.
+        """
+        if device not in self._groups:
+            self._groups[device] = self._ranks.group("spare", backend="nccl")
+        return self._groups[device]

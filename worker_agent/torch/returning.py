@@ -1,0 +1,86 @@
+"""The return to the network after a fall back to torch.distributed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from worker_agent.errors import AgentError, NotReadyError
+from worker_agent.shared import Reducer
+
+FIRST_PAUSE_SECONDS = 0.5
+LAST_PAUSE_SECONDS = 30.0
+JOIN_SECONDS = 2.0
+
+
+class Return:
+    """The return to the network: joins again in the background; all ranks return at the same step.
+
+    After a step the ranks start an all-reduce of "this rank could return", and use its result a step later, when it has
+    long completed.
+
+    Args:
+        join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
+        valid: returns what is wrong with a reducer; empty: nothing.
+    """
+
+    def __init__(
+        self,
+        join: Callable[[float], Reducer],
+        valid: Callable[[Reducer], str],
+        group: dist.ProcessGroup,
+        pause: float,
+    ) -> None:
+        self._join = join
+        self._valid = valid
+        self._group = group
+        self._pause = pause
+        self._stop = threading.Event()
+        self._reducer: Reducer | None = None
+        self._offer: tuple[Reducer | None, torch.Tensor, Any] | None = None
+        self._thread = threading.Thread(target=self._run, name="inart-return", daemon=True)
+        self._thread.start()
+
+    def poll(self) -> Reducer | None:
+        """Return the reducer to use from now on, or None for not yet; called once a step, on all ranks alike."""
+        if self._offer is not None:
+            reducer, offer, work = self._offer
+            work.wait()
+            self._offer = None
+            could, most, least = (int(number) for number in offer)
+            if could and most == -least:  # All ranks are in the same epoch.
+                return reducer
+        reducer = self._reducer
+        could = reducer is not None and getattr(reducer, "ready", True)
+        epoch = getattr(reducer, "epoch", 0)
+        offer = torch.tensor([int(could), epoch, -epoch], dtype=torch.int64)
+        self._offer = reducer, offer, self._group.allreduce([offer], dist.ReduceOp.MIN)
+        if not could and reducer is not None:
+            self._reducer = None  # Its epoch has ended: the thread looks for the next one.
+        return None
+
+    def close(self) -> None:
+        """Stop trying."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause):
+            if self._reducer is not None:
+                continue
+            try:
+                reducer = self._join(JOIN_SECONDS)
+                if not self._valid(reducer):
+                    self._reducer = reducer
+                    continue
+            except NotReadyError:
+                # A rank is missing: another attempt costs nothing, and all ranks should notice the return soon.
+                continue
+            except (AgentError, OSError):
+                pass
+            self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)

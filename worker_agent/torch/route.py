@@ -1,0 +1,46 @@
+"""The path of a tensor through the network."""
+
+from __future__ import annotations
+
+import torch
+
+from worker_agent.collectives import Collective
+from worker_agent.lane import Lane, lane_of
+from worker_agent.shared import Reducer
+from worker_agent.torch.staging import Completion, CudaStaging
+from worker_agent.work import Work
+
+
+class Route:
+    """The path through the network: a tensor goes to the agent, from host memory or from a CUDA device."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self.reducer = reducer
+        self.lane: Lane = lane_of(reducer)
+        self._staging: CudaStaging | None = None
+
+    def staging(self) -> CudaStaging:
+        """Return the staging for CUDA tensors."""
+        if self._staging is None:
+            self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
+        return self._staging
+
+    def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
+        """Start the mean or sum over the workers, in place; returns its Future. Raises AgentError."""
+        return self.begin(buffer, op)[0]
+
+    def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
+        """Start the mean or sum over the workers; returns its Future and the agent's Work, if waiting for that first
+        gives the result sooner.
+        """
+        if buffer.is_cuda:
+            return self.staging().start(buffer, op), None
+        completion = Completion(buffer)
+        work = self.lane.submit(buffer, op)
+        work.add_done_callback(lambda done: completion.finish(done.exception()))
+        return completion.future, work
+
+    def late(self) -> list[str]:
+        """Return the workers that are waited for, if the agent can tell."""
+        ask = getattr(self.reducer, "late", None)
+        return list(ask()) if ask is not None else []
