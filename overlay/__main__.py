@@ -26,9 +26,9 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_job
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.model import Plan, PlanError
-from controlplane.planner.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
+from controlplane.planner.plan.task import CHUNK_VALUES, WINDOW_CHUNKS, Sending
 from controlplane.planner.strategies import STRATEGIES, Infeasible
-from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy, Sending
+from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
 from controlplane.planner.topology import Topology, TopologyError
 from overlay.core.errors import OverlayError
 from overlay.core.systems import COPIED_HEADROOM, SELECTABLE, between_sites, make, planned

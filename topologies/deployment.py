@@ -10,9 +10,9 @@ from controlplane.service.network import Network, Settings
 from controlplane.service.roster import Roster
 from controlplane.service.serving import Serving
 from controlplane.targets import fabric
-from controlplane.targets.base import SwitchTarget
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.registry import artifact, target
-from controlplane.targets.switches_file import SwitchAddress, connect_targets
+from controlplane.targets.switches_file import connect_targets
 from topologies.emulation import Emulation
 
 CONNECT_SECONDS = 30.0

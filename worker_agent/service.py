@@ -151,7 +151,7 @@ class Service:
         self._closed = False
         abandon_when_forked(self)
         try:
-            self._agent = self._new_agent(take_over)  # type: ignore[no-untyped-call]
+            self._agent = self._new_agent(take_over)
         except AgentError:
             for listener in self._listeners:
                 listener.close()
@@ -287,7 +287,7 @@ class Service:
             self._log(f"{place.who} is gone without a word: joining anew")
             self._end_team(f"{agent.config.node if agent.config else 'the node'} is gone: {place.who}")
             agent.close(announce=False)
-            self._agent = self._new_agent()  # type: ignore[no-untyped-call]
+            self._agent = self._new_agent()
 
     def _join(self, place: _Place, timeout: float) -> Team:
         """The team of the present epoch, once the job is complete. Raises AgentError."""

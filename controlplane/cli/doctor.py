@@ -308,14 +308,14 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     program.
     """
     from controlplane.cli.options import GENERATIONS
-    from controlplane.targets.base import TargetError
+    from controlplane.targets.base import SwitchAddress, TargetError
     from controlplane.targets.bri.program import Program
     from controlplane.targets.bri.sde import SdeMissing, load_client
     from controlplane.targets.bri.target import ask as ask_bri
     from controlplane.targets.fabric import everywhere
     from controlplane.targets.p4runtime.session import ask as ask_p4runtime
     from controlplane.targets.registry import target as target_named
-    from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, load_switches
+    from controlplane.targets.switches_file import SwitchesFileError, load_switches
     from p4src.artifacts import find
 
     try:

@@ -11,9 +11,10 @@ from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.topology import Topology
+from controlplane.targets.base import SwitchAddress
 from controlplane.targets.kind import Kind
 from controlplane.targets.registry import TARGETS, Target, artifact, target
-from controlplane.targets.switches_file import SwitchAddress, load_switches
+from controlplane.targets.switches_file import load_switches
 from p4src.artifacts import ArtifactError
 
 GENERATIONS = {"1": "tofino", "2": "tofino2"}

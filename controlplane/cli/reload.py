@@ -10,8 +10,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.service.network import Network
 from controlplane.service.reload import Reloaded, reload
 from controlplane.service.state import default_folder
-from controlplane.targets.base import SwitchTarget
-from controlplane.targets.switches_file import SwitchAddress
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 
 
 class Files:

@@ -54,9 +54,9 @@ from controlplane.service.serving import LEAVING_SECONDS, Serving
 from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import StateError, StateFolder, Stored, default_folder
 from controlplane.service.tenants import QuotasFile, unlimited
-from controlplane.targets.base import SwitchTarget, TargetError
+from controlplane.targets.base import SwitchAddress, SwitchTarget, TargetError
 from controlplane.targets.registry import TARGETS
-from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, connect_targets
+from controlplane.targets.switches_file import SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
 
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.common import command_line
-from controlplane.targets.base import TargetError
+from controlplane.targets.base import SwitchAddress, TargetError
 from controlplane.targets.p4runtime.session import ask, new_election_id
-from controlplane.targets.switches_file import SwitchAddress, SwitchesFileError, load_switches
+from controlplane.targets.switches_file import SwitchesFileError, load_switches
 
 ENVIRONMENT = Path(__file__).resolve().parents[2] / ".venv-shell"
 ANSWER_SECONDS = 5.0

@@ -20,9 +20,9 @@ from statistics import median
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.framing import MTU
-from controlplane.planner.plan.task import Task
+from controlplane.planner.plan.task import Sending, Task
 from controlplane.planner.strategies.wan.netstorm.policy import NetStorm
-from controlplane.planner.strategies.wan.policy import FollowPlan, Policy, Sending
+from controlplane.planner.strategies.wan.policy import FollowPlan, Policy
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay

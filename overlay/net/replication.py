@@ -13,9 +13,9 @@ from controlplane.planner.rules import Deployment, Taken, build_multicasts, rout
 from controlplane.planner.topology import Topology
 from controlplane.service.room import first_label, found, last_label, union
 from controlplane.service.switches import Switches
-from controlplane.targets.base import SwitchTarget, empty
+from controlplane.targets.base import SwitchAddress, SwitchTarget, empty
 from controlplane.targets.registry import artifact, target
-from controlplane.targets.switches_file import SwitchAddress, connect_targets
+from controlplane.targets.switches_file import connect_targets
 from overlay.net.multicast import Carrier
 
 CONNECT_SECONDS = 15.0

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.plan.task import Edge, Sending, SumTree, Task
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds, Sending
+from controlplane.planner.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost

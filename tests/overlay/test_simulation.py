@@ -8,9 +8,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.plan.task import Edge, Sending, SumTree, Task
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Sending, Start
+from controlplane.planner.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Start
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job

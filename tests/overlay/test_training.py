@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
-from controlplane.planner.strategies.wan.policy import FollowPlan, Sending
+from controlplane.planner.strategies.wan.policy import FollowPlan
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Coordinator

@@ -14,7 +14,7 @@ from typing import Any
 from controlplane.common.rpc.tls import credentials
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Changed
-from controlplane.targets.switches_file import SwitchAddress
+from controlplane.targets.base import SwitchAddress
 from overlay.core.systems import LinkQuality, make
 from overlay.net.coordinator import Coordinator
 from overlay.net.replication import p4runtime

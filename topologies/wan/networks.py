@@ -15,7 +15,7 @@ from controlplane.planner.plan.framing import MTU
 from controlplane.planner.routing import ways
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import aws, by_distance, netstorm_draw
-from controlplane.targets.switches_file import SwitchAddress
+from controlplane.targets.base import SwitchAddress
 from overlay.core.framing import segment_bytes
 from overlay.net.replication import Replication, p4runtime
 from topologies.deployment import Fabric
