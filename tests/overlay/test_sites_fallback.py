@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.policy import Lost, Ready, Start, Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.errors import Late, OverlayError, PeerLost
@@ -334,7 +335,7 @@ def test_sites_of_one_name_are_refused():
 
 
 def test_a_site_with_a_group_does_no_round_alone_while_others_live():
-    policy = SiteRounds(SiteNetwork(64), sites=2, patience=1.0, chunk_values=64)
+    policy = SiteRounds(SiteNetwork(64), sites=2, patience=1.0, sending=Sending(chunk_values=64))
     for name in "ab":
         assert policy.admit(name) is None and policy.activate(name) is None
     policy.begin_at(0)
