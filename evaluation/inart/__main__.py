@@ -106,8 +106,8 @@ def print_hierarchy(arguments: argparse.Namespace) -> None:
 
 def print_instances(arguments: argparse.Namespace) -> None:
     found = []
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
-        found.append(instances.measure(seed))
+    for each in instances.measured(range(arguments.seed, arguments.seed + arguments.count), arguments.keep):
+        found.append(each)
         if not arguments.json:
             print(instances.line(found[-1]), flush=True)
     if arguments.json:
@@ -142,6 +142,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--count", type=int, default=300, help="with instances: how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="with instances: of the first (default: %(default)s)")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="with instances: where each is written; what is there is not run again",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--output", type=Path, default=Path("results/inart"), help="where plots and plans are kept")

@@ -3,10 +3,12 @@ and how far from the bounds is it."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from controlplane.planner.job import Job
@@ -84,6 +86,16 @@ class Measured:
         plans = {name: {**asdict(r), "gap": r.gap, "true_gap": r.true_gap} for name, r in self.plans.items()}
         return {**asdict(self), "plans": plans, "any_gap": self.any_gap, "beaten_by": self.beaten_by}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measured:
+        """Return what `to_json` was made of."""
+        names = {field.name for field in fields(Row)}
+        plans = {
+            name: Row(**{**{key: row[key] for key in names}, "faults": tuple(row["faults"])})
+            for name, row in data["plans"].items()
+        }
+        return cls(data["seed"], tuple(data["what"]), plans, dict(data["hosts"]), data["any_kind_mbps"])
+
 
 def _gap(rate: float, bound: float) -> float:
     return max(0.0, 1 - rate / bound) if bound > 0 else 0.0
@@ -99,6 +111,26 @@ def measure(seed: int) -> Measured:
     with limited_time(SEARCH_S, clock=time.process_time):
         hosts = {row.strategy: row.rate_mbps for row in host_rows(topology, job)} if topology.results_on_links else {}
     return Measured(seed, instance.what, plans, hosts, all_reduce_bound(topology, job).mbps)
+
+
+def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measured]:
+    """Yield the instances of these seeds, measured. kept: a file with a line of JSON for each one that was measured
+    before, which is not measured again; each new one is added to it as soon as it is known, so that a run that was cut
+    off goes on where it was. A line that was cut off is left out."""
+    before: dict[int, Measured] = {}
+    if kept is not None and kept.exists():
+        for text in kept.read_text().splitlines():
+            try:
+                found = Measured.from_json(json.loads(text))
+            except json.JSONDecodeError:
+                continue
+            before[found.seed] = found
+    for seed in seeds:
+        found = before.get(seed) or measure(seed)
+        if kept is not None and seed not in before:
+            with kept.open("a") as file:
+                file.write(f"{json.dumps(found.to_json())}\n")
+        yield found
 
 
 def _row(instance: Instance, job: Job) -> Row:
