@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.planner.job import Job
+from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.planning import ERRORS
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, limited_time
 from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
-from controlplane.planner.strategies.fabric.prove import proven_bound
+from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.topology import Topology
 from evaluation.inart.checked import faults
 from evaluation.inart.varied import Instance, draw
@@ -58,7 +59,8 @@ class Row:
 @dataclass(frozen=True)
 class Measured:
     """An instance, our plans by the parameter servers that they use ("own": the job's; "workers": one on every worker's
-    server), what hosts reach alone, and what no all-reduce can beat."""
+    server; "hosts": the same where workers' hosts also add inside of trees, looked at only where a collective among
+    hosts alone is faster than the others), what hosts reach alone, and what no all-reduce can beat."""
 
     seed: int
     what: tuple[str, ...]
@@ -110,7 +112,11 @@ def measure(seed: int) -> Measured:
         plans["workers"] = _row(instance, replace(job, parameter_servers=job.workers))
     with limited_time(SEARCH_S, clock=time.process_time):
         hosts = {row.strategy: row.rate_mbps for row in host_rows(topology, job)} if topology.results_on_links else {}
-    return Measured(seed, instance.what, plans, hosts, all_reduce_bound(topology, job).mbps)
+    found = Measured(seed, instance.what, plans, hosts, all_reduce_bound(topology, job).mbps)
+    if found.beaten_by:
+        network, everywhere = workers_add(topology, job)
+        plans["hosts"] = _row(replace(instance, topology=network), everywhere)
+    return found
 
 
 def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measured]:
@@ -143,7 +149,7 @@ def _row(instance: Instance, job: Job) -> Row:
     except ERRORS as error:
         return Row(0.0, 0.0, "", 0.0, 0, time.process_time() - begin, limited, refused=str(error))
     seconds = time.process_time() - begin
-    bound = cheap_bound(topology, job)
+    bound = closer_bound(plan, topology) or cheap_bound(topology, job)
     true = bound.mbps
     if _gap(plan.rate_mbps, true) > LOOKED_AT and not limited:
         true = min(true, _proven(topology, job))

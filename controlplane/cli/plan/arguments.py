@@ -12,7 +12,7 @@ from controlplane.common import command_line
 from controlplane.common.inputs import parse_part
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_job
-from controlplane.planner.plan.host_ways import HOST_WAYS, ON_WORKERS
+from controlplane.planner.plan.host_ways import HOST_WAYS, ON_HOSTS, ON_WORKERS
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.measured import load_measured, with_measured
 from controlplane.planner.plan.model import Plan
@@ -158,7 +158,7 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
         parse_part(arguments.rate_at_least, "--rate-at-least")
     named = arguments.strategies if command == "compare" else [arguments.strategy]
     for name in [] if named in (None, ["all"]) else named:
-        if name in (*HOST_WAYS, ON_WORKERS) and command == "compare":
+        if name in (*HOST_WAYS, ON_WORKERS, ON_HOSTS) and command == "compare":
             continue
         if name not in tuple(STRATEGIES):  # asking the registry itself would import it
             raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from controlplane.cli.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
 from controlplane.planner.job import Job
+from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import (
     HOST_WAYS,
     MORE_SERVERS,
@@ -22,18 +23,22 @@ from controlplane.planner.plan.host_collectives import (
     host_rows,
     row_json,
 )
-from controlplane.planner.plan.host_ways import ON_WORKERS
+from controlplane.planner.plan.host_ways import ON_HOSTS, ON_WORKERS
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.cuts import Bound
+from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL
 
 COMPARED = STRATEGIES.below("fabric")
 WIDTH = 27  # columns of a strategy's name
 LIMIT_EACH_S = 60.0  # seconds for the search of each strategy, unless --time-limit is given
+
+OURS = "inart"
+"""The strategy whose bound is looked at closer where it leaves a gap."""
 
 ONE_TREE_EACH = ("exact",)
 """Strategies whose bound holds only for plans with one tree per parameter server."""
@@ -50,11 +55,9 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
     beside = arguments.strategies in (None, ["all"]) or ON_WORKERS in names
-    names = tuple(name for name in names if name not in (*HOST_WAYS, ON_WORKERS))
+    names = tuple(name for name in names if name not in (*HOST_WAYS, ON_WORKERS, ON_HOSTS))
     bound: Bound | None = None
     if arguments.prove:
-        from controlplane.planner.strategies.fabric.prove import proven_bound
-
         with timed(arguments.time_limit):
             bound = proven_bound(topology, job)
     counted = held(topology).values_per_packet is not None
@@ -77,6 +80,11 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         host_part = [row_json(row, job, any_kind) for row in made]
         if host_part and not arguments.json:
             print("\n".join(_host_line(row, counted) for row in host_part), flush=True)
+    ours = [*rows, *([] if shared is None else [shared])]
+    wanted = ON_HOSTS in (arguments.strategies or ())
+    adding = _on_hosts(arguments, topology, job) if wanted or (beside and _beaten(topology, ours, host_part)) else None
+    if adding is not None and not arguments.json:
+        print(_line(adding, counted), flush=True)
     trees = [row for row in rows if "proven_mbps" in row and row["strategy"] not in ONE_TREE_EACH]
     proven = {row["strategy"]: row["proven_mbps"] for row in trees}
     for row in rows:  # A bound that one strategy proves for trees holds for the trees of all strategies.
@@ -88,7 +96,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
             "job": job.to_json(),
             "all_reduce_bound_mbps": any_kind.mbps,
             "all_reduce_bound": any_kind.what,
-            "strategies": [*rows, *([] if shared is None else [shared]), *host_part],
+            "strategies": [*ours, *host_part, *([] if adding is None else [adding])],
         }
         print(json.dumps(everything, indent=2))
         return
@@ -98,14 +106,16 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         print(f"bound for any trees of these parameter servers: {best.mbps:.4f} Mbit/s ({best.what})")
     print(f"bound for any all-reduce: {any_kind.mbps:.4f} Mbit/s ({any_kind.what})")
     _print_notes(topology, rows, shared, host_part)
+    if adding is not None and "rate_mbps" in adding:
+        print(f"note: {ON_HOSTS}: plans in which hosts add inside of trees can be compared, but not deployed yet")
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
 
 
 def _print_notes(topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row]) -> None:
     """Who is faster than the plans for these parameter servers, and which of these cannot be deployed."""
-    ours = max((row["rate_mbps"] for row in rows if "rate_mbps" in row), default=math.inf)
-    if topology.results_on_links and host_part and max(row["rate_mbps"] for row in host_part) > ours * NOTABLY:
+    ours = _best(rows)
+    if _beaten(topology, rows, host_part):
         winner = max(host_part, key=lambda row: row["rate_mbps"])
         print(
             f"note: {winner['strategy']}, without switches that add, is faster than all plans for these parameter "
@@ -117,6 +127,24 @@ def _print_notes(topology: Topology, rows: Sequence[Row], shared: Row | None, ho
         no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
         if no:
             print(f"cannot be deployed on {target}: {', '.join(no)} (the plan of one says why)")
+
+
+def _best(rows: Sequence[Row]) -> float:
+    """The highest rate of these rows; infinity where none of them has one."""
+    return max((row["rate_mbps"] for row in rows if "rate_mbps" in row), default=math.inf)
+
+
+def _beaten(topology: Topology, ours: Sequence[Row], host_part: Sequence[Row]) -> bool:
+    """Whether a collective among hosts alone is notably faster than all of these rows."""
+    return bool(topology.results_on_links and host_part and _best(host_part) > _best(ours) * NOTABLY)
+
+
+def _on_hosts(arguments: argparse.Namespace, topology: Topology, job: Job) -> Row | None:
+    """Return the row of our planner where workers' hosts are parameter servers and add inside of trees. None for one
+    worker."""
+    if arguments.frozen_split or len(job.workers) < 2:
+        return None
+    return {**_row(arguments, "inart", *workers_add(topology, job), None), "strategy": ON_HOSTS}
 
 
 def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> dict[str, Any] | None:
@@ -134,6 +162,8 @@ def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job,
     try:
         with timed(arguments.time_limit or LIMIT_EACH_S) as limit:
             plan, seconds = solve(arguments, name, topology, job)
+            if bound is None and name == OURS and not limit.cut_short:
+                bound = closer_bound(plan, topology)
         found: Planned = planned(plan, topology, seconds, limit.cut_short, bound)
     except ERRORS as error:
         return {"strategy": name, "refused": str(error)}

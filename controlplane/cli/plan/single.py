@@ -53,6 +53,10 @@ def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> Planne
             from controlplane.planner.strategies.fabric.prove import proven_bound
 
             bound = proven_bound(topology, job)
+        elif plan.strategy == "inart" and not limit.cut_short:
+            from controlplane.planner.strategies.fabric.prove import closer_bound
+
+            bound = closer_bound(plan, topology)
     found = planned(plan, topology, seconds, limit.cut_short, bound)
     faster = () if found.cut_short else faster_than(found.plan, topology, found.evaluation.rate_mbps)
     return replace(found, faster=faster)

@@ -13,6 +13,7 @@ import numpy as np
 
 from controlplane.planner.job import Job
 from controlplane.planner.routing import Network
+from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.master import Master, Prices
 from controlplane.planner.strategies.fabric.pricing import Pricing
 from controlplane.planner.strategies.solver import Program, SolverError
@@ -39,8 +40,8 @@ def column_bound(master: Master, prices: Prices) -> float:
 
 
 def _optimum(program: Program) -> float:
-    """Of a whole solve: a bound needs it."""
-    solution = program.solve()
+    """Of a whole solve: a bound needs it. Raises SolverError where the deadline ends it before."""
+    solution = program.solve(within=deadline())
     if not solution.optimal:
         raise SolverError(f"{program.what}: not solved to its optimum")
     return solution.objective

@@ -52,6 +52,7 @@ TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
 SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
+STRICT_S = 2.0  # for it, of processor time: it seldom is the best, and packs for minutes with many parameter servers
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
 FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
 LIFTING_S = 5.0  # for the copies' rates
@@ -370,7 +371,12 @@ def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None)
 
 def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
     """Ours with one tree per parameter server, which takes far longer than the baselines."""
-    return _possible((inart_strict,), network, job, seed, frozen_split) if len(job.workers) <= STRICT_WORKERS else []
+    if len(job.workers) > STRICT_WORKERS:
+        return []
+    with limited_time(STRICT_S, clock=process_time) as limit:
+        found = _possible((inart_strict,), network, job, seed, frozen_split)
+        limit.cut_short = False  # its own limit is no end of the search
+    return found
 
 
 def _possible(

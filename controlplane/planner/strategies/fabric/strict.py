@@ -13,6 +13,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.strategies.common import Infeasible, Split, prepare, split_or_equal
+from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.atp import atp, atp_strict
 from controlplane.planner.strategies.fabric.equal import equal
 from controlplane.planner.strategies.fabric.lbmm import lbmm
@@ -37,6 +38,8 @@ def inart_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: S
     else:
         vectors = _free_rates(instance)
     for rates in vectors:
+        if candidates and deadline().passed():
+            break
         if sum(rates) > 0:
             best = max((p.rate_mbps for p in candidates), default=0.0)
             try:
@@ -52,13 +55,16 @@ def inart_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: S
 
 
 def _free_rates(instance: Instance) -> list[list[float]]:
-    """Rate vectors to try: equal, proportional to capacity and to its root, each improved; best first."""
-    levels = instance.levels()
+    """Rate vectors to try: equal, proportional to capacity and to its root, each improved; best first. Those that there
+    are when the deadline passes."""
+    levels, limit = instance.levels(), deadline()
     roots = instance.roots
     results: dict[tuple[float, ...], float] = {}
     for weigh in (lambda b: 1.0, lambda b: math.sqrt(b), lambda b: b):
         weights = [weigh(b) / weigh(max(roots)) if max(roots) > 0 else 0.0 for b in roots]
         for level in levels:
+            if limit.passed():
+                break
             rates = [level * weight for weight in weights]
             if instance.pack(rates) is not None:
                 results[tuple(_improved(instance, rates, levels))] = 0.0
@@ -68,14 +74,14 @@ def _free_rates(instance: Instance) -> list[list[float]]:
 
 
 def _improved(instance: Instance, rates: list[float], levels: list[float]) -> list[float]:
-    """Raises one root's rate after the other as long as the packing holds."""
-    rates = list(rates)
+    """Raises one root's rate after the other as long as the packing holds and there is time."""
+    rates, limit = list(rates), deadline()
     changed = True
     while changed:
         changed = False
         for s in range(len(rates)):
             for level in levels:
-                if level <= rates[s] * SLACK:
+                if level <= rates[s] * SLACK or limit.passed():
                     break
                 trial = [*rates[:s], level, *rates[s + 1 :]]
                 if instance.pack(trial) is not None:

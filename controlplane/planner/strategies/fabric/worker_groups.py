@@ -20,6 +20,7 @@ from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Choice, Split, finish, plan_choices
+from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.master import Master, Prices, to_trees
 from controlplane.planner.strategies.fabric.pricing import Pricing
 
@@ -216,7 +217,7 @@ class Placement:
         price = np.ones(links)
         for _ in range(PLACING_ROUNDS):
             evaluation = evaluate(plan, self.network.topology, check=False)
-            if best.rate_mbps >= enough or evaluation.bottleneck.kind != "link":
+            if best.rate_mbps >= enough or evaluation.bottleneck.kind != "link" or deadline().passed():
                 break
             scale = self.target / plan.rate_mbps
             for load in evaluation.loads:
@@ -323,7 +324,7 @@ def packed_plans(
             high = factor
         plans.append(plan)
         low = max(low, min(1.0, plan.rate_mbps / total))
-        if high - low < 0.01:
+        if high - low < 0.01 or deadline().passed():
             break
         factor = (low + high) / 2
     return plans

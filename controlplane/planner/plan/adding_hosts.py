@@ -1,0 +1,31 @@
+"""Which rate is possible where workers' hosts do all that a host can: each is a parameter server, and adds for others
+inside of trees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controlplane.planner.job import Job
+from controlplane.planner.topology import Topology
+
+
+def workers_add(topology: Topology, job: Job) -> tuple[Topology, Job]:
+    """Return the network in which each worker's host adds as much as comes in over its link, and the job with a
+    parameter server on each worker's server.
+
+    Every collective among hosts alone is a plan of these (a host that adds what comes in makes a ring's, or any tree's,
+    partial sums), so that the best plan is at least as fast. A host whose `aggregation_mbps` the topology gives adds
+    that and no more: 0 forbids it. A host that does not hang on exactly one switch stays a worker; where that is so of
+    all of them, the job keeps its parameter servers.
+    """
+    rates: dict[str, dict[str, float]] = {}
+    roots = []
+    for worker in job.workers:
+        near = topology.neighbours(worker)
+        if len(near) != 1 or topology.kind(near[0]) != "switch":
+            continue
+        roots.append(worker)
+        if "aggregation_mbps" not in topology.graph.nodes[worker] and topology.has_link(near[0], worker):
+            rates[worker] = {"aggregation_mbps": topology.bandwidth_mbps(near[0], worker)}
+    servers = tuple(roots) or job.parameter_servers
+    return topology.replace(nodes=rates), replace(job, parameter_servers=servers)
