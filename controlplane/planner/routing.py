@@ -6,7 +6,11 @@ Servers never forward, and links without residual bandwidth are not used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
@@ -30,6 +34,35 @@ class Access(NamedTuple):
     down: int
 
 
+@dataclass(frozen=True)
+class _Neighbours:
+    """For each node, from where in `nodes` to where its neighbours are; servers, which do not forward, have none."""
+
+    first: np.ndarray
+    nodes: np.ndarray
+
+    @classmethod
+    def of(cls, adjacency: Sequence[Sequence[tuple[int, int]]]) -> _Neighbours:
+        first = np.zeros(len(adjacency) + 1, dtype=np.int64)
+        np.cumsum([len(near) for near in adjacency], out=first[1:])
+        return cls(first, np.array([node for near in adjacency for node, _ in near], dtype=np.int64))
+
+    def distances(self, near: Sequence[int], start: int) -> np.ndarray:
+        """Hops from the start, whose neighbours are `near`, to every node; -1 where there is no way."""
+        distance = np.full(len(self.first) - 1, -1, dtype=np.int32)
+        distance[start] = 0
+        found, hops = np.array(near, dtype=np.int64), 1
+        while len(found):
+            mark = np.zeros(len(distance), dtype=bool)
+            mark[found] = True
+            nodes = np.flatnonzero(mark & (distance < 0))
+            distance[nodes] = hops
+            begin, many = self.first[nodes], self.first[nodes + 1] - self.first[nodes]
+            offsets = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+            found, hops = self.nodes[np.repeat(begin, many) + offsets], hops + 1
+        return distance
+
+
 class Network:
     """Nodes and directed links as integers, residual capacities as lists; distances are cached."""
 
@@ -50,6 +83,7 @@ class Network:
         self._to: dict[int, list[int]] = {}
         self._from: dict[int, list[int]] = {}
         self._hops: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        self._closer: dict[int, dict[int, list[tuple[int, int]]]] = {}
 
     def access(self, server: int) -> Access | None:
         """Of a server that hangs on one switch only."""
@@ -58,29 +92,30 @@ class Network:
             return None
         return Access(out[0][0], out[0][1], into[0][1])
 
-    def _search(self, start: int, adjacency: list[list[tuple[int, int]]]) -> list[int]:
-        distance = [-1] * len(self.names)
-        distance[start] = 0
-        queue = [start]
-        for node in queue:
-            if node != start and not self.forwards[node]:
-                continue
-            for other, _ in adjacency[node]:
-                if distance[other] < 0:
-                    distance[other] = distance[node] + 1
-                    queue.append(other)
-        return distance
+    @cached_property
+    def _behind(self) -> _Neighbours:
+        """The nodes with a link to each switch."""
+        return _Neighbours.of([into if on else [] for into, on in zip(self.into, self.forwards, strict=True)])
+
+    @cached_property
+    def _ahead(self) -> _Neighbours:
+        """The nodes to which each switch has a link."""
+        return _Neighbours.of([out if on else [] for out, on in zip(self.out, self.forwards, strict=True)])
+
+    def hops_to(self, target: int) -> np.ndarray:
+        """As `distances_to`, as an array that is not kept: for who looks at thousands of targets, once each."""
+        return self._behind.distances([u for u, _ in self.into[target]], target)
 
     def distances_to(self, target: int) -> list[int]:
         """Hops from every node to `target`; -1 where there is no route."""
         if target not in self._to:
-            self._to[target] = self._search(target, self.into)
+            self._to[target] = self.hops_to(target).tolist()
         return self._to[target]
 
     def distances_from(self, source: int) -> list[int]:
         """Hops from `source` to every node; -1 where there is no route."""
         if source not in self._from:
-            self._from[source] = self._search(source, self.out)
+            self._from[source] = self._ahead.distances([v for v, _ in self.out[source]], source).tolist()
         return self._from[source]
 
     def next_hops(self, node: int, target: int) -> list[tuple[int, int]]:
@@ -94,6 +129,16 @@ class Network:
                 if closer >= 0
                 else []
             )
+        return cache[node]
+
+    def hops_before(self, node: int, source: int) -> list[tuple[int, int]]:
+        """The (node before, link) pairs on shortest routes from `source` to `node`."""
+        cache = self._closer.setdefault(source, {})
+        if node not in cache:
+            distance = self.distances_from(source)
+            closer = distance[node] - 1
+            ways = self.into[node] if closer >= 0 else []
+            cache[node] = [(u, e) for u, e in ways if distance[u] == closer and (u == source or self.forwards[u])]
         return cache[node]
 
     def check_reachable(self, job: Job) -> None:
@@ -179,8 +224,7 @@ class Router:
                 joined.add(node)
                 options = [
                     (u not in joined, (self.load[e] + amount) * self.inverse[e], e, u)
-                    for u, e in network.into[node]
-                    if distance[u] == distance[node] - 1 and (u == root or network.forwards[u])
+                    for u, e in network.hops_before(node, root)
                 ]
                 _, _, e, u = min(options)
                 parent[node] = u

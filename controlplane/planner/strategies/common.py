@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.planner.evaluate import evaluate
+from controlplane.planner.in_trees import InTrees
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignment, Assignments, Way
 from controlplane.planner.plan.limits import check_fits
@@ -19,6 +20,7 @@ from controlplane.planner.topology import Topology
 
 Strategy = Callable[..., Plan]  # (topology, job, *, seed=0, frozen_split=None) -> Plan
 Split = Mapping[str, float]
+MANY_WAYS = 200_000  # trees x racks from which on the ways of a tree are found together
 FINE_ROUTES = 1000  # with more flows than this, those of one rack to one point take one path
 
 
@@ -74,6 +76,8 @@ def route_choices(
     behind = [network.access(leaf) for leaf in leaves]
     racks = [access for access in behind if access is not None]
     grouped = len(choices) * len(leaves) > FINE_ROUTES and len(racks) == len(leaves)
+    if grouped and len(choices) * len({access.switch for access in racks}) > MANY_WAYS:
+        return _route_many(router, job, choices, racks, limit)
     trees = []
     for choice in choices:
         if limit is not None:
@@ -91,6 +95,61 @@ def route_choices(
             assignments = _route_each(router, job, choice, leaves)
         trees.append(Tree(choice.root, choice.share, assignments, tuple(relays), back))
     return tuple(trees)
+
+
+def _route_many(
+    router: Router, job: Job, choices: Sequence[Choice], racks: Sequence[Access], limit: Deadline | None
+) -> tuple[Tree, ...]:
+    """As `route_choices` where there are so many trees and racks that a search for each is too much: the ways of a tree
+    to one point are found together (in_trees.py), and what is the same in all trees is made once."""
+    network, index = router.network, router.network.index
+    names, links = network.names, network.topology.links
+    together = InTrees(router)
+    ends = list(dict.fromkeys(access.switch for access in racks))
+    last = tuple([links[access.down] for access in racks])
+    trees = []
+    for choice in choices:
+        if limit is not None:
+            limit.check()
+        back = router.return_tree(index[choice.root], ends, choice.share)
+        if network.topology.results_on_links:
+            together.add(back, choice.share)
+        relays = []
+        for point in dict.fromkeys(choice.points):
+            if point != choice.root:
+                way = router.route(index[point], index[choice.root], choice.share)
+                together.add(way, choice.share)
+                relays.append(Relay(point, choice.root, router.nodes(index[point], way)))
+        numbers: dict[tuple[str, int], int] = {}
+        pairs = zip(choice.points, [access.switch for access in racks], strict=True)
+        which = array("I", [numbers.setdefault(pair, len(numbers)) for pair in pairs])
+        if trees and which == trees[-1].assignments.which:
+            which = trees[-1].assignments.which
+        many = Counter(which)
+        found: dict[tuple[str, int], Way] = {}
+        for point in dict.fromkeys(choice.points):
+            flows = {rack: choice.share * many[number] for (at, rack), number in numbers.items() if at == point}
+            following = together.route(index[point], flows)
+            behind: dict[int, tuple[str, ...]] = {index[point]: (point,)}
+            found |= {(point, rack): Way(point, _behind(rack, following, behind, names)) for rack in flows}
+        ways = tuple([found[pair] for pair in numbers])
+        edges = (*downwards(choice.root, [links[e] for e in back]), *last)
+        own = Assignments(job.workers, ways, which)
+        trees.append(Tree(choice.root, choice.share, own, tuple(relays), edges))
+    total = sum(choice.share for choice in choices)
+    router.add([access.up for access in racks], total)
+    if network.topology.results_on_links:
+        router.add([access.down for access in racks], total)
+    return tuple(trees)
+
+
+def _behind(
+    node: int, following: Sequence[int], known: dict[int, tuple[str, ...]], names: Sequence[str]
+) -> tuple[str, ...]:
+    """The names of the nodes from this one to the end of its way. known: of nodes that were asked for, by number."""
+    if node not in known:
+        known[node] = (names[node], *_behind(following[node], following, known, names))
+    return known[node]
 
 
 def _return_edges(

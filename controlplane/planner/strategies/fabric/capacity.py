@@ -85,12 +85,14 @@ def build_program(network: Network, job: Job, frozen_split: Split | None = None)
     roots, workers = job.parameter_servers, len(job.workers)
     index, switches = network.index, network.topology.switches
     leaves = np.array([index[w] for w in job.workers])
-    to_root = np.array([network.distances_to(index[s]) for s in roots])
-    # Distances from the workers to every switch: per switch one search backwards.
+    to_root = np.array([network.hops_to(index[s]) for s in roots])
+    # Distances from the workers to every switch, the least and their sum: per switch one search backwards.
     usable = [v for v, c in enumerate(limits.aggregation) if c > 0 and workers > 1]
-    hops = {v: np.array(network.distances_to(index[switches[v]]))[leaves] for v in usable}
+    hops = {
+        v: (int(far.min()), int(far.sum())) for v in usable for far in [network.hops_to(index[switches[v]])[leaves]]
+    }
     pairs = [
-        (s, v) for v in usable if hops[v].min() >= 0 for s in range(len(roots)) if to_root[s, index[switches[v]]] >= 0
+        (s, v) for v in usable if hops[v][0] >= 0 for s in range(len(roots)) if to_root[s, index[switches[v]]] >= 0
     ]
     scale = _scale(limits, workers)
     if scale <= 0:
@@ -120,7 +122,7 @@ def build_program(network: Network, job: Job, frozen_split: Split | None = None)
 
     cost = np.zeros(columns)
     for column, (s, v) in enumerate(pairs):
-        cost[column] = hops[v].sum() + to_root[s, index[switches[v]]]
+        cost[column] = hops[v][1] + to_root[s, index[switches[v]]]
     for s in range(len(roots)):
         cost[len(pairs) + s] = to_root[s, leaves].sum()
     return Program(pairs, rows, cost / max(1.0, cost.max()), limits.nic / scale, scale)

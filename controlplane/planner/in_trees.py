@@ -1,0 +1,89 @@
+"""Least-loaded ways of many nodes to one target at once, for large networks.
+
+All that comes to a node leaves it over one link, so that the ways of a tree with a thousand racks are found in one pass
+over the links instead of a search for each rack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from controlplane.planner.routing import Network, Router, Unreachable
+
+
+class InTrees:
+    """Keeps beside the router's loads (any one unit per Mbit/s of capacity) the same numbers as an array."""
+
+    def __init__(self, router: Router) -> None:
+        self.router, network = router, router.network
+        self.network: Network = network
+        forwards = np.array(network.forwards)
+        ends = np.array(network.ends, dtype=np.int64).reshape(-1, 2)
+        use = np.flatnonzero(forwards[ends[:, 0]] & (np.array(network.capacity) > 0))
+        use = use[np.argsort(ends[use, 0], kind="stable")]  # by the node that they leave, which `_cheapest` needs
+        self.link, self.source, self.target = use, ends[use, 0], ends[use, 1]
+        self.passes = forwards[self.target]
+        self.inverse = np.array(router.inverse)
+        self.load = np.array(router.load)
+
+    def add(self, links: Sequence[int], amount: float) -> None:
+        """Note what somebody else has added to the router's load."""
+        np.add.at(self.load, np.asarray(links, dtype=np.int64), amount)
+
+    def route(self, target: int, flows: dict[int, float]) -> list[int]:
+        """Return for each node the next one on the way to the target (-1: it has no part in it), and add the load.
+
+        flows: what each switch sends. Ways are shortest ones; of these each node takes the one whose fullest link is
+        least full now (of equals, the least sum over its links), once about an average flow is added. Raises
+        Unreachable.
+        """
+        network = self.network
+        distance = network.hops_to(target)
+        amounts = np.zeros(len(network.names))
+        amounts[list(flows)] = list(flows.values())
+        lost = next((node for node in flows if distance[node] < 0), None)
+        if lost is not None:
+            raise Unreachable(network.names[lost], network.names[target])
+        onwards = distance[self.target] == distance[self.source] - 1
+        edges = np.flatnonzero(onwards & (distance[self.source] > 0) & (self.passes | (self.target == target)))
+        levels = distance[self.source[edges]]
+        farthest = int(distance[list(flows)].max(initial=0))
+        highest, total = np.zeros(len(amounts)), np.zeros(len(amounts))
+        chosen = np.full(len(amounts), -1)
+        share = sum(flows.values()) / len(flows)
+        for level in range(1, farthest + 1):
+            self._cheapest(edges[levels == level], share, highest, total, chosen)
+        following = [-1] * len(amounts)
+        used: list[int] = []
+        for level in range(farthest, 0, -1):
+            nodes = np.flatnonzero((distance == level) & (amounts > 0))
+            edge = chosen[nodes]
+            np.add.at(amounts, self.target[edge], amounts[nodes])
+            np.add.at(self.load, self.link[edge], amounts[nodes])
+            used += self.link[edge].tolist()
+            for node, after in zip(nodes.tolist(), self.target[edge].tolist(), strict=True):
+                following[node] = after
+        for link in used:
+            self.router.load[link] = float(self.load[link])
+        return following
+
+    def _cheapest(
+        self, edges: np.ndarray, share: float, highest: np.ndarray, total: np.ndarray, chosen: np.ndarray
+    ) -> None:
+        """Chooses for each node of one level its link onwards, and notes the fullest link and the sum of its way."""
+        if not len(edges):
+            return
+        source, target = self.source[edges], self.target[edges]
+        own = (self.load[self.link[edges]] + share) * self.inverse[self.link[edges]]
+        fullest, sums = np.maximum(own, highest[target]), own + total[target]
+        first = np.flatnonzero(np.r_[True, source[1:] != source[:-1]])
+        group = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(source)]))
+        even = fullest <= np.minimum.reduceat(fullest, first)[group]
+        left = np.where(even, sums, np.inf)
+        best = np.flatnonzero(left <= np.minimum.reduceat(left, first)[group])[::-1]
+        taken = np.empty(len(first), dtype=np.int64)
+        taken[group[best]] = best  # the first of equals, as it is written last
+        nodes = source[taken]
+        chosen[nodes], highest[nodes], total[nodes] = edges[taken], fullest[taken], sums[taken]
