@@ -125,7 +125,10 @@ def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measure
     off goes on where it was. A line that was cut off is left out."""
     before: dict[int, Measured] = {}
     if kept is not None and kept.exists():
-        for text in kept.read_text().splitlines():
+        whole = kept.read_text()
+        if whole and not whole.endswith("\n"):
+            kept.write_text(whole + "\n")
+        for text in whole.splitlines():
             try:
                 found = Measured.from_json(json.loads(text))
             except json.JSONDecodeError:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from controlplane.cli.plan.command import main
 from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.generators import fattree, leaf_spine, parse_topology, testbed
-from controlplane.planner.job import Job, place_job
+from controlplane.planner.in_trees import InTrees
+from controlplane.planner.job import Job, parse_job, place_job
 from controlplane.planner.plan import Plan
-from controlplane.planner.routing import Network
+from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, to_its_end
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
@@ -24,6 +25,7 @@ from controlplane.planner.strategies.fabric.cuts import cuts
 from controlplane.planner.strategies.fabric.equivalent import Lifting, merge_equivalent
 from controlplane.planner.strategies.fabric.master import Master
 from controlplane.planner.topology import Topology
+from evaluation.inart.checked import faults
 from tests.controlplane.instances import instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS, check_plan
 from tests.support.examples import examples
@@ -243,3 +245,41 @@ def test_a_large_plan_is_printed_on_a_screen(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 60 and max(map(len, lines)) < 400
     assert any("more trees" in line for line in lines)
+
+
+def test_the_ways_of_many_racks_are_found_together_and_carry_as_much(monkeypatch):
+    topology = parse_topology("fattree:k=6")
+    job = parse_job("workers=50,ps=4,seed=1", topology)
+    each = get_strategy("inart")(topology, job)
+    monkeypatch.setattr("controlplane.planner.strategies.common.MANY_WAYS", 0)
+    together = get_strategy("inart")(topology, job)
+    assert together.rate_mbps == pytest.approx(each.rate_mbps, rel=1e-6)
+    assert faults(topology.to_json(), together.to_json()) == []
+
+
+def test_ways_found_together_are_shortest_ones_and_are_spread():
+    """Eight times all racks of a fat-tree to one access switch: each of its links from above carries as much."""
+    topology = parse_topology("fattree:k=4")
+    network = Network(topology)
+    router = Router(network)
+    together = InTrees(router)
+    racks = [network.index[v] for v in topology.switches if any(u in topology.servers for u in topology.neighbours(v))]
+    target = racks[0]
+    for _ in range(8):
+        following = together.route(target, dict.fromkeys(racks, 1.0))
+        for rack in racks:
+            node, hops = rack, 0
+            while node != target:
+                node, hops = following[node], hops + 1
+            assert hops == network.distances_to(target)[rack]
+    arriving = [router.load[e] for u, e in network.into[target] if network.forwards[u]]
+    assert sum(arriving) == pytest.approx(8 * (len(racks) - 1)) and max(arriving) == pytest.approx(min(arriving))
+    assert router.load == pytest.approx(together.load.tolist())
+
+
+def test_ways_found_together_say_who_is_not_reached():
+    topology = parse_topology("fattree:k=4")
+    alone = topology.replace(remove_links=[link for link in topology.links if link[0] == "e1"])
+    network = Network(alone)
+    with pytest.raises(Unreachable, match="from e1 to e2"):
+        InTrees(Router(network)).route(network.index["e2"], {network.index["e1"]: 1.0})

@@ -6,21 +6,29 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, count
 from typing import Any
 
 import networkx as nx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from controlplane.cli.plan.command import main as inart
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_job
+from controlplane.planner.plan.adding_hosts import workers_add
+from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.deadline import limited_time
 from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.prove import closer_bound
+from controlplane.planner.strategies.fabric.worker_groups import Instance
 from controlplane.planner.topology import Topology
 from evaluation.inart.__main__ import main
 from evaluation.inart.checked import faults
+from evaluation.inart.instances import Measured, Row
 from evaluation.inart.varied import draw
 from tests.controlplane.instances import instances
 from tests.support.examples import examples
@@ -127,3 +135,98 @@ def least_cut(topology: Topology, job: Job) -> float:
         graph.add_edge(u, v, capacity=topology.residual_bandwidth_mbps(u, v))
     flows = [nx.maximum_flow_value(graph, *pair) for u, v in combinations(job.workers, 2) for pair in ((u, v), (v, u))]
     return min(flows, default=float("inf"))
+
+
+def test_instances_that_were_measured_are_not_measured_again(tmp_path, capsys, monkeypatch):
+    kept = tmp_path / "kept.jsonl"
+    words = ["instances", "--seed", "86", "--keep", str(kept)]
+    assert main([*words, "--count", "1"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    with kept.open("a") as file:
+        file.write('{"seed": 87, "wh')  # a run was cut off while it wrote
+    measured = []
+    monkeypatch.setattr("evaluation.inart.instances.measure", lambda seed: measured.append(seed) or draw_nothing(seed))
+    assert main([*words, "--count", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == first
+    assert main([*words, "--count", "2"]) == 0
+    assert measured == [87]
+
+
+def draw_nothing(seed: int) -> Measured:
+    row = Row(1.0, 1.0, "", 1.0, 1, 0.0, limited=False)
+    return Measured(seed, ("nothing",), {"own": row}, {}, 1.0)
+
+
+@pytest.mark.parametrize("seed", [214, 240])
+def test_a_host_that_adds_and_takes_in_only_so_much_is_planned_with_what_it_takes_in(seed):
+    """The search added the root's own trees inside of its host, which its intake then had to count flow by flow: the
+    plan had half of the rate that it was searched for."""
+    instance = draw(seed)
+    job = replace(instance.job, parameter_servers=instance.job.workers)
+    plan = get_strategy("inart")(instance.topology, job)
+    assert plan.rate_mbps >= cheap_bound(instance.topology, job).mbps * (1 - 1e-6)
+    assert faults(instance.topology.to_json(), plan.to_json()) == []
+
+
+@pytest.mark.parametrize("seed", [74, 100])
+def test_where_hosts_alone_are_faster_plans_in_which_hosts_add_are_as_fast(seed):
+    instance = draw(seed)
+    topology, job = workers_add(instance.topology, instance.job)
+    hosts = max(row.rate_mbps for row in host_rows(instance.topology, instance.job))
+    assert get_strategy("inart")(instance.topology, instance.job).rate_mbps < hosts * 0.95
+    plan = get_strategy("inart")(topology, job)
+    assert plan.rate_mbps >= hosts * (1 - 1e-6)
+    assert faults(topology.to_json(), plan.to_json()) == []
+
+
+def test_a_host_that_must_not_add_does_not():
+    topology = parse_topology("leafspine:leaves=3,spines=2,servers=4")
+    job = parse_job("workers=6,ps=1", topology)
+    first, *others = job.workers
+    network, everywhere = workers_add(topology.replace(nodes={first: {"aggregation_mbps": 0.0}}), job)
+    assert network.adding_servers == set(others)
+    assert everywhere.parameter_servers == job.workers
+
+
+def test_compare_shows_what_hosts_that_add_reach_where_hosts_alone_are_faster(tmp_path, capsys):
+    instance = draw(74)
+    network, job = tmp_path / "network.json", tmp_path / "job.json"
+    network.write_text(json.dumps(instance.topology.to_json()))
+    job.write_text(json.dumps(instance.job.to_json()))
+    words = ["compare", "--topology", str(network), "--job", str(job)]
+    assert inart([*words, "--json"]) == 0
+    rows = {row["strategy"]: row.get("rate_mbps", 0.0) for row in json.loads(capsys.readouterr().out)["strategies"]}
+    assert rows["inart-on-hosts"] >= rows["host-trees"] * (1 - 1e-6) > 1.2 * rows["inart"]
+    assert inart([*words, "--strategies", "inart", "inart-on-hosts"]) == 0
+    assert "not deployed yet" in capsys.readouterr().out
+
+
+def test_the_search_for_one_tree_each_ends_in_time(monkeypatch):
+    """It packed for minutes with 42 parameter servers, whatever the limit. The clock counts how often it is read."""
+    instance = draw(78)
+    job = replace(instance.job, parameter_servers=instance.job.workers)
+    packed, pack = [], Instance.pack
+    monkeypatch.setattr(Instance, "pack", lambda self, rates: packed.append(rates) or pack(self, rates))
+    with limited_time(100, clock=count().__next__) as limit:
+        plan = get_strategy("inart-strict")(instance.topology, job)
+    assert limit.cut_short and plan.rate_mbps > 0
+    assert len(packed) < 200
+
+
+def test_a_gap_is_looked_at_closer_before_it_is_printed():
+    instance = draw(10)
+    plan = get_strategy("inart")(instance.topology, instance.job)
+    cheap, closer = cheap_bound(instance.topology, instance.job).mbps, closer_bound(plan, instance.topology)
+    assert closer is not None and closer.mbps < 0.97 * cheap
+    assert plan.rate_mbps == pytest.approx(closer.mbps, rel=1e-3)
+    assert closer_bound(replace(plan, rate_mbps=cheap), instance.topology) is None
+
+
+@pytest.mark.parametrize("seed", [38, 123])
+def test_trees_that_add_at_hosts_alone_need_no_slots_of_switches(seed):
+    """Switches hold few trees, hosts any number: the plan kept to what switches hold, and a collective was faster."""
+    instance = draw(seed)
+    topology, job = workers_add(instance.topology, instance.job)
+    plan = get_strategy("inart")(topology, job)
+    assert plan.rate_mbps >= all_reduce_bound(topology, job).mbps * (1 - 1e-3)
+    assert faults(topology.to_json(), plan.to_json()) == []

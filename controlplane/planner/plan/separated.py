@@ -28,6 +28,8 @@ from controlplane.planner.topology import LINK_NUMBERS, Topology
 
 INSIDE = 1000.0
 """Bandwidth of the links inside of hosts, in units of the fastest link of the network."""
+SERVES = "serves"
+"""Attribute of a switch inside of a host: the parameter server inside of the same host."""
 KEPT = ("host_ms", "measured_ms", "role")
 INTAKE = ("ingress_mbps", "used_ingress_mbps")
 ADDING = ("aggregation_mbps", "used_aggregation_mbps")
@@ -112,6 +114,16 @@ class Separated:
         )
 
 
+def own_switch(topology: Topology, root: str) -> str | None:
+    """The switch inside of the host of this parameter server, where that host was taken apart.
+
+    No tree of the root is added up there: once host and switch are one again, the root takes in each of the flows, and
+    its intake counts them all.
+    """
+    near = topology.neighbours(root)
+    return near[0] if len(near) == 1 and topology.graph.nodes[near[0]].get(SERVES) == root else None
+
+
 def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
     """The servers that have to be taken apart: those with both roles, and those that add for others."""
     return _in_parts(topology, job.both_roles)
@@ -157,7 +169,8 @@ def _network_apart(topology: Topology, inside: Mapping[str, str], taking: Mappin
         _check_host(topology, host)
         own = nodes[host]
         adds = {name: own[name] for name in ADDING if name in own}
-        nodes[inside[host]] = {"kind": "switch", **(adds or {"aggregation_mbps": 0.0})}
+        mark = {SERVES: taking[host]} if host in taking else {}
+        nodes[inside[host]] = {"kind": "switch", **(adds or {"aggregation_mbps": 0.0}), **mark}
         plain = {name: own[name] for name in KEPT if name in own}
         intake = {name: own[name] for name in INTAKE if name in own}
         nodes[host] = {"kind": "server", **plain, **({} if host in taking else intake)}

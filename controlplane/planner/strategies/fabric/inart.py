@@ -15,7 +15,7 @@ import numpy as np
 from controlplane.planner.evaluate import bound
 from controlplane.planner.gathers import planned
 from controlplane.planner.job import Job
-from controlplane.planner.plan.limits import DoesNotFit, Resource, held
+from controlplane.planner.plan.limits import DoesNotFit, Held, Resource, held
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.routing import Network, Unreachable
 from controlplane.planner.strategies.common import (
@@ -164,6 +164,9 @@ def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split 
                 f"inart: the frozen split needs a tree for each of {needed} parameter servers, job {job.name!r} allows "
                 f"{job.max_trees}"
             )
+    plans = _at_hosts(topology, job, seed, frozen_split, limits)
+    if plans and plans[0].rate_mbps >= cheap_bound(topology, job).mbps * (1 - NEAR):
+        return plans[0]
     first = _in_time(Network(unlimited(topology)), replace(job, max_trees=None), seed, frozen_split)
     able = {
         v
@@ -171,13 +174,12 @@ def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split 
         if topology.residual_aggregation_mbps(v) > 0 and limits.trees_at(v) >= 1 and limits.fan_in.get(v, 2) >= 2
     }
     first = replace(first, trees=tuple(folded(tree, limits.fan_in, able) for tree in first.trees))
-    plans: list[Plan] = []
     refusal: DoesNotFit | None = None
     around = cramped_switches(network, job, limits)
     try:
         plans.append(few_trees(network, job, first, seed, frozen_split))
         if fits(first, topology):
-            return plans[0]
+            return best_of(plans, topology)
     except DoesNotFit as error:
         refusal = error
         around |= {error.switch} - access_switches(network, job)
@@ -191,6 +193,21 @@ def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split 
         assert refusal is not None
         raise refusal
     return best_of(plans, topology)
+
+
+def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | None, limits: Held) -> list[Plan]:
+    """The plan in which nothing is added where memory is short, if there are places (hosts that add) where it is not:
+    such trees need no slots, and there may be as many as the rate asks for."""
+    short = {v: {"aggregation_mbps": 0.0} for v in limits.slots}
+    others = [v for v in topology.switches if v not in short and topology.residual_aggregation_mbps(v) > 0]
+    if not short or not others or job.max_trees is not None:
+        return []
+    try:
+        with part_of_time(SEARCHED):
+            plan = _in_time(Network(unlimited(topology.replace(nodes=short))), job, seed, frozen_split)
+        return [finish(topology, job, "inart", plan.trees, seed)]
+    except (Infeasible, DoesNotFit, Unreachable):
+        return []
 
 
 def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:

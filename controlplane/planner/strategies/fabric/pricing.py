@@ -23,6 +23,7 @@ from scipy.sparse.csgraph import dijkstra
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignments, Way
 from controlplane.planner.plan.model import Relay, Tree
+from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Access, Network, downwards
 from controlplane.planner.strategies.fabric.master import Column, Master, Prices
 from controlplane.planner.strategies.solver import Program
@@ -83,6 +84,8 @@ class Pricing:
         self.leaves = [network.index[w] for w in job.workers]
         self.switches = [network.index[v] for v in topology.switches]
         self.position = {node: i for i, node in enumerate([*self.switches, *self.roots])}
+        own = [own_switch(topology, s) for s in job.parameter_servers]
+        self.own = [None if v is None else self.position[network.index[v]] for v in own]  # not a point of the root's
         self.inner = [
             (self.position[u], self.position[v], e)
             for e, (u, v) in enumerate(network.ends)
@@ -200,11 +203,14 @@ class Pricing:
         """(cost of each rack's flows to the root directly, cost of each facility's sum to the root)."""
         target = len(self.switches) + root
         direct = self.count * (self.from_rack[:, target] + self.root_price[root])
-        return direct, np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
+        final = np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
+        if self.own[root] is not None:
+            final[self.own[root]] = np.inf
+        return direct, final
 
     def design(self, root: int) -> Design:
         """Local search for the cheapest way up to root (position in job.parameter_servers)."""
-        search = _Search(self, *self.to_root(root))
+        search = _Search(self, *self.to_root(root), self.own[root])
         for phase in range(CLOSING_PHASES):
             search.open_points()
             if phase == CLOSING_PHASES - 1 or not search.close_points():
@@ -370,8 +376,12 @@ class Pricing:
 class _Search:
     """Facility location by opening and closing points. Arrays by rack and by facility (position of the switch)."""
 
-    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray) -> None:
+    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray, barred: int | None) -> None:
+        """barred: a facility that must not be opened."""
         self.rack_cost, self.point_cost = pricing.rack_cost, pricing.point_cost
+        if barred is not None:
+            self.rack_cost, self.point_cost = self.rack_cost.copy(), self.point_cost.copy()
+            self.rack_cost[:, barred] = self.point_cost[:, barred] = self.point_cost[barred] = np.inf
         self.direct, self.final = direct, final
         self.racks = np.full(len(direct), -1)
         self.cost = direct.copy()
