@@ -73,13 +73,9 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if shared is not None and not arguments.json:
         print(_line(shared, counted), flush=True)
     any_kind = all_reduce_bound(topology, job)
-    host_part: list[Row] = []
-    if among_hosts:
-        with timed(arguments.time_limit or LIMIT_EACH_S):
-            made = [row for row in host_rows(topology, job) if row.strategy in among_hosts]
-        host_part = [row_json(row, job, any_kind) for row in made]
-        if host_part and not arguments.json:
-            print("\n".join(_host_line(row, counted) for row in host_part), flush=True)
+    host_part = _among_hosts(arguments, topology, job, among_hosts, any_kind) if among_hosts else []
+    if host_part and not arguments.json:
+        print("\n".join(_host_line(row, counted) for row in host_part), flush=True)
     ours = [*rows, *([] if shared is None else [shared])]
     wanted = ON_HOSTS in (arguments.strategies or ())
     adding = _on_hosts(arguments, topology, job) if wanted or (beside and _beaten(topology, ours, host_part)) else None
@@ -110,6 +106,15 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         print(f"note: {ON_HOSTS}: plans in which hosts add inside of trees can be compared, but not deployed yet")
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
+
+
+def _among_hosts(
+    arguments: argparse.Namespace, topology: Topology, job: Job, names: Sequence[str], any_kind: Bound
+) -> list[Row]:
+    """Return the rows of these collectives among the hosts alone. any_kind: what no all-reduce can beat."""
+    with timed(arguments.time_limit or LIMIT_EACH_S):
+        made = [row for row in host_rows(topology, job) if row.strategy in names]
+    return [row_json(row, job, any_kind) for row in made]
 
 
 def _print_notes(topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row]) -> None:
