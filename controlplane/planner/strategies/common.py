@@ -107,7 +107,7 @@ def _route_many(
     together = InTrees(router)
     ends = list(dict.fromkeys(access.switch for access in racks))
     last = tuple([links[access.down] for access in racks])
-    trees = []
+    trees: list[Tree] = []
     for choice in choices:
         if limit is not None:
             limit.check()
