@@ -6,14 +6,16 @@ Servers never forward, and links without residual bandwidth are not used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
+
+if TYPE_CHECKING:  # numpy takes a tenth of a second to import: only who looks for ways brings it along
+    import numpy as np
+
+    from controlplane.planner.hops import Neighbours
 
 Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation, sum, next node, link
 
@@ -32,35 +34,6 @@ class Access(NamedTuple):
     switch: int
     up: int
     down: int
-
-
-@dataclass(frozen=True)
-class _Neighbours:
-    """For each node, from where in `nodes` to where its neighbours are; servers, which do not forward, have none."""
-
-    first: np.ndarray
-    nodes: np.ndarray
-
-    @classmethod
-    def of(cls, adjacency: Sequence[Sequence[tuple[int, int]]]) -> _Neighbours:
-        first = np.zeros(len(adjacency) + 1, dtype=np.int64)
-        np.cumsum([len(near) for near in adjacency], out=first[1:])
-        return cls(first, np.array([node for near in adjacency for node, _ in near], dtype=np.int64))
-
-    def distances(self, near: Sequence[int], start: int) -> np.ndarray:
-        """Hops from the start, whose neighbours are `near`, to every node; -1 where there is no way."""
-        distance = np.full(len(self.first) - 1, -1, dtype=np.int32)
-        distance[start] = 0
-        found, hops = np.array(near, dtype=np.int64), 1
-        while len(found):
-            mark = np.zeros(len(distance), dtype=bool)
-            mark[found] = True
-            nodes = np.flatnonzero(mark & (distance < 0))
-            distance[nodes] = hops
-            begin, many = self.first[nodes], self.first[nodes + 1] - self.first[nodes]
-            offsets = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-            found, hops = self.nodes[np.repeat(begin, many) + offsets], hops + 1
-        return distance
 
 
 class Network:
@@ -93,14 +66,18 @@ class Network:
         return Access(out[0][0], out[0][1], into[0][1])
 
     @cached_property
-    def _behind(self) -> _Neighbours:
+    def _behind(self) -> Neighbours:
         """The nodes with a link to each switch."""
-        return _Neighbours.of([into if on else [] for into, on in zip(self.into, self.forwards, strict=True)])
+        from controlplane.planner.hops import Neighbours
+
+        return Neighbours.of([into if on else [] for into, on in zip(self.into, self.forwards, strict=True)])
 
     @cached_property
-    def _ahead(self) -> _Neighbours:
+    def _ahead(self) -> Neighbours:
         """The nodes to which each switch has a link."""
-        return _Neighbours.of([out if on else [] for out, on in zip(self.out, self.forwards, strict=True)])
+        from controlplane.planner.hops import Neighbours
+
+        return Neighbours.of([out if on else [] for out, on in zip(self.out, self.forwards, strict=True)])
 
     def hops_to(self, target: int) -> np.ndarray:
         """As `distances_to`, as an array that is not kept: for who looks at thousands of targets, once each."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.planner.evaluate import evaluate
-from controlplane.planner.in_trees import InTrees
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignment, Assignments, Way
 from controlplane.planner.plan.limits import check_fits
@@ -102,6 +101,8 @@ def _route_many(
 ) -> tuple[Tree, ...]:
     """As `route_choices` where there are so many trees and racks that a search for each is too much: the ways of a tree
     to one point are found together (in_trees.py), and what is the same in all trees is made once."""
+    from controlplane.planner.in_trees import InTrees  # brings numpy along
+
     network, index = router.network, router.network.index
     names, links = network.names, network.topology.links
     together = InTrees(router)
