@@ -171,7 +171,7 @@ def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
     before = rig.snapshots()
     # The insert is refused again after the switch was read again, since one refusal may come from entries unknown to
     # us.
-    rig.switches[1].faults.capacity = len(rig.switches[1].entities) + 5
+    rig.switches[1].faults.capacity = len(rig.switches[1].entities) + 1
     with pytest.raises(UpdateError, match=r"the plan stays as it is: .*V2 refused"):
         rig.updater.update(rig.updater.state(changes=BUSY))
     rig.switches[1].faults.capacity = None
