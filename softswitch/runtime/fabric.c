@@ -653,8 +653,8 @@ SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t
     return n;
 }
 
-/* Writes to `out`: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit, frames
- * and bytes that wait for the line now, then the drops by reason. -ENOENT: the port was never used. */
+/* Writes to `out`: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit,
+ * frames and bytes that wait for the line now, then the drops by reason. -ENOENT: the port was never used. */
 SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.namespaces
 
 
 def test_sites_train_in_namespaces_beside_gloo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["--sites", "4", "--width", "16", "--every", "4", "--compute", "0.02", "--target", "5.3", "--delay-ms", "1"]
+    words = ["--sites", "4", "--width", "16", "--every", "4", "--compute", "0.02", "--target", "5.3", "--delay-ms", "6"]
     words += ["--total-mbps", "60", "--probe-seconds", "0.3", "--plot", str(tmp_path / "loss.png"), "--json"]
     assert main(words) == 0
     captured = capsys.readouterr()
