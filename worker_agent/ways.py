@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import Collective, Kind
 from worker_agent.gathered import MOST_PACKETS, WORD_BYTES
 
-TCP_PART = 1448 / 1514
-"""Of the bits of a full Ethernet frame, those that are TCP's payload."""
-TURN_SECONDS, MESSAGE_SECONDS = 0.5e-3, 0.3e-3
-"""What a turn of gloo's ring takes beside the bytes, and a message of its broadcast (`evaluation.collectives`)."""
+MESSAGE_SECONDS = 0.3e-3
+"""What a message of gloo's broadcast takes beside the bytes (`evaluation.collectives`)."""
 ROUND_SECONDS = 0.4e-3
 """A round trip through the switches; operations that are not small take two."""
 CLEARLY = 0.98

@@ -89,7 +89,7 @@ class AdmissionControl:
                 f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
                 f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
             )
-        note = _faster_way(admission.plan, state)
+        note = _faster_way(admission.plan, limited(state, self.state.kind.limits))
         if note:
             self._log(f"job {job.name}: {note}")
         return replace(admission, note=note)
@@ -239,7 +239,8 @@ class AdmissionControl:
 
 
 def _faster_way(plan: Plan, state: Topology) -> str:
-    """Return which way the hosts alone, with switches that only forward, would be faster than the plan; "": none."""
+    """Return which way the hosts alone, with switches that only forward, would be faster than the plan, at the sizes of
+    the job's tensors where it names them; "": none."""
     for row in faster_than(plan, state, plan.rate_mbps, MOST_COMPARED)[:1]:
         return (
             f"{row.strategy}, without switches that add, would be faster: {row.rate_mbps:.4g} instead of "

@@ -4,7 +4,7 @@ figure NUMBER, all: the table and the plot of a figure of the paper. headline: t
 times: seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs. bounds: `inart` against its bounds, links
 slack and binding, over several seeds. hierarchy: `inart` beside single-level trees where switches are ample. instances:
 `inart` on --count drawn networks of all kinds from --seed on, checked by code of its own, beside what hosts reach
-alone and the bounds.
+alone and the bounds. trees: `inart` with one, two, .. trees on --count small networks from --seed on, beside `exact`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from controlplane.common import command_line
-from evaluation.inart import instances
+from evaluation.inart import few, instances
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
 from evaluation.inart.sweep import SCENARIOS, Sweep
@@ -116,12 +116,41 @@ def print_instances(arguments: argparse.Namespace) -> None:
         print("\n".join(instances.distribution(found)))
 
 
+def print_times(arguments: argparse.Namespace) -> None:
+    timings = measure_times(arguments.seeds, None if arguments.json else lambda t: print(time_line(t), flush=True))
+    if arguments.json:
+        print(json.dumps(times_json(timings), indent=2))
+
+
+def print_few(arguments: argparse.Namespace) -> None:
+    found = []
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        found.append(few.measure(seed))
+        if not arguments.json:
+            print(few.line(found[-1]), flush=True)
+    if arguments.json:
+        print(json.dumps([asdict(each) for each in found]))
+    else:
+        print("\n".join(few.summary(found)))
+
+
+PRINTED = {
+    "times": print_times,
+    "bounds": print_bounds,
+    "hierarchy": print_hierarchy,
+    "instances": print_instances,
+    "trees": print_few,
+}
+"""What each command that draws nothing does."""
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.inart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("figure", "all", "headline", "times", "bounds", "hierarchy", "instances"))
+    commands = ("figure", "all", "headline", *PRINTED)
+    parser.add_argument("command", choices=commands)
     parser.add_argument("number", nargs="?", type=int, choices=sorted(FIGURES), help="with figure: which")
     parser.add_argument(
         "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper; times: runs)"
@@ -140,8 +169,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--aggregation", type=float, default=100.0, metavar="MBPS", help="with hierarchy (default: %(default)g)"
     )
-    parser.add_argument("--count", type=int, default=300, help="with instances: how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="with instances: of the first (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=300, help="with instances, trees: how many (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="with instances, trees: of the first (default: %(default)s)"
+    )
     parser.add_argument(
         "--keep",
         type=Path,
@@ -159,19 +190,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.seeds < 1 or arguments.count < 1 or (arguments.command == "figure" and arguments.number is None):
         parser.error("figure needs a number, and --seeds and --count at least 1")
-    if arguments.command == "times":
-        timings = measure_times(arguments.seeds, None if arguments.json else lambda t: print(time_line(t), flush=True))
-        if arguments.json:
-            print(json.dumps(times_json(timings), indent=2))
-        return 0
-    if arguments.command == "bounds":
-        print_bounds(arguments)
-        return 0
-    if arguments.command == "hierarchy":
-        print_hierarchy(arguments)
-        return 0
-    if arguments.command == "instances":
-        print_instances(arguments)
+    if arguments.command in PRINTED:
+        PRINTED[arguments.command](arguments)
         return 0
     sweep = Sweep(arguments.output, arguments.jobs)
     if arguments.command == "headline":

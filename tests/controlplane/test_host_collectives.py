@@ -134,6 +134,20 @@ def test_compare_lists_the_rates_of_hosts_and_reports_when_they_are_faster(capsy
     assert "without switches that add, is faster: 10.2041 Mbit/s" in capsys.readouterr().out
 
 
+def test_hosts_of_a_higher_rate_are_not_recommended_where_their_messages_take_longer(capsys):
+    """At k = 6 with 50 workers hosts have 10.2 Mbit/s and the plan 9.5; of 20 KB their 98 messages take longer."""
+    words = ["--topology", "fattree:k=6", "--target", "v1model", "--job"]
+    chosen = ["--strategies", "inart", "host-ring"]
+    assert main([*words, "workers=50,ps=4,seed=1,model=100M"]) == 0
+    assert "without switches that add, is faster: 10.2041 Mbit/s, 82.02 s" in capsys.readouterr().out
+    assert main([*words, "workers=50,ps=4,seed=1,model=20K"]) == 0
+    assert "without switches that add" not in capsys.readouterr().out
+    assert main(["compare", *words, "workers=50,ps=4,seed=1,model=20K", *chosen]) == 0
+    assert "host-ring, without switches that add, has a higher rate, 10.2041 Mbit/s, and takes longer at this size" in (
+        capsys.readouterr().out
+    )
+
+
 def test_compare_does_not_recommend_hosts_where_switches_are_faster(capsys):
     assert main(["--topology", "fattree:k=4,aggregation=100", "--job", "workers=8,ps=8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

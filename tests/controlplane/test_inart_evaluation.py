@@ -7,6 +7,7 @@ import json
 import pytest
 
 from evaluation.inart.__main__ import main
+from evaluation.inart.few import Few, summary
 from evaluation.inart.headline import headline
 from evaluation.inart.sweep import Case, Result, Sweep, compute
 
@@ -81,3 +82,24 @@ def test_plans_of_another_planner_are_not_taken_up(tmp_path, monkeypatch):
     assert Sweep(tmp_path).get(case) == sweep.get(case)
     monkeypatch.setattr("evaluation.inart.sweep.PLANNER_MODULES", ("evaluate",))
     assert not Sweep(tmp_path).results
+
+
+def test_few_trees_beside_the_optimum_and_beside_fewer_servers(capsys):
+    assert main(["trees", "--seed", "34", "--count", "1", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    rates, optima = found["rates_mbps"], found["exact_mbps"]
+    assert len(rates) == 2 and all(len(row) == 3 for row in rates) and len(optima) == 2
+    assert rates[-1][:2] == pytest.approx(optima, rel=0.01) and rates[-1][0] > 0
+    assert main(["trees", "--seed", "34", "--count", "1"]) == 0
+    assert "makes the plan worse: 0 []" in capsys.readouterr().out
+
+
+def test_what_few_trees_lose_is_said():
+    found = Few(3, "a network", ((5.0, 4.0), (4.5, 6.0)), (5.0, 6.0), 1.0)
+    assert found.gap == pytest.approx(0.1)
+    assert found.worse == (
+        "1 servers: 5.0000 with 1 trees, 4.0000 with one more",
+        "1 trees: 5.0000 with 1 servers, 4.5000 with one more",
+    )
+    below, worse = summary([found])
+    assert "1 more than 1 % below exact [3], at most 10.00 %" in below and worse.endswith("worse: 1 [3]")

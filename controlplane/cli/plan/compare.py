@@ -101,7 +101,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         best = bound if bound is not None and bound.mbps < best.mbps else best
         print(f"bound for any trees of these parameter servers: {best.mbps:.4f} Mbit/s ({best.what})")
     print(f"bound for any all-reduce: {any_kind.mbps:.4f} Mbit/s ({any_kind.what})")
-    _print_notes(topology, rows, shared, host_part)
+    _print_notes(topology, rows, shared, host_part, sized=bool(job.sizes))
     if adding is not None and "rate_mbps" in adding:
         print(f"note: {ON_HOSTS}: plans in which hosts add inside of trees can be compared, but not deployed yet")
     for name, mbps in proven.items():
@@ -114,18 +114,29 @@ def _among_hosts(
     """Return the rows of these collectives among the hosts alone. any_kind: what no all-reduce can beat."""
     with timed(arguments.time_limit or LIMIT_EACH_S):
         made = [row for row in host_rows(topology, job) if row.strategy in names]
-    return [row_json(row, job, any_kind) for row in made]
+    whole = held(topology).values_per_packet is not None
+    return [row_json(row, job, any_kind, whole=whole) for row in made]
 
 
-def _print_notes(topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row]) -> None:
-    """Who is faster than the plans for these parameter servers, and which of these cannot be deployed."""
+def _print_notes(
+    topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row], *, sized: bool
+) -> None:
+    """Who is faster than the plans for these parameter servers, and which of these cannot be deployed. sized: whether
+    the sizes of the job's tensors are known, at which times are compared where those of packets are known, too."""
     ours = _best(rows)
     if _beaten(topology, rows, host_part):
         winner = max(host_part, key=lambda row: row["rate_mbps"])
-        print(
-            f"note: {winner['strategy']}, without switches that add, is faster than all plans for these parameter "
-            f"servers: {winner['rate_mbps']:.4f} Mbit/s; {MORE_SERVERS}"
-        )
+        least = min((row["seconds"] for row in rows if "packet_seconds" in row and sized), default=math.inf)
+        if winner["seconds"] < least:
+            print(
+                f"note: {winner['strategy']}, without switches that add, is faster than all plans for these parameter "
+                f"servers: {winner['rate_mbps']:.4f} Mbit/s; {MORE_SERVERS}"
+            )
+        else:
+            print(
+                f"note: {winner['strategy']}, without switches that add, has a higher rate, {winner['rate_mbps']:.4f} "
+                f"Mbit/s, and takes longer at this size, {winner['seconds']:.4g} s"
+            )
     if shared is not None and shared.get("rate_mbps", 0.0) > ours * NOTABLY:
         print(f"note: a parameter server on every worker's server (ps=workers) makes {shared['rate_mbps']:.4f} Mbit/s")
     for target in PROTOCOL.targets:

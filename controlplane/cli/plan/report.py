@@ -89,7 +89,7 @@ def report(found: Planned, topology: Topology) -> dict[str, Any]:
         "solve_seconds": found.seconds,
         "cut_short": found.cut_short,
         "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
-        **({"faster": [row_json(row, plan.job, found.any_kind) for row in found.faster]} if found.faster else {}),
+        **({"faster": _faster_json(found)} if found.faster else {}),
         "all_reduce_bound_mbps": found.any_kind.mbps,
         "all_reduce_bound": found.any_kind.what,
         **packet_report(found.cost),
@@ -103,6 +103,10 @@ def report(found: Planned, topology: Topology) -> dict[str, Any]:
         **({"detours": [list(route) for route in plan.detours]} if plan.detours else {}),
         "loads": [load.to_json() for load in evaluation.loads],
     }
+
+
+def _faster_json(found: Planned) -> list[dict[str, Any]]:
+    return [row_json(row, found.plan.job, found.any_kind, whole=found.cost is not None) for row in found.faster]
 
 
 def written(content: dict[str, Any], plan: Plan) -> Iterator[str]:
@@ -180,8 +184,9 @@ def print_plan(found: Planned, topology: Topology) -> None:
     if not plan.multicasts:
         print(f"any kind    {found.any_kind.mbps:.6g} Mbit/s ({found.any_kind.what})")
     for row in found.faster[:1]:
+        at_size = f", {row.seconds(plan.job, whole=True):.4g} s" if found.cost is not None and plan.job.sizes else ""
         print(
-            f"note        {row.strategy}, without switches that add, is faster: {row.rate_mbps:.6g} Mbit/s; "
+            f"note        {row.strategy}, without switches that add, is faster: {row.rate_mbps:.6g} Mbit/s{at_size}; "
             f"{MORE_SERVERS}"
         )
     if plan.proven_mbps is not None:

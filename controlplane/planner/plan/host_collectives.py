@@ -29,7 +29,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
+from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
 from controlplane.planner.job import Job
+from controlplane.planner.plan.cost import cost_of
 from controlplane.planner.plan.host_ways import HOST_WAYS
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
@@ -61,9 +63,13 @@ class HostRow:
     rate_mbps: float
     bottleneck: str = ""
 
-    def seconds(self, job: Job) -> float:
-        """Of an all-reduce of the job's gradient, headers not counted."""
-        return job.model_bytes * 8 / (self.rate_mbps * 1e6)
+    def seconds(self, job: Job, *, whole: bool = False) -> float:
+        """Of all-reduces of the job's tensors, one after the other. whole: with TCP's headers, and with what messages
+        take beside their bytes: a host sends 2 (W - 1) of them, as many as a ring has turns, also where each worker is
+        a root and gets all others' parts; to be held against a plan whose packets' size is known."""
+        sent = job.model_bytes * 8 / (self.rate_mbps * 1e6)
+        turns = 2 * (len(job.workers) - 1) * max(1, len(job.sizes))
+        return sent / TCP_PART + turns * TURN_SECONDS if whole else sent
 
 
 __all__ = [
@@ -105,7 +111,9 @@ def faster_rows(rows: list[HostRow], rate_mbps: float) -> list[HostRow]:
 def faster_than(
     plan: Plan, topology: Topology, rate_mbps: float, most_workers: int = MOST_WORKERS
 ) -> tuple[HostRow, ...]:
-    """Return the collectives among hosts alone that are faster than the plan at this rate, the fastest first.
+    """Return the collectives among hosts alone that are faster than the plan at this rate, the fastest first: where the
+    sizes of the job's tensors and of packets are known, those that also take less time at these sizes, in which a
+    ring's many turns may count for more than its rate.
 
     They are not evaluated where nothing can be faster, where results do not load links (the plan is then of another
     model, so that rates cannot be compared), and for jobs of more workers than `most_workers`.
@@ -115,7 +123,10 @@ def faster_than(
         return ()
     if rate_mbps * NOTABLY >= all_reduce_bound(topology, job).mbps:
         return ()
-    return tuple(faster_rows(host_rows(topology, job), rate_mbps))
+    rows = faster_rows(host_rows(topology, job), rate_mbps)
+    cost = cost_of(plan, topology, rate_mbps) if rows and job.sizes else None
+    most = math.inf if cost is None else cost.job_seconds()
+    return tuple(row for row in rows if row.seconds(job, whole=True) < most)
 
 
 def _ring(network: Network, job: Job) -> HostRow:
@@ -295,15 +306,15 @@ class _Forest:
         return bool(found)
 
 
-def row_json(row: HostRow, job: Job, bound: Bound) -> dict[str, Any]:
-    """As `compare --json` has it."""
+def row_json(row: HostRow, job: Job, bound: Bound, *, whole: bool = False) -> dict[str, Any]:
+    """As `compare --json` has it. whole: its seconds have headers and turns in them."""
     return {
         "strategy": row.strategy,
         "rate_mbps": row.rate_mbps,
         "bound_mbps": bound.mbps,
         "bound": bound.what,
         "gap": max(0.0, 1 - row.rate_mbps / bound.mbps),
-        "seconds": row.seconds(job),
+        "seconds": row.seconds(job, whole=whole),
         "communication_seconds": row.seconds(job),
         **({"bottleneck": {"kind": "link", "name": row.bottleneck}} if row.bottleneck else {}),
     }

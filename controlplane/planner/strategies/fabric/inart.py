@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
-from math import comb
+from math import comb, inf
 from time import process_time
 
 import numpy as np
@@ -87,7 +87,9 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     roots = len(job.parameter_servers)
     few = job.max_trees < ENOUGH_EACH * roots or 2**roots - 1 <= MOST_SUBSETS
     if not plans or (few and plans[0].rate_mbps < cheap_bound(topology, job).mbps * (1 - TOLERANCE)):
-        plans += _of_fewer_roots(topology, job, seed)
+        plans += _of_fewer_roots(
+            topology, job, seed, plans[0].rate_mbps if plans and not _by_size(topology, job) else 0.0
+        )
     if not plans:
         assert refusal is not None
         raise refusal
@@ -95,28 +97,37 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
-def _of_fewer_roots(topology: Topology, job: Job, seed: int) -> list[Plan]:
+def _by_size(topology: Topology, job: Job) -> bool:
+    """Whether plans are compared by the seconds of the job's tensors, and not by rates alone."""
+    return bool(job.sizes) and held(topology).values_per_packet is not None
+
+
+def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) -> list[Plan]:
     """Plans in which only some of the parameter servers have trees, for a job that may have few: the trees that there
-    are then need not be one of each. On small networks also the optimum of one tree each."""
+    are then need not be one of each. On small networks also the optimum of one tree each. least_mbps: servers whose
+    bound is no higher than this, or than what the others reach, are not looked at (0: all are)."""
     found: list[Plan] = []
     assert job.max_trees is not None
+    parts = [replace(job, parameter_servers=roots) for roots in _subsets(topology, job)]
+    bounds = [cheap_bound(topology, part).mbps if least_mbps > 0 else inf for part in parts]
 
-    def offer(make: Callable[[], Plan]) -> None:
+    def offer(bound_mbps: float, make: Callable[[], Plan]) -> None:
+        if bound_mbps <= max([least_mbps, *(plan.rate_mbps for plan in found if least_mbps > 0)]) * (1 + TOLERANCE):
+            return
         try:
             found.append(replace(make(), job=job))
         except (ValueError, OutOfTime):  # these servers alone cannot do it, or there is no time
             pass
 
-    parts = [replace(job, parameter_servers=roots) for roots in _subsets(topology, job)]
-    for part in parts:
+    for part, most in zip(parts, bounds, strict=True):
         if found and deadline().passed():
             return found
         if part != job:
-            offer(lambda part=part: _within_limits(topology, part, seed, None))  # type: ignore[misc]
+            offer(most, lambda part=part: _within_limits(topology, part, seed, None))  # type: ignore[misc]
     with limited_time(EXACT_S, clock=process_time) as limit:
-        for part in parts:
+        for part, most in zip(parts, bounds, strict=True):
             if _work(topology, part) <= EXACT_WORK:  # none has more servers than there may be trees
-                offer(lambda part=part: _optimum(topology, part))  # type: ignore[misc]
+                offer(most, lambda part=part: _optimum(topology, part))  # type: ignore[misc]
         limit.cut_short = False  # its own limit is no end of the search
     return found
 
