@@ -1,11 +1,12 @@
 """What the site of the documentation adds to docs/*.md (a hook of mkdocs; mkdocs.yml names it).
 
-The README is its first page, CONTRIBUTING.md and CHANGELOG.md are pages, too. Links to files that are not pages
-(sources) are shown as the text that they have, since the site does not hold them.
+The README is its first page; CONTRIBUTING.md, CHANGELOG.md and softswitch's own documentation are pages, too. Links to
+files that are not pages (sources) are shown as the text that they have, since the site does not hold them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -14,18 +15,41 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Files of the repository's root -> what they are called on the site."""
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+IMAGES = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "softswitch/docs/images").glob("*.png"))]
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "softswitch/docs/guide.md": "softswitch.md",
+    "softswitch/docs/dataplane.md": "softswitch-dataplane.md",
+    "softswitch/docs/internals.md": "softswitch-internals.md",
+    **{image: f"images/softswitch-{Path(image).name}" for image in IMAGES},
+}
+"""Files outside docs/, from the repository's root -> what they are called on the site."""
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s\"]+)\)")
+TARGET = re.compile(r"(?<=\]\()([^)#\s\"]+)")
+"""Where a link or an image leads, without the place in the page."""
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, page in PAGES.items():
-        text = (ROOT / name).read_text().replace("](docs/", "](")
-        for other, its_page in PAGES.items():
-            text = text.replace(f"]({other}", f"]({its_page}")
-        files.append(File.generated(config, page, content=text))
+        if name in IMAGES:
+            files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+        else:
+            files.append(File.generated(config, page, content=_moved((ROOT / name).read_text(), Path(name).parent)))
     return files
+
+
+def _moved(text: str, folder: Path) -> str:
+    """The text of a page of that folder of the repository, with links as from docs/."""
+
+    def target(found: re.Match[str]) -> str:
+        if "://" in found[0]:
+            return found[0]
+        path = os.path.normpath(folder / found[0])
+        return PAGES.get(path) or os.path.relpath(path, "docs")
+
+    return TARGET.sub(target, text)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

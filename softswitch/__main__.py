@@ -56,7 +56,7 @@ def _fabric(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=f"{options.program_name()} fabric", description="Run all switches of a fabric file in one process."
     )
-    parser.add_argument("file", type=Path, help="JSON; docs/softswitch.md describes it")
+    parser.add_argument("file", type=Path, help="JSON; docs/guide.md describes it")
     parser.add_argument(
         "--grpc-server-addr", action="append", metavar="ADDRESS", help="instead of the file's grpc; may be repeated"
     )

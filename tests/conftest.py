@@ -2,6 +2,7 @@
 under two minutes.
 """
 
+import os
 import signal
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from tests.support.examples import chosen_part
 
 # Properties are tried on the same examples in every run, unless $INART_EXAMPLES asks for more of them.
 settings.register_profile("inart", derandomize=chosen_part() is None)
-settings.load_profile("inart")
 
 # The essential tests by file below tests/: all tests of the file, or those whose names begin with one of these
 # prefixes. They are, for each part of the system, the tests that fail first when something is wrong;
@@ -26,8 +26,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     "model/test_search.py": ALL,
     "p4/test_artifacts.py": ALL,
     "p4/test_recorded.py": ALL,
-    "softswitch/dataplane/test_recorded.py": ALL,
-    "softswitch/p4runtime/test_tables.py": ALL,
+    "../softswitch/tests/dataplane/test_recorded.py": ALL,
+    "../softswitch/tests/p4runtime/test_tables.py": ALL,
     "hosts/test_wire.py": ALL,
     "hosts/test_fixedpoint.py": ALL,
     "hosts/test_allreduce.py": ALL,
@@ -58,6 +58,7 @@ LONG = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("inart")  # here, after softswitch's tests have loaded theirs
     config.addinivalue_line("markers", "nightly: a case of which `make test` runs a like one")
     config.addinivalue_line("markers", "quick: one of the essentials (listed in tests/conftest.py)")
     # A shell starts background commands with SIGINT ignored, and child processes inherit that: tests that press Ctrl-C
@@ -71,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {here / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
     for item in items:
-        names = QUICK.get(item.path.relative_to(here).as_posix(), ()) if item.path.is_relative_to(here) else ()
+        names = QUICK.get(os.path.relpath(item.path, here), ())
         if chosen_part() is None and item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.skip(reason="in `make nightly`; a like case runs here"))
         if item.name.startswith(names):

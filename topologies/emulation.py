@@ -255,7 +255,7 @@ class Emulation:
         """Change the link from u to v (this direction only): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder,
         corrupt.
 
-        docs/softswitch.md has all options.
+        softswitch/docs/guide.md has all options.
         """
         self._running_switches().shape(u, v, **faults)
 

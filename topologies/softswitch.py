@@ -87,7 +87,7 @@ class Softswitch:
         return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.switches, 1)}
 
     def description(self, layout: Layout) -> dict[str, Any]:
-        """Return the content of the fabric file (docs/softswitch.md)."""
+        """Return the content of the fabric file (softswitch/docs/guide.md)."""
         topology = layout.topology
         devices = []
         for device_id, switch in enumerate(topology.switches, 1):

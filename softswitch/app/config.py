@@ -1,6 +1,6 @@
 """The description of a fabric: devices, what their ports are connected to, and how links behave.
 
-``docs/softswitch.md`` gives the schema of the file. Nothing here touches the system.
+``docs/guide.md`` gives the schema of the file. Nothing here touches the system.
 """
 
 from __future__ import annotations

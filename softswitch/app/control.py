@@ -1,7 +1,7 @@
 """The control socket, for statistics, traces, shaping, ports and reboots while the switches run.
 
 It is a Unix stream socket. Each request is a line of JSON, and so is each answer: ``{"ok": true, "result": ...}`` or
-``{"ok": false, "error": "..."}``; a trace sends a line for each packet before its answer. ``docs/softswitch.md`` lists
+``{"ok": false, "error": "..."}``; a trace sends a line for each packet before its answer. ``docs/guide.md`` lists
 the commands.
 """
 

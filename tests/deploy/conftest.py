@@ -9,9 +9,9 @@ import pytest
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
+from softswitch.tests.support.switches import missing
 from tests.deploy.fake_switch import FakeSwitch
 from tests.deploy.switch import Switch
-from tests.support.switches import missing
 from tests.support.waiting import wait_until
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from controlplane.common.rpc.tls import Tls
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask
-from tests.support import switches
+from softswitch.tests.support import switches
 from topologies.ports import free_port
 
 START_SECONDS = 60.0

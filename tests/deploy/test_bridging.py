@@ -23,10 +23,10 @@ from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import difference, empty
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from softswitch.tests.support import switches as switches_
+from softswitch.tests.support.switches import Cables, missing_with_cables, run
 from tests.deploy.rules import small
 from tests.model import switch as model
-from tests.support import switches as switches_
-from tests.support.switches import Cables, missing_with_cables, run
 
 NETWORKS = ["testbed", "fattree:k=4", "topologies/data/testbed_tofino.json"]
 ARP, IPV6, VLAN, LLDP = 0x0806, 0x86DD, 0x8100, 0x88CC

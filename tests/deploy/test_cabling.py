@@ -23,10 +23,10 @@ from controlplane.targets import cabling
 from controlplane.targets.base import Change, Counters, InstallError, Operation, UpdateFailure, difference
 from controlplane.targets.cabling import End, cables_of, ends_of, faults, frame, trace
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from softswitch.tests.support import switches as switches_
+from softswitch.tests.support.switches import missing_with_cables, run
 from tests.deploy.rules import small
 from tests.model.packet import decode
-from tests.support import switches as switches_
-from tests.support.switches import missing_with_cables, run
 
 CPU = 64
 NETWORK = parse_topology("fattree:k=4")

@@ -12,10 +12,10 @@ import pytest
 from controlplane.cli import shell
 from controlplane.targets import fabric
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from softswitch.tests.support.shell import needs_shell, say
 from tests.deploy.certificates import make_certificates
 from tests.deploy.rules import small
 from tests.deploy.switch import Switch
-from tests.support.shell import needs_shell, say
 
 LOOK = """
 entries = list(table_entry["label_table"].read())

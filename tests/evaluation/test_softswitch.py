@@ -17,7 +17,7 @@ from evaluation.softswitch.figures import Row
 from evaluation.softswitch.report import page, ratio
 from evaluation.softswitch.workloads import WORKLOADS, Workload, table
 from softswitch import Device, Fabric, Program
-from tests.softswitch.dataplane.superframe import UDP, Sent, cut
+from softswitch.tests.dataplane.superframe import UDP, Sent, cut
 
 
 def filled(fabric: Fabric, workload: Workload) -> Device:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.conformance import stf
-from tests.conformance.stf import Add, Command, Packet, SetDefault, Statement
-from tests.conformance.targets import Frames
+from softswitch.tests.conformance import stf
+from softswitch.tests.conformance.stf import Add, Command, Packet, SetDefault, Statement
+from softswitch.tests.conformance.targets import Frames
 from tests.fuzz.packets import Frame
 
 PROGRAM_LINE = "# program: "

@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from softswitch import SoftswitchError
-from tests.conformance.samples import NotCompiled
+from softswitch.tests.conformance.samples import NotCompiled
 from tests.fuzz.build import build, inputs, missing_libfuzzer
 from tests.fuzz.differential import ROOT, load
 
 OURS = (
     "p4src/artifacts/v1model-4/inart.json",
     *(
-        f"tests/conformance/programs/{name}.json"
+        f"softswitch/tests/conformance/programs/{name}.json"
         for name in (
             "stacks",
             "unions",
@@ -40,9 +40,9 @@ OURS = (
             "value_sets",
         )
     ),
-    "tests/softswitch/dataplane/p4/router.json",
-    "tests/softswitch/dataplane/p4/features.json",
-    "tests/softswitch/p4runtime/digests.json",
+    "softswitch/tests/dataplane/p4/router.json",
+    "softswitch/tests/dataplane/p4/features.json",
+    "softswitch/tests/p4runtime/digests.json",
 )
 MEMORY_MIB = 2048
 INPUT_SECONDS = 10  # An input that takes longer than this is a finding.

@@ -26,22 +26,22 @@ from google.protobuf import text_format
 from softswitch import SoftswitchError
 from softswitch.bmv2json.reader import read_program
 from softswitch.p4runtime.stubs import p4info_pb2
-from tests.conformance import stf
-from tests.conformance.control import Controller
-from tests.conformance.samples import NotCompiled, Sample, compile_sample
-from tests.conformance.stf import Add, Command, SetDefault, Statement
-from tests.conformance.targets import Bmv2, Frames, Softswitch
+from softswitch.tests.conformance import stf
+from softswitch.tests.conformance.control import Controller
+from softswitch.tests.conformance.samples import NotCompiled, Sample, compile_sample
+from softswitch.tests.conformance.stf import Add, Command, SetDefault, Statement
+from softswitch.tests.conformance.targets import Bmv2, Frames, Softswitch
+from softswitch.tests.support.switches import missing
 from tests.fuzz import undefined
 from tests.fuzz.case import Artifacts, Case, multiset, write
 from tests.fuzz.entries import EntrySource, constants
 from tests.fuzz.packets import Frame, PacketSource
 from tests.fuzz.wellformed import repair
-from tests.support.switches import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 # Programs of ours that answer differently on bmv2: where bmv2 departs from P4, and how full its queues are.
 DIFFERENT = ("departures", "queueing")
-OURS = ("tests/conformance/programs", "tests/softswitch/dataplane/p4", "p4src/artifacts/v1model-4")
+OURS = ("softswitch/tests/conformance/programs", "softswitch/tests/dataplane/p4", "p4src/artifacts/v1model-4")
 IN_FLIGHT = 32  # Frames given to bmv2 before its answers are awaited: its port queues hold 64.
 PATIENCE = 3.0  # Seconds that bmv2 may need for the answers that softswitch gave.
 QUIET = 0.06  # Seconds without output after which bmv2 is taken to have processed everything.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from softswitch.p4runtime.stubs import p4info_pb2
-from tests.conformance.stf import Add, Call, Command, SetDefault, Statement
+from softswitch.tests.conformance.stf import Add, Call, Command, SetDefault, Statement
 from tests.fuzz.packets import draw_value
 
 PORTS = 8  # Most parameters and replicas name a port below this number.

@@ -31,7 +31,7 @@ from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.codegen import generate
 from softswitch.p4runtime import P4RuntimeServer
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from tests.conformance.control import Controller
+from softswitch.tests.conformance.control import Controller
 from tests.fuzz.build import build, missing_sanitizers
 from tests.fuzz.differential import OURS, ROOT
 

@@ -9,10 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+from softswitch.tests.support.switches import missing
 from tests.fuzz import undefined
 from tests.fuzz.case import write
 from tests.fuzz.differential import Program, Unusable, compare, programs
-from tests.support.switches import missing
 
 RECORDED = Path(__file__).with_name("recorded")
 FRAMES = 24

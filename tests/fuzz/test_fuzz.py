@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softswitch.errors import SoftswitchError
-from tests.conformance.stf import Command
+from softswitch.tests.conformance.stf import Command
 from tests.fuzz import undefined
 from tests.fuzz.build import build, inputs, missing_sanitizers
 from tests.fuzz.case import Artifacts, Case, multiset, read

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from p4src.protocol import HEADER_OFFSET, IPV4_OFFSET, PROTOCOL, UDP_OFFSET, VERSION, frame_bytes
-from tests.conformance.stf import Add, Statement
+from softswitch.tests.conformance.stf import Add, Statement
 from tests.fuzz.packets import Frame
 from tests.model.packet import envelope
 

@@ -20,14 +20,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from types import TracebackType
 
-from tests.conformance.control import Controller
-from tests.conformance.targets import Frames, Softswitch
-from tests.fuzz import undefined
-from tests.fuzz.case import Case
-from tests.fuzz.differential import Program, Unusable, configure, on_softswitch, our_programs
-from tests.fuzz.packets import Frame
-from tests.softswitch.dataplane.bmv2 import PACKET_AUXDATA, SOL_PACKET, TP_STATUS_VLAN_TPID_VALID, TP_STATUS_VLAN_VALID
-from tests.softswitch.dataplane.superframe import (
+from softswitch.tests.conformance.control import Controller
+from softswitch.tests.conformance.targets import Frames, Softswitch
+from softswitch.tests.dataplane.bmv2 import PACKET_AUXDATA, SOL_PACKET, TP_STATUS_VLAN_TPID_VALID, TP_STATUS_VLAN_VALID
+from softswitch.tests.dataplane.superframe import (
     UDP,
     Sent,
     cut,
@@ -37,7 +33,11 @@ from tests.softswitch.dataplane.superframe import (
     with_ip_checksum,
     with_udp_checksum,
 )
-from tests.support.switches import run
+from softswitch.tests.support.switches import run
+from tests.fuzz import undefined
+from tests.fuzz.case import Case
+from tests.fuzz.differential import Program, Unusable, configure, on_softswitch, our_programs
+from tests.fuzz.packets import Frame
 
 MTU = 9000
 PATIENCE = 20.0

@@ -1,10 +1,9 @@
 """softswitch's source distribution, installed in a fresh environment, passes its tests there.
 
-    python -m tests.outside.softswitch_alone [PYTEST'S ARGUMENTS]       # default: tests/softswitch
+    python -m tests.outside.softswitch_alone [PYTEST'S ARGUMENTS]
 
-Builds the sdist of softswitch/, installs it with pip in a new environment that has nothing else but pytest and
-hypothesis, copies the tests (and of the repository nothing else) beside it, and runs them. Left out are the tests of
-the repository itself (`test_package.py`) and those that start its command for p4runtime-shell (`test_shell.py`).
+Builds the sdist of softswitch/, installs it with pip in a new environment that has nothing else but what its tests need
+(`softswitch[test]`), and runs them as whoever has installed it does: `python -m pytest --pyargs softswitch.tests`.
 """
 
 from __future__ import annotations
@@ -17,16 +16,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE = ("pytest", "pytest-timeout", "hypothesis")
-FOLDERS = ("softswitch", "conformance", "support")
-LEFT_OUT = ("softswitch/test_package.py", "softswitch/p4runtime/test_shell.py")
-SETTINGS = "[pytest]\nmarkers =\n    namespaces: makes network namespaces (needs root)\ntimeout = 180\n"
 BUILD = "import setuptools.build_meta as build, sys; build.build_sdist(sys.argv[1])"
 NO_REST = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 
 def make(folder: Path) -> Path:
-    """Make the environment and the copy of the tests in a folder; returns the environment's Python."""
+    """Make the environment in a folder; returns the environment's Python."""
     shutil.copytree(ROOT / "softswitch", folder / "source" / "softswitch", ignore=NO_REST)
     words = [sys.executable, "-c", BUILD, str(folder)]
     subprocess.run(words, cwd=folder / "source" / "softswitch", check=True, stdout=subprocess.DEVNULL)
@@ -34,13 +29,7 @@ def make(folder: Path) -> Path:
     (distribution,) = folder.glob("softswitch-*.tar.gz")
     subprocess.run([sys.executable, "-m", "venv", str(folder / "environment")], check=True)
     python = folder / "environment" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(distribution), *BESIDE], check=True)
-    for name in FOLDERS:
-        shutil.copytree(ROOT / "tests" / name, folder / "alone" / "tests" / name, ignore=NO_REST)
-    for name in LEFT_OUT:
-        (folder / "alone" / "tests" / name).unlink()
-    (folder / "alone" / "tests" / "__init__.py").touch()
-    (folder / "alone" / "pytest.ini").write_text(SETTINGS)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"{distribution}[test]"], check=True)
     return python
 
 
@@ -52,8 +41,8 @@ def main() -> int:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory(prefix="softswitch-alone-") as folder:
         python = make(Path(folder))
-        words = [str(python), "-m", "pytest", "-q", *(sys.argv[1:] or ["tests/softswitch"])]
-        return subprocess.run(words, cwd=Path(folder, "alone"), env=environment, check=False).returncode
+        words = [str(python), "-m", "pytest", "-q", "--timeout", "180", "--pyargs", "softswitch.tests", *sys.argv[1:]]
+        return subprocess.run(words, cwd=folder, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

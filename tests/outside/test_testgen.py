@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from softswitch.tests.support.switches import missing
 from tests.outside import testgen
-from tests.support.switches import missing
 
 SAYS = """#!/bin/sh
 while [ "$1" != --out-dir ]; do shift; done

@@ -33,11 +33,11 @@ import grpc
 
 from p4src import artifacts, tofino_toolchain
 from softswitch import SoftswitchError, UnsupportedConstruct
-from tests.conformance.samples import NotCompiled, Sample, compile_sample, run_compiled
-from tests.conformance.stf import StfError
-from tests.conformance.targets import TARGETS
+from softswitch.tests.conformance.samples import NotCompiled, Sample, compile_sample, run_compiled
+from softswitch.tests.conformance.stf import StfError
+from softswitch.tests.conformance.targets import TARGETS
+from softswitch.tests.support.switches import missing
 from tests.p4 import before
-from tests.support.switches import missing
 
 COMMAND = "p4testgen"
 USUAL = ("--target", "bmv2", "--arch", "v1model", "--std", "p4-16", "--Wdisable", "--test-backend", "STF",

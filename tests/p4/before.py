@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 
 from p4src.protocol import DIRECTORY
-from tests.conformance import stf
+from softswitch.tests.conformance import stf
 from tests.model.packet import Packet
 
 SLOTS, VALUES = "slot_before", "values_before"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from p4src.artifacts import Artifact
 from p4src.protocol import Verdict
+from softswitch.tests.support import switches
+from softswitch.tests.support.switches import Cables
 from tests.model.packet import Packet, decode, ours
 from tests.model.switch import Switch
 from tests.p4.p4runtime import Client
 from tests.p4.targets import PORT_MASK, Frames, Target, bridging, parameters, priority
-from tests.support import switches
-from tests.support.switches import Cables
 
 SENTINEL_LABEL = 0xFFFF0001
 SENTINEL_GROUP = 4000

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from p4src.artifacts import find
+from softswitch.tests.support.switches import missing_with_cables
 from tests.model.switch import Switch
 from tests.p4 import bmv2, rig
 from tests.p4.targets import SoftswitchTarget, Target
-from tests.support.switches import missing_with_cables
 
 VALUES = 4
 """Values per packet in most tests: packets are small, and every path is tested."""

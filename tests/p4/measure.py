@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from p4src.artifacts import Artifact, find, load
+from softswitch.tests.support.switches import missing_with_cables
 from tests.model.packet import Packet
 from tests.model.switch import Aggregate, Forward, Replicate, Switch
 from tests.p4 import bmv2
 from tests.p4.targets import SoftswitchTarget
-from tests.support.switches import missing_with_cables
 
 IN_FLIGHT = 16
 """Packets that are sent before waiting for their results: bmv2 loses longer bursts, because its capture buffer is

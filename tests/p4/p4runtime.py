@@ -8,8 +8,8 @@ from google.protobuf import text_format
 
 from p4src.artifacts import Artifact
 from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2
-from tests.support import p4runtime
-from tests.support.p4runtime import INSERT, as_bytes
+from softswitch.tests.support import p4runtime
+from softswitch.tests.support.p4runtime import INSERT, as_bytes
 
 
 class Client(p4runtime.Client):

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from p4src.artifacts import find
 from p4src.protocol import Verdict
+from softswitch.tests.support.switches import BMV2, missing_with_cables
 from tests.p4 import bmv2, rig
 from tests.p4.targets import Frames, Target
-from tests.support.switches import BMV2, missing_with_cables
 
 DIRECTORY = Path(__file__).resolve().parent / "recorded"
 PLANNED = {"mixed-4": (4, 11, 900), "mixed-64": (64, 12, 150), "mixed-256": (256, 13, 60)}

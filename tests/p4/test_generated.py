@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from p4src import artifacts
-from tests.conformance import stf
-from tests.conformance.samples import run_compiled
+from softswitch.tests.conformance import stf
+from softswitch.tests.conformance.samples import run_compiled
+from softswitch.tests.support.switches import missing
 from tests.p4 import before
-from tests.support.switches import missing
 
 VALUES = 4
 FILE = Path(__file__).with_name("generated") / f"v1model-{VALUES}.stf"
