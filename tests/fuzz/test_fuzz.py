@@ -21,7 +21,7 @@ from tests.fuzz.record import RECORDED
 from tests.fuzz.wires import Wires, difference
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
-PROGRAMS = ROOT / "tests" / "conformance" / "programs"
+PROGRAMS = ROOT / "softswitch" / "tests" / "conformance" / "programs"
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.stf")), ids=lambda path: path.stem)
