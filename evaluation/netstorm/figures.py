@@ -20,6 +20,7 @@ from evaluation.netstorm.training import ALEXNET_PARAMETERS, ALEXNET_TENSORS, Se
 from evaluation.wan.networks import netstorm_draw, random_network
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
+from overlay.core.measurement import PROBE_CHUNKS
 
 SECONDS = 1800.0
 STAR = Setup("STAR", roots=1, awareness="none", auxiliary=False)
@@ -124,7 +125,7 @@ def fig14(trials: int) -> list[Row]:
     settings = []
     for hops, chunk in (("chunks", 1.0), ("stored", ALEXNET_PARAMETERS)):
         setups = {
-            name: Setup(name, 1, aware, False, chunk=chunk, probe_count=8 if chunk == 1 else 1)
+            name: Setup(name, 1, aware, False, chunk=chunk, probe_count=PROBE_CHUNKS if chunk == 1 else 1)
             for name, aware in (("STAR", "none"), ("BKT", "none"), ("MST", "passive"), ("FAPT", "passive"))
         }
         settings += [Setting({"hops": hops, "topology": k}, setup, setups["STAR"]) for k, setup in setups.items()]

@@ -9,9 +9,8 @@ and forward whole chunks: small ones pipeline, one chunk per root is Theorem 1's
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,6 +22,9 @@ from controlplane.planner.simulate import Simulator
 from controlplane.planner.strategies.wan.apsp.algorithm import Node, Path
 from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
 from controlplane.planner.strategies.wan.netstorm.policy import NetStorm, NetStormSettings
+from controlplane.planner.strategies.wan.policy import Measured
+from overlay.core.measurement import PROBE_CHUNKS, ThroughputEstimator
+from overlay.core.path_selector import free_path
 from overlay.core.tcp import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
@@ -43,7 +45,7 @@ class Setup:
     known throughput has changed by more than this fraction since the last time (0: by anything, the paper's value).
     counts: the delays by which trees are chosen, up and down (both) or up only: the paper's links have one weight.
     rtt_ms, loss: of each link; above 0, two nodes use TCP connections (`connections`; one in the authors' PS-LITE),
-    each no faster than Mathis's law allows over their route, and a chunk's stamps (Eq. (17)) show no more than that.
+    each no faster than Mathis's law allows over their route.
     """
 
     topology: str = "FAPT"
@@ -57,7 +59,7 @@ class Setup:
     busy_bound: int = 2
     auxiliary_length: int = 1
     probe_size: float = 0.5
-    probe_count: int = 8
+    probe_count: int = PROBE_CHUNKS
     update: float = 5.0
     update_rate: float = 0.0
     compute: float = 0.5
@@ -81,12 +83,14 @@ def tcp_mbps(hops: int, rtt_ms: float, loss: float) -> float:
     return mathis_mbps(rtt_ms * hops / 1000, 1 - (1 - loss) ** hops, 1460)
 
 
+PRIMARY: Path = ()
+
+
 class _Sender:
-    """The queues of one node towards another: the primary path and the auxiliary ones."""
+    """The queues of one node towards another. chunks_on: of the primary path and the auxiliary ones."""
 
     def __init__(self) -> None:
-        self.primary = 0
-        self.auxiliary: dict[Path, int] = {}
+        self.chunks_on: Counter[Path] = Counter()
         self.waiting: deque[tuple[float, Callable[[], None]]] = deque()
 
 
@@ -126,7 +130,6 @@ class Training:
                 auxiliary=False,
                 update=0.0,
                 update_rate=setup.update_rate,
-                probes=setup.probe_count,
             ),
         )
         self.links = {link: k for k, link in enumerate(graph.edges)}
@@ -134,18 +137,16 @@ class Training:
         # Overlay links that are no links of the network use the routes with the fewest hops.
         self.routes = dict(nx.all_pairs_shortest_path(graph))
         self.connections: dict[tuple[Node, Node], int] = {}
-        self.limits: dict[tuple[Node, Node], float] = {}  # Mbit/s
         if setup.rtt_ms > 0:
             for u, routes in self.routes.items():
                 for v, route in routes.items():
                     if u != v:
                         self.connections[u, v] = len(capacities)
-                        limit = tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss) * setup.connections
-                        self.limits[u, v] = limit
-                        capacities.append(limit)
+                        capacities.append(tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss) * setup.connections)
         self.sim = Simulator(capacities, "fcfs")
         self.change, self.interval = change, interval
         self.senders: dict[tuple[Node, Node], _Sender] = {}
+        self.throughputs: dict[tuple[Node, Node], ThroughputEstimator] = {}
         self.ends: list[float] = []
         self.begins: list[float] = []
         self.stale = False  # whether the trees are out of date because the policy has replanned since
@@ -154,11 +155,15 @@ class Training:
 
     # --- what the scheduler knows and decides ---
 
-    def _measure(self, u: Node, v: Node, size: float) -> None:
-        """Record what a chunk over u -> v shows of the link's throughput, if the chunk is large enough."""
-        if self.setup.awareness == "passive" and size >= self.setup.probe_size * MBIT:
-            mbps = min(self.graph.edges[u, v]["mbps"], self.limits.get((u, v), math.inf))
-            self.policy.measured((u, v), mbps)
+    def _measure(self, u: Node, v: Node, size: float, stamp: float) -> None:
+        """A chunk has come over the link u -> v, whose sender stamped it at this time: tell the policy what that shows
+        of the link, as an agent does.
+        """
+        if self.setup.awareness == "passive":
+            throughput = self.throughputs.setdefault((u, v), ThroughputEstimator(self.setup.probe_count))
+            mbps = throughput.arrived(stamp, self.sim.now, size, counts=size >= self.setup.probe_size * MBIT)
+            if mbps is not None:
+                self.policy.learn(Measured(u, v, mbps), self.sim.now)
 
     def _update(self) -> None:
         if self.setup.awareness == "full":
@@ -190,47 +195,56 @@ class Training:
     def _assign(self, u: Node, v: Node, sender: _Sender) -> None:
         setup = self.setup
         while sender.waiting:
-            path: Path | None = None
-            if not setup.auxiliary or sender.primary < setup.busy_bound:
-                path = ()
-            else:
-                pair = (u, v)
-                if pair not in self.paths:
-                    self.paths[pair] = netstorm.auxiliary_paths(self.policy.decided, u, v)
-                found = (p for p in self.paths[pair] if sender.auxiliary.get(p, 0) < setup.auxiliary_length)
-                path = next(found, None if setup.lazy else ())
+            path: Path | None = PRIMARY
+            if setup.auxiliary:
+                path = free_path(
+                    sender.chunks_on, PRIMARY, self._auxiliary(u, v),
+                    busy_bound=setup.busy_bound, detour_length=setup.auxiliary_length, lazy=setup.lazy,
+                )  # fmt: skip
             if path is None:
                 return
+            sender.chunks_on[path] += 1
             size, arrived = sender.waiting.popleft()
-            if path == ():
-                sender.primary += 1
-                route = self.routes[u][v]
-                resources = [self.links[link] for link in pairwise(route)] + self._connection(u, v)
-                self.sim.send(size, resources, partial(self._primary_done, u, v, size, arrived))
+
+            def left(path: Path = path, arrived: Callable[[], None] = arrived) -> None:
+                sender.chunks_on[path] -= 1
+                arrived()
+                self._assign(u, v, sender)
+
+            if path == PRIMARY:
+                self._primary(u, v, size, left)
             else:
-                sender.auxiliary[path] = sender.auxiliary.get(path, 0) + 1
-                self._hop(u, v, path, 0, size, arrived)
+                self._hop(path, size, left)
 
-    def _primary_done(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
-        if len(self.routes[u][v]) == 2:
-            self._measure(u, v, size)
-        sender = self.senders[u, v]
-        sender.primary -= 1
-        arrived()
-        self._assign(u, v, sender)
+    def _auxiliary(self, u: Node, v: Node) -> Iterator[Path]:
+        """The auxiliary paths from u to v, which are looked for when the first one is asked for."""
+        if (u, v) not in self.paths:
+            self.paths[u, v] = netstorm.auxiliary_paths(self.policy.decided, u, v)
+        yield from self.paths[u, v]
 
-    def _hop(self, u: Node, v: Node, path: Path, k: int, size: float, arrived: Callable[[], None]) -> None:  # noqa: PLR0917
-        """Send a chunk along its path, which its first node fixed; the nodes only forward it."""
-        if k:
-            self._measure(path[k - 1], path[k], size)
-        if k == len(path) - 1:
-            sender = self.senders[u, v]
-            sender.auxiliary[path] -= 1
+    def _primary(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
+        """Send a chunk from u to v along the fewest links."""
+        route, stamp = self.routes[u][v], self.sim.now
+
+        def done() -> None:
+            if len(route) == 2:
+                self._measure(u, v, size, stamp)
             arrived()
-            self._assign(u, v, sender)
+
+        self.sim.send(size, [self.links[link] for link in pairwise(route)] + self._connection(u, v), done)
+
+    def _hop(self, path: Path, size: float, arrived: Callable[[], None]) -> None:
+        """Send a chunk along its path, which its first node fixed; the nodes only forward it."""
+        if len(path) == 1:
+            arrived()
             return
-        resources = [self.links[path[k], path[k + 1]], *self._connection(path[k], path[k + 1])]
-        self.sim.send(size, resources, partial(self._hop, u, v, path, k + 1, size, arrived))
+        u, v, stamp = path[0], path[1], self.sim.now
+
+        def done() -> None:
+            self._measure(u, v, size, stamp)
+            self._hop(path[1:], size, arrived)
+
+        self.sim.send(size, [self.links[u, v], *self._connection(u, v)], done)
 
     # --- iterations ---
 

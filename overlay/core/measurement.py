@@ -5,30 +5,47 @@ from __future__ import annotations
 import math
 from collections import deque
 
+PROBE_CHUNKS = 4
+"""A throughput is that of this many chunks (PROBE_CHUNK_NUM in NetStorm's Table II)."""
+
+PAUSE_SECONDS = 0.1
+"""And of chunks that took at least this long together: an agent that the scheduler did not let run for a while finds
+several chunks at once, and the last of these alone would measure how fast it reads its memory."""
+
 EXCHANGES = 16
 """The clock offset is taken from the quickest of this many latest exchanges with the coordinator."""
 
 
 class ThroughputEstimator:
-    """The throughput from one other agent to this one, by Eq. (17): a chunk's size divided by the time from its stamp
-    to its arrival.
+    """The throughput from one other agent to this one, by Eq. (17): the sizes of the last `chunks` chunks over the
+    times from their stamps to their arrival.
 
-    A chunk that was stamped before the previous chunk arrived has waited behind that one, in a buffer of the kernel or
-    a queue of the network; by itself it would measure the wait. Chunks that follow each other in this way count as one
-    chunk with the stamp of the first.
+    A chunk that was stamped before the previous one arrived has waited behind that one, in a buffer of the kernel or a
+    queue of the network; its time counts from that arrival on, or it would measure the wait. The equation takes the
+    mean of the chunks' own throughputs; here their sizes are divided together, since where two chunks are read at once,
+    the second one took no time at all.
     """
 
-    def __init__(self) -> None:
-        self._began, self._last, self._size = 0.0, -math.inf, 0.0
+    def __init__(self, chunks: int = PROBE_CHUNKS) -> None:
+        self._most = chunks
+        self._last = -math.inf
+        self._chunks: deque[tuple[float, float]] = deque()  # size and seconds of each
+        self._size = self._seconds = 0.0  # of all of them together
 
-    def arrived(self, stamp: float, now: float, size: float) -> float | None:
+    def arrived(self, stamp: float, now: float, size: float, *, counts: bool = True) -> float | None:
         """A chunk has arrived. stamp, now: when its sender began to send it and when it arrived, in seconds of one
-        clock. Returns the throughput in units of `size` per second; None when no time has passed between the two."""
-        if stamp >= self._last:
-            self._began, self._size = stamp, 0.0
-        self._last = now
-        self._size += size
-        return self._size / (now - self._began) if now > self._began else None
+        clock. counts: it is large enough to measure by (PROBE_CHUNK_SIZE); others wait, and are waited for, only.
+        Returns the throughput in units of `size` per second; None while too few chunks have come, or for one that does
+        not count."""
+        seconds, self._last = max(0.0, now - max(stamp, self._last)), now
+        if not counts:
+            return None
+        self._chunks.append((size, seconds))
+        self._size, self._seconds = self._size + size, self._seconds + seconds
+        while len(self._chunks) > self._most and self._seconds - self._chunks[0][1] >= PAUSE_SECONDS:
+            size, seconds = self._chunks.popleft()
+            self._size, self._seconds = self._size - size, self._seconds - seconds
+        return self._size / self._seconds if len(self._chunks) >= self._most and self._seconds > 0 else None
 
 
 class ClockOffset:

@@ -1,20 +1,35 @@
 """Chooses the path of each chunk to the next agent: the direct edge, or a detour over idle links.
 
-Detours are the auxiliary paths of the NetStorm paper, section VI. A chunk takes the direct edge while fewer than
-`busy_bound` of the agent's chunks are on it (PRIMARY_BUSY_BOUND), else the first detour with fewer than `detour_length`
-chunks on it (AUXILIARY_QUEUE_LENGTH); else it waits until a chunk has left one of them.
+Detours are the auxiliary paths of the NetStorm paper, section VI (`free_path`). A chunk that finds none waits until a
+chunk has left one of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from controlplane.planner.plan.task import Edge, Task
 
 Send = Callable[[Edge, Callable[[], None]], None]
 """Sends a chunk along an edge, and calls its second argument exactly once: when the chunk has left, or will never."""
+
+
+P = TypeVar("P")
+
+
+def free_path(
+    chunks_on: Mapping[P, int], direct: P, detours: Iterable[P], *, busy_bound: int, detour_length: int, lazy: bool
+) -> P | None:
+    """The path of a chunk by NetStorm's section VI-A: the direct one while fewer than `busy_bound` chunks are on it
+    (PRIMARY_BUSY_BOUND), else the first detour with fewer than `detour_length` (AUXILIARY_QUEUE_LENGTH), else the
+    direct one again. lazy: then none instead (None), until one has room. chunks_on: of each path."""
+    if chunks_on.get(direct, 0) < busy_bound:
+        return direct
+    found = next((path for path in detours if chunks_on.get(path, 0) < detour_length), None)
+    return direct if found is None and not lazy else found
 
 
 class PathSelector:
@@ -53,8 +68,10 @@ class PathSelector:
             return False
         task, edge, send_over = waiting[0]
         detours = [d for d in task.detours if (d.sender, d.receiver) == (self._node, receiver)]
-        path = edge if self._chunks_on[edge] < task.busy_bound else None
-        path = path or next((d for d in detours if self._chunks_on[d] < task.detour_length), None)
+        path = free_path(
+            self._chunks_on, edge, detours,
+            busy_bound=task.busy_bound, detour_length=task.detour_length, lazy=task.lazy,
+        )  # fmt: skip
         if path is None:
             return False
         waiting.popleft()

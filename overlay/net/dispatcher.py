@@ -125,8 +125,9 @@ class Dispatcher:
         now, sender = self._membership.now(), self._neighbours.name(header.path[header.hop - 1])
         if math.isnan(now) or math.isnan(header.stamp) or sender is None:
             return
-        mbps = self._throughputs.setdefault(sender, ThroughputEstimator()).arrived(header.stamp, now, megabits)
-        if mbps is not None and header.values >= probe_values:
+        throughput = self._throughputs.setdefault(sender, ThroughputEstimator())
+        mbps = throughput.arrived(header.stamp, now, megabits, counts=header.values >= probe_values)
+        if mbps is not None:
             self._membership.tell(type="measured", sender=sender, mbps=mbps)
 
     # --- copied by switches ---

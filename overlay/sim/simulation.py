@@ -288,8 +288,9 @@ class Simulation:
         def arrived() -> None:
             taken()
             throughput = self._throughputs.setdefault(pair, ThroughputEstimator())
-            mbps = throughput.arrived(began_at[0], self.sim.now, chunk.size * BITS)
-            if mbps is not None and self._probe_values is not None and chunk.size >= 4 * self._probe_values:
+            counts = self._probe_values is not None and chunk.size >= 4 * self._probe_values
+            mbps = throughput.arrived(began_at[0], self.sim.now, chunk.size * BITS, counts=counts)
+            if mbps is not None:
                 self.tell(Measured(*pair, mbps))
             self._hop(chunk, path[1:], lambda: None)
 

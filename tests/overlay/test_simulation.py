@@ -185,11 +185,39 @@ def test_rounds_follow_one_another_with_computing_between():
 
 
 def test_chunks_that_waited_behind_one_another_tell_of_the_link_and_not_of_the_wait():
-    through = ThroughputEstimator()
+    through = ThroughputEstimator(1)
     assert through.arrived(0.0, 1.0, 8.0) == 8.0
     # Three more packets are all stamped at once, and each arrives a second after the one before.
     assert [through.arrived(2.0, 2.0 + k, 8.0) for k in (1, 2, 3)] == [8.0, 8.0, 8.0]
     assert through.arrived(6.0, 10.0, 8.0) == 2.0  # The link has become slower.
+
+
+def test_a_link_that_becomes_slower_while_it_is_busy_is_known_after_as_many_chunks_as_the_equation_has():
+    """Chunks of 8 wait behind one another all the time; the link carries 80 a second, and 20 from 10 s on."""
+    through = ThroughputEstimator(4)
+    arrivals = [k / 10 for k in range(1, 101)] + [10 + 0.4 * k for k in range(1, 11)]
+    found = [through.arrived(0.0, now, 8.0) for now in arrivals]
+    assert found[:3] == [None, None, None]
+    assert found[3:100] == [pytest.approx(80.0)] * 97
+    assert found[103:] == [pytest.approx(20.0)] * (len(found) - 103)
+    assert [found[k] > found[k + 1] for k in range(99, 103)] == [True] * 4
+
+
+def test_chunks_that_a_paused_agent_finds_at_once_do_not_count_as_faster_than_the_link():
+    through = ThroughputEstimator(4)
+    for k in range(1, 21):
+        through.arrived(0.0, k / 100, 1.0)  # 100 a second
+    # Nothing is read for 0.3 s, then the 30 chunks of this time one after the other, within a millisecond.
+    burst = [through.arrived(0.0, 0.5 + k * 1e-5, 1.0) for k in range(30)]
+    assert burst[-1] == pytest.approx(100.0, rel=0.05)
+    after = [through.arrived(0.0, 0.5 + k / 100, 1.0) for k in range(1, 20)]
+    assert all(90 <= rate <= 110 for rate in after)
+
+
+def test_small_chunks_do_not_measure_but_others_wait_behind_them():
+    through = ThroughputEstimator(1)
+    assert through.arrived(0.0, 1.0, 1.0, counts=False) is None
+    assert through.arrived(0.0, 2.0, 8.0) == 8.0
 
 
 def test_the_quickest_exchange_tells_the_offset_of_the_clocks():

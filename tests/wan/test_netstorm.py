@@ -156,6 +156,11 @@ def test_a_star_carries_every_flow_over_the_roots_link() -> None:
     assert run.ends[0] >= 2 * 4  # Two flows go up over one link, and results come back down beside them.
 
 
+def believes(run: Training, link: tuple[int, int], graph: nx.DiGraph) -> bool:
+    """Whether the link's believed rate is that of this network."""
+    return run.policy.belief.edges[link]["mbps"] == pytest.approx(graph.edges[link]["mbps"])
+
+
 def test_passive_awareness_only_learns_links_that_carry_probes() -> None:
     graph = random_network(6, np.random.default_rng(2))
     faster = graph.copy()
@@ -163,15 +168,25 @@ def test_passive_awareness_only_learns_links_that_carry_probes() -> None:
         data["mbps"] *= 3
     run = Training(Setup(roots=1, auxiliary=False, probe_count=1), graph, change=lambda now: faster, interval=5.0)
     run.run(200.0)
-    learnt = {link for link in graph.edges if run.policy.belief.edges[link]["mbps"] == faster.edges[link]["mbps"]}
+    learnt = {link for link in graph.edges if believes(run, link, faster)}
     assert learnt and learnt != set(graph.edges)
+
+
+def test_probes_measure_what_chunks_get_and_not_the_links_rate() -> None:
+    """Node 1 sends over 1 -> 0 itself, and passes nothing on, but the chunks of 2 to 0 cross the same link (STAR): its
+    own chunks wait behind those, and a probe shows half of the link.
+    """
+    setup = Setup("STAR", roots=1, auxiliary=False, parameters=16.0, compute=0.0, probe_count=8)
+    run = Training(setup, line(3), root=0)
+    run.run(20.0)
+    assert run.policy.belief.edges[1, 0]["mbps"] < 0.9 * 32.0
 
 
 def test_probes_that_are_too_small_teach_nothing() -> None:
     graph = random_network(5, np.random.default_rng(1))
     run = Training(Setup(roots=1, probe_size=2.0, parameters=4), graph)
     run.run(50.0)
-    assert not run.policy.samples
+    assert run.policy.decisions == 1 and all(not estimator._chunks for estimator in run.throughputs.values())
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -197,7 +212,7 @@ def test_guesses_are_replaced_by_measured_throughputs() -> None:
     for rate, follows in ((0.0, True), (1e9, False)):
         run = Training(Setup(probe_count=1, roots=6, update_rate=rate), graph)
         run.run(120.0)
-        assert any(run.policy.belief.edges[link]["mbps"] == graph.edges[link]["mbps"] for link in graph.edges)
+        assert any(believes(run, link, graph) for link in graph.edges)
         moved = any(run.policy.decided.edges[link] != guessed.edges[link] for link in graph.edges)
         assert moved is follows
 

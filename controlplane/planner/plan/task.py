@@ -180,9 +180,10 @@ class Task:
     window: chunks of a tree that a contributor sends ahead of their results; 0: no limit. keep: agents keep what they
     brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
     share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
-    under way; each takes `detour_length` at a time (NetStorm, VI). budget: seconds after which a participant that has
-    not got everything discards the task; 0: never. turns: which of each participant's bringings this is, where they
-    have begun to send before (CREW's scatter that does not block); trees begin at whole chunks then. weights: what each
+    under way; each takes `detour_length` at a time (NetStorm, VI). lazy: where all of these are taken, too, a chunk
+    waits until one has room; else it takes the direct way. budget: seconds after which a participant that has not got
+    everything discards the task; 0: never. turns: which of each participant's bringings this is, where they have begun
+    to send before (CREW's scatter that does not block); trees begin at whole chunks then. weights: what each
     participant gave as its weight (samples, say); agents do not multiply by it, they tell their trainers.
     """
 
@@ -198,6 +199,7 @@ class Task:
     detours: tuple[Edge, ...] = field(default=())
     busy_bound: int = 2
     detour_length: int = 1
+    lazy: bool = True
     momentum: float = 0.0
     budget: float = 0.0
     turns: tuple[int, ...] = ()

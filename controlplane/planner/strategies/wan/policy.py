@@ -52,7 +52,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Measured:
-    """The throughput of a chunk between two agents, Mbit/s."""
+    """The throughput of the last chunks between two agents, Mbit/s."""
 
     sender: str
     receiver: str

@@ -32,10 +32,11 @@ class NetStormSettings:
     many FAPT has; None: all agents. root: that of a baseline, and of FAPT with one root (default: the first agent, and
     the best one). counts: which delays choose roots and trees, up and down ("both") or up only.
 
-    aware: throughputs are measured (Eq. (17), the mean over `probes` chunks, PROBE_CHUNK_NUM), and trees are decided
-    every `update` seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`. auxiliary:
-    chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH). chunk_values,
-    window: of tasks. Raises ValueError for another topology.
+    aware: throughputs are measured (Eq. (17), overlay/core/measurement.py), and trees are decided every `update`
+    seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`. auxiliary: chunks may take
+    idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH); where these are taken, too, a
+    chunk goes to the primary path, as VI-A has it, or (lazy) waits until a path has room. chunk_values, window: of
+    tasks. Raises ValueError for another topology.
     """
 
     topology: str = "FAPT"
@@ -46,9 +47,9 @@ class NetStormSettings:
     auxiliary: bool = True
     update: float = 5.0
     update_rate: float = 0.0
-    probes: int = 4
     busy_bound: int = 2
     auxiliary_length: int = 1
+    lazy: bool = False
     chunk_values: int = 1_000_000
     window: int = 64
 
@@ -80,7 +81,6 @@ class NetStorm(Rounds):
         self.settings = settings
         self.belief, self.decided = graph.copy(), graph.copy()
         self.roots = settings.roots_in(graph)
-        self.samples: dict[tuple[Node, Node], list[float]] = {}
         self.cut: dict[tuple[str, str], float] = {}  # broken links, and their believed rates before
         self.updated = 0.0
         self.decisions = 1
@@ -96,17 +96,8 @@ class NetStorm(Rounds):
         if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
             self.belief.edges[link]["mbps"] = event.mbps
             self.updated = -math.inf
-        if isinstance(event, Changed) or not self.settings.aware or not self.belief.has_edge(*link):
-            return
-        self.measured(link, event.mbps)
-
-    def measured(self, link: tuple[Node, Node], mbps: float) -> None:
-        """A chunk had this throughput on a link of the graph, Mbit/s."""
-        samples = self.samples.setdefault(link, [])
-        samples.append(mbps)
-        if len(samples) >= self.settings.probes:
-            self.belief.edges[link]["mbps"] = sum(samples) / len(samples)
-            samples.clear()
+        if isinstance(event, Measured) and self.settings.aware and self.belief.has_edge(*link):
+            self.belief.edges[link]["mbps"] = event.mbps
 
     def broken(self, node: str, other: str) -> None:
         """Trees avoid this link, in both directions, until the network tells its rate."""
@@ -114,7 +105,6 @@ class NetStorm(Rounds):
             if self.belief.has_edge(*link):
                 self.cut[link] = self.belief.edges[link]["mbps"]
                 self.belief.edges[link]["mbps"] = BROKEN_MBPS
-                self.samples.pop(link, None)
                 self.updated = -math.inf
 
     def refresh(self, now: float) -> bool:
@@ -175,6 +165,7 @@ class NetStorm(Rounds):
             detours=self.detours,
             busy_bound=self.settings.busy_bound,
             detour_length=self.settings.auxiliary_length,
+            lazy=self.settings.lazy,
         )
 
 
