@@ -17,7 +17,10 @@ MAX_PORT = 510
 DEFAULT_ADDRESS = "127.0.0.1:9559"  # The default is not 0.0.0.0, because P4Runtime does not authenticate clients.
 MAX_PRIORITY_QUEUES = 8  # v1model's field `priority` has 3 bits.
 
-# The settings of a port's shaping, with the range of each number; rate_mbps may also be null, for no limit.
+CLASS_RATES = tuple(f"class{number}_mbps" for number in range(MAX_PRIORITY_QUEUES))
+"""The rate of each class of service (`standard_metadata.priority`) at a port."""
+
+# The settings of a port's shaping, with the range of each number; rates may also be null, for no limit.
 SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "rate_mbps": (0.001, 1e6),
     "burst_bytes": (0, 1e9),
@@ -36,6 +39,7 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "corrupt_until": (0, 65536),
     "corrupt_udp": (0, 1),
     "corrupt_hidden": (0, 1),
+    **dict.fromkeys(CLASS_RATES, (0.001, 1e6)),
 }
 PROBABILITIES = ("loss", "duplicate", "reorder", "corrupt")
 _WHOLE = (
@@ -66,8 +70,9 @@ class PortConfig:
 class DeviceConfig:
     """A device. ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
 
-    ``pcap``: folder for recordings of what its ports receive and send. ``priority_queues``: packets of this priority
-    and above are dropped. ``offload``: whether interfaces may be given super-frames.
+    ``pcap``: folder for recordings of what its ports receive and send. ``priority_queues``: each shaped port has
+    so many queues, the higher the priority the sooner sent; packets of this priority and above are dropped.
+    ``offload``: whether interfaces may be given super-frames.
     """
 
     device_id: int
@@ -156,7 +161,7 @@ def check_shape(shape: Mapping[str, Any], what: str) -> Shape:
     for name, value in shape.items():
         if name not in SHAPE_RANGES:
             raise ConfigError(f"{what}: unknown shaping {name!r}; there are {', '.join(SHAPE_RANGES)}")
-        if value is None and name == "rate_mbps":
+        if value is None and name in ("rate_mbps", *CLASS_RATES):
             checked[name] = None
             continue
         low, high = SHAPE_RANGES[name]

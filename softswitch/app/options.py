@@ -62,11 +62,6 @@ def _warn(options: argparse.Namespace) -> None:
     said = [f"{name}: {why}" for name, (_, why) in _NOT_HERE.items() if getattr(options, _place(name)) is not None]
     if options.drop_port != DROP_PORT:
         said.append(f"--drop-port {options.drop_port}: the drop port is {DROP_PORT}, as v1model has it")
-    if options.priority_queues > 1:
-        said.append(
-            f"--priority-queues {options.priority_queues}: priorities up to {options.priority_queues - 1} pass, "
-            "but wait in one queue per port"
-        )
     if options.log_flush and options.log_file is None:
         said.append("--log-flush: without --log-file it has nothing to flush")
     for each in said:
@@ -154,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_queues,
         default=1,
         metavar="N",
-        help="let packets of priorities below N pass; they share one queue per port [1]",
+        help="queues of each shaped port, for priorities below N; the line serves the highest first [1]",
     )
     parser.add_argument(
         "--no-offload",

@@ -27,6 +27,7 @@ STANDARD = {
     "queueing_metadata.enq_qdepth": ("enq_qdepth", 32),
     "queueing_metadata.deq_timedelta": ("deq_timedelta", 32),
     "queueing_metadata.deq_qdepth": ("deq_qdepth", 32),
+    "queueing_metadata.qid": ("qid", 32),
     "intrinsic_metadata.ingress_global_timestamp": ("ingress_global_timestamp", 64),
     "intrinsic_metadata.egress_global_timestamp": ("egress_global_timestamp", 64),
     "intrinsic_metadata.mcast_grp": ("mcast_grp", 16),

@@ -49,7 +49,9 @@ class Fabric:
         self.close()
 
     def add_device(self, device_id: int, cpu_port: int | None = None, priority_queues: int = 1) -> Device:
-        """Add a switch without a program. Packets of priority ``priority_queues`` and above are dropped."""
+        """Add a switch without a program. Its shaped ports have ``priority_queues`` queues each, of which the line
+        serves the highest first; packets of priority ``priority_queues`` and above are dropped.
+        """
         if self.closed:
             raise SoftswitchError("the fabric is closed")
         if device_id in self.devices:
@@ -58,8 +60,8 @@ class Fabric:
             raise InvalidValue(f"device id {device_id} is not in 0..2^48-1")
         if cpu_port is not None:
             check_port(cpu_port)
-        if not 1 <= priority_queues <= 256:
-            raise InvalidValue(f"{priority_queues} priority queues: there may be 1 to 256")
+        if not 1 <= priority_queues <= native.CLASSES:
+            raise InvalidValue(f"{priority_queues} priority queues: there may be 1 to {native.CLASSES}")
         handle = self._lib.ss_device_new(self._handle, device_id, -1 if cpu_port is None else cpu_port)
         if not handle:
             raise SoftswitchError("out of memory")
@@ -98,7 +100,9 @@ class Fabric:
 
         rate_mbps: the line's rate in Mbit/s of frame bytes. burst_bytes: how far ahead of the line's schedule a frame
         may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: limit of the queue for
-        the line; more is dropped. ahead_bytes: frames of at most this size without TCP data overtake all that waits.
+        the line; more is dropped. class0_mbps to class7_mbps: the rate of the frames of that priority, where the device
+        has several priority queues (each with that limit). ahead_bytes: frames of at most this size without TCP data
+        overtake all that waits.
         delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
         frame is held back by reorder_ms (default 1) more, and later ones overtake it. corrupt: probability that a
         random bit of a random byte of the frame flips; corrupt_every: flip one in each so-many-th frame (0: none).

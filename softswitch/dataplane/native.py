@@ -7,6 +7,9 @@ import functools
 
 from softswitch.compiler.build import compile_runtime
 
+CLASSES = 8
+"""Classes of service: v1model's field `priority` has 3 bits."""
+
 
 class Shape(ctypes.Structure):
     """The C structure ``struct ss_shape``."""
@@ -28,6 +31,7 @@ class Shape(ctypes.Structure):
         ("corrupt_from", ctypes.c_uint64),
         ("corrupt_until", ctypes.c_uint64),
         ("corrupt_udp", ctypes.c_uint64),
+        ("class_bps", ctypes.c_double * CLASSES),
         ("corrupt_hidden", ctypes.c_uint64),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from softswitch.app.config import PROBABILITIES, SHAPE_RANGES
+from softswitch.app.config import CLASS_RATES, PROBABILITIES, SHAPE_RANGES
 from softswitch.dataplane import native
 from softswitch.errors import InvalidValue
 
@@ -61,7 +61,8 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
     if not any(given.values()):
         return None
     rate = given.get("rate_mbps", 0)
-    default_queue = DEFAULT_QUEUE_BYTES if rate and "queue_packets" not in given else 0
+    limited = rate or any(given.get(name) for name in CLASS_RATES)
+    default_queue = DEFAULT_QUEUE_BYTES if limited and "queue_packets" not in given else 0
     return native.Shape(
         rate_bps=rate * 1e6,
         burst_bytes=int(given.get("burst_bytes", 0)),
@@ -79,5 +80,6 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
         corrupt_from=int(given.get("corrupt_from", 0)),
         corrupt_until=int(given.get("corrupt_until", 0)),
         corrupt_udp=int(given.get("corrupt_udp", 0)),
+        class_bps=tuple(given.get(f"class{number}_mbps", 0) * 1e6 for number in range(native.CLASSES)),
         corrupt_hidden=int(given.get("corrupt_hidden", 0)),
     )

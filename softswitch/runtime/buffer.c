@@ -9,6 +9,7 @@ static struct ss_buf *reset(struct ss_buf *buf, uint32_t len) {
     buf->data = buf->store + SS_HEADROOM;
     buf->len = len;
     buf->origin = NULL;
+    buf->class = 0;
     atomic_store_explicit(&buf->holders, 1, memory_order_relaxed);
     atomic_store_explicit(&buf->checksum, SS_CHECKSUM_UNKNOWN, memory_order_relaxed);
     return buf;
@@ -42,6 +43,7 @@ struct ss_buf *ss_buf_share(struct ss_buf *buf) {
     again->data = buf->data;
     again->len = buf->len;
     again->port = buf->port;
+    again->class = buf->class;
     return again;
 }
 

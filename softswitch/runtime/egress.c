@@ -52,6 +52,10 @@ static void heap_update(struct ss_thread *t, struct ss_port *port) {
     if (port->queue.head) due = port->queue.head->due;
     if (port->late.head && port->late.head->due < due) due = port->late.head->due;
     if (port->ahead.head && port->ahead.head->due < due) due = port->ahead.head->due;
+    if (port->n_classed) {
+        uint64_t taken = ss_classes_due(port);
+        if (taken < due) due = taken;
+    }
     if (due == UINT64_MAX) {
         if (port->heap_at < 0) return;
         int at = port->heap_at;
@@ -123,8 +127,9 @@ uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     return port->backlog_packets;
 }
 
-/* Returns how many nanoseconds a frame that the port accepted now would wait for the line. */
-uint64_t ss_port_wait(const struct ss_port *port, uint64_t now) {
+/* Returns how many nanoseconds a frame of this class that the port accepted now would wait for the line. */
+uint64_t ss_port_wait(const struct ss_port *port, unsigned class, uint64_t now) {
+    if (ss_classes_used(port)) return ss_classes_wait(port, class < SS_CLASSES ? class : SS_CLASSES - 1, now);
     double wait = 0;
     if (port->shape.rate_bps > 0)
         wait = port->free_at - (double)port->shape.burst_bytes * 8e9 / port->shape.rate_bps - (double)now;
@@ -157,30 +162,15 @@ static void pass_ahead(struct ss_thread *thread, struct ss_port *port, struct ss
     heap_update(thread, port);
 }
 
-static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
+static void queue_full(struct ss_port *port, struct ss_buf *buf) {
+    ss_drop(port->device, port, SS_DROP_QUEUE_FULL);
+    ss_buf_free(buf);
+}
+
+/* Sends a frame, which leaves the line's queue at buf->depart, on its way to the other end: delay, jitter, reordering.
+ * The caller updates the heap. */
+void ss_port_propagate(struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
-    uint64_t now = thread->now_ns;
-    if (buf->len <= shape->ahead_bytes && !carries_tcp_data(buf)) {
-        pass_ahead(thread, port, buf);
-        return;
-    }
-    ss_port_backlog(port, now);
-    if ((shape->queue_bytes && port->backlog_bytes + buf->len > shape->queue_bytes && port->backlog_packets) ||
-        (shape->queue_packets && port->backlog_packets >= shape->queue_packets)) {
-        ss_drop(port->device, port, SS_DROP_QUEUE_FULL);
-        ss_buf_free(buf);
-        return;
-    }
-    buf->depart = now;
-    if (shape->rate_bps > 0) {
-        double per_byte = 8e9 / shape->rate_bps;
-        double start = port->free_at - (double)shape->burst_bytes * per_byte;
-        if (port->free_at < (double)now) port->free_at = (double)now;
-        if (start > (double)now) buf->depart = (uint64_t)start;
-        port->free_at += (double)buf->len * per_byte;
-    }
-    if (buf->depart < port->last_depart) buf->depart = port->last_depart; /* the rate was raised in the meantime */
-    port->last_depart = buf->depart;
     buf->due = buf->depart + shape->delay_ns;
     if (shape->jitter_ns) {
         uint64_t jitter = ss_random(&port->random) % (2 * shape->jitter_ns + 1);
@@ -196,11 +186,42 @@ static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_bu
         if (buf->due < port->last_due) buf->due = port->last_due;
         port->last_due = buf->due;
         ss_push(&port->queue, buf);
-        if (buf->depart > now) {
-            if (!port->waiting) port->waiting = buf;
-            port->backlog_bytes += buf->len;
-            port->backlog_packets++;
-        }
+    }
+}
+
+static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
+    const struct ss_shape *shape = &port->shape;
+    uint64_t now = thread->now_ns;
+    if (buf->len <= shape->ahead_bytes && !carries_tcp_data(buf)) {
+        pass_ahead(thread, port, buf);
+        return;
+    }
+    if (ss_classes_used(port)) {
+        if (!ss_classes_add(port, buf, now)) queue_full(port, buf);
+        heap_update(thread, port);
+        return;
+    }
+    ss_port_backlog(port, now);
+    if ((shape->queue_bytes && port->backlog_bytes + buf->len > shape->queue_bytes && port->backlog_packets) ||
+        (shape->queue_packets && port->backlog_packets >= shape->queue_packets)) {
+        queue_full(port, buf);
+        return;
+    }
+    buf->depart = now;
+    if (shape->rate_bps > 0) {
+        double per_byte = 8e9 / shape->rate_bps;
+        double start = port->free_at - (double)shape->burst_bytes * per_byte;
+        if (port->free_at < (double)now) port->free_at = (double)now;
+        if (start > (double)now) buf->depart = (uint64_t)start;
+        port->free_at += (double)buf->len * per_byte;
+    }
+    if (buf->depart < port->last_depart) buf->depart = port->last_depart; /* the rate was raised in the meantime */
+    port->last_depart = buf->depart;
+    ss_port_propagate(port, buf);
+    if (buf == port->queue.tail && buf->depart > now) {
+        if (!port->waiting) port->waiting = buf;
+        port->backlog_bytes += buf->len;
+        port->backlog_packets++;
     }
     heap_update(thread, port);
 }
@@ -226,6 +247,7 @@ static struct ss_buf *corrupt(struct ss_port *port, struct ss_buf *buf) {
     if (ss_buf_shared(buf)) {
         struct ss_buf *own = ss_buf_copy(buf->data, buf->len);
         if (!own) return buf;
+        own->class = buf->class;
         ss_buf_free(buf);
         buf = own;
     }
@@ -250,6 +272,7 @@ static void port_send(struct ss_thread *thread, struct ss_port *port, struct ss_
     buf = corrupt(port, buf);
     if (chance(port, port->shape.duplicate)) {
         struct ss_buf *copy = ss_buf_copy(buf->data, buf->len);
+        if (copy) copy->class = buf->class;
         if (copy) enqueue(thread, port, copy);
     }
     enqueue(thread, port, buf);
@@ -257,6 +280,7 @@ static void port_send(struct ss_thread *thread, struct ss_port *port, struct ss_
 
 static void release(struct ss_thread *thread, struct ss_port *port, uint64_t now) {
     ss_port_backlog(port, now);
+    ss_classes_serve(port, now);
     for (;;) {
         struct ss_list *list = &port->queue;
         if (port->late.head && (!list->head || port->late.head->due < list->head->due)) list = &port->late;
@@ -272,11 +296,18 @@ void ss_fire_timers(struct ss_thread *thread) {
         release(thread, thread->heap[0], thread->now_ns);
 }
 
+/* What waits for the line leaves as the port's new shape says. */
+void ss_port_reshaped(struct ss_thread *thread, struct ss_port *port) {
+    heap_update(thread, port);
+    if (thread != ss_current) ss_timers_changed(thread);
+}
+
 /* Frees everything that waits on the port. */
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
     ss_list_free(&port->queue);
     ss_list_free(&port->late);
     ss_list_free(&port->ahead);
+    ss_classes_drain(port);
     port->waiting = NULL;
     port->backlog_bytes = port->backlog_packets = 0;
     ss_list_free(&port->tx);

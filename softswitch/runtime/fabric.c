@@ -598,7 +598,8 @@ SS_API int ss_port_shape(struct ss_device *device, uint32_t number, const struct
             port->shape = *shape;
         else
             memset(&port->shape, 0, sizeof port->shape);
-        if (port->queue.head) port->shaped = true; /* later frames stay behind those that wait */
+        if (port->queue.head || port->n_classed) port->shaped = true; /* later frames stay behind those that wait */
+        if (port->n_classed) ss_port_reshaped(device->thread, port);
     }
     ss_thread_unlock(device->thread);
     return port ? 0 : -EINVAL;

@@ -31,6 +31,7 @@
 #define SS_EVENT_LIMIT 16384u      /* most events of each type that wait for the host */
 #define SS_EVENT_BYTES (64u << 20) /* and most bytes that they have together */
 #define SS_TRACE_LIMIT (1u << 20)  /* most bytes of trace of one frame */
+#define SS_CLASSES 8               /* most classes of service; v1model's field `priority` has 3 bits */
 #define SS_PASSES 1024             /* most resubmissions, recirculations and egress clones of one frame */
 
 enum ss_drop {
@@ -66,6 +67,7 @@ struct ss_buf {
     atomic_uint holders;    /* buffers that use these bytes: this one, and those that have it as origin */
     uint16_t port;
     bool pooled;
+    uint8_t class;            /* its class of service: the priority that the program gave it */
     _Atomic uint8_t checksum; /* SS_CHECKSUM_*: state of the checksum of a UDP datagram that leaves */
     uint8_t store[] __attribute__((aligned(64)));
 };
@@ -87,6 +89,7 @@ struct ss_shape {
     uint64_t corrupt_every;               /* 0: only by chance; otherwise each so-many-th frame that may be hit */
     uint64_t corrupt_from, corrupt_until; /* range of bytes of the frame that may be hit; until 0: to its end */
     uint64_t corrupt_udp;                 /* whether only UDP over IPv4 is hit */
+    double class_bps[SS_CLASSES];         /* rate of each class of service; 0: not limited beyond the line's */
     uint64_t corrupt_hidden;              /* whether UDP's checksum becomes 0, so that no receiver's kernel notices */
 };
 
@@ -110,6 +113,9 @@ struct ss_port {
     struct ss_list ahead;   /* frames that did not wait for the line, by due time */
     struct ss_buf *waiting; /* first frame of `queue` that the line has not taken yet */
     uint64_t backlog_bytes, backlog_packets;
+    struct ss_list classes[SS_CLASSES]; /* what waits for the line where there are several queues (classes.c) */
+    uint64_t class_bytes[SS_CLASSES], n_classed;
+    double class_free_at[SS_CLASSES]; /* as free_at, of a class with a rate of its own */
     uint64_t random;
     int heap_at; /* place in the thread's timer heap, -1: not in it */
     uint64_t heap_due;
@@ -162,7 +168,7 @@ struct ss_device {
     uint64_t id;
     int cpu_port;          /* -1: none */
     unsigned n_interfaces; /* number of interfaces that it has been given so far */
-    uint32_t priorities;   /* packets of this priority and above are dropped; 1 is bmv2's default */
+    uint32_t priorities;   /* queues per port; packets of this priority and above are dropped; 1 is bmv2's default */
     const struct ss_program *program;
     struct ss_state state;
     bool active;  /* a program is loaded and ready */
@@ -329,10 +335,20 @@ void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint1
 /* what leaves (egress.c) */
 void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
 uint64_t ss_port_backlog(struct ss_port *port, uint64_t now);
-uint64_t ss_port_wait(const struct ss_port *port, uint64_t now);
+uint64_t ss_port_wait(const struct ss_port *port, unsigned class, uint64_t now);
+void ss_port_propagate(struct ss_port *port, struct ss_buf *buf);
+void ss_port_reshaped(struct ss_thread *thread, struct ss_port *port);
 void ss_fire_timers(struct ss_thread *thread);
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port);
 void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason);
+
+/* classes of service (classes.c) */
+bool ss_classes_used(const struct ss_port *port);
+uint64_t ss_classes_due(const struct ss_port *port);
+void ss_classes_serve(struct ss_port *port, uint64_t now);
+bool ss_classes_add(struct ss_port *port, struct ss_buf *buf, uint64_t now);
+uint64_t ss_classes_wait(const struct ss_port *port, unsigned class, uint64_t now);
+void ss_classes_drain(struct ss_port *port);
 
 /* to interfaces (transmit.c) */
 void ss_outputs_take(struct ss_thread *owner, struct ss_thread *thread);

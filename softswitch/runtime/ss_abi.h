@@ -17,7 +17,7 @@
 
 #include "ss_meter.h"
 
-#define SS_ABI_VERSION 4u
+#define SS_ABI_VERSION 5u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
 
@@ -54,6 +54,7 @@ struct ss_standard {
     uint32_t enq_qdepth;
     uint32_t deq_timedelta;
     uint32_t deq_qdepth;
+    uint32_t qid; /* the queue of a frame in egress: its priority when ingress ended */
     uint32_t parser_error;
     uint16_t ingress_port;
     uint16_t egress_spec;

@@ -84,6 +84,7 @@ static void replicate_alike(struct ss_thread *thread, struct ss_device *device, 
     reset_requests(p);
     p->target.truncate_to = UINT32_MAX;
     buf = deparse(device, p, buf, parsed, true);
+    if (buf) buf->class = p->standard.priority;
     for (uint32_t i = 0; buf && i < group->n; i++) {
         struct ss_buf *copy = i + 1 < group->n ? ss_buf_share(buf) : buf;
         if (copy)
@@ -256,7 +257,8 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
                        uint32_t parsed, uint16_t port, bool own) {
     const struct ss_program *program = device->program;
     SS_TRACE(thread, SS_TRACE_EGRESS, port, p->standard.egress_rid, p->standard.instance_type);
-    if (p->standard.priority >= device->priorities) {
+    uint8_t class = p->standard.qid = p->standard.priority;
+    if (class >= device->priorities) {
         ss_drop(device, NULL, SS_DROP_PRIORITY);
         if (own) ss_buf_free(buf);
         return;
@@ -265,7 +267,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
     uint64_t depth = 0, wait = 0;
     if (port < SS_MAX_PORTS && device->ports[port] && device->ports[port]->shaped) {
         depth = ss_port_backlog(device->ports[port], thread->now_ns);
-        wait = ss_port_wait(device->ports[port], thread->now_ns);
+        wait = ss_port_wait(device->ports[port], class, thread->now_ns);
     }
     p->standard.enq_timestamp = (uint32_t)now;
     p->standard.enq_qdepth = p->standard.deq_qdepth = (uint32_t)depth & 0x7ffff;
@@ -299,6 +301,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
         again->standard.packet_length = length;
         return;
     }
+    buf->class = class;
     ss_output(thread, device, port, buf);
 }
 

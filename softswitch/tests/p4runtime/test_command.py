@@ -283,7 +283,7 @@ def test_options_of_simple_switch_grpc(start: Start, tmp_path: Path) -> None:
     assert status == 0
     warnings = [line.removeprefix("softswitch: warning: ") for line in errors.splitlines()]
     named = [line.split(":")[0] for line in warnings]
-    assert named == ["--thrift-port", "--nanolog", "--dump-packet-data", "--priority-queues 8"]
+    assert named == ["--thrift-port", "--nanolog", "--dump-packet-data"]
 
 
 def test_a_log_may_go_to_the_console_and_to_a_file(start: Start, tmp_path: Path) -> None:
