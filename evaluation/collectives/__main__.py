@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common.inputs import parse_bytes
+from evaluation import machine
 from evaluation.collectives.cases import OPS, bus_factor, cases
 from evaluation.collectives.measure import Result, measure
 from worker_agent.fields import FIELDS
@@ -107,6 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         for workers, mbps in product(options.workers, options.mbps)
         for case in cases(options.op, options.dtype, options.bits, options.bytes, workers=workers, mbps=mbps)
     ]
+    print(machine.description(), file=sys.stderr)
     results = []
     network = None
     how = {"values": options.values, "gloo": not options.no_gloo, "gathers": options.gathers}

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
+from evaluation import machine
 from evaluation.hosts.measure import Result, Setting, measure
 from evaluation.hosts.numbers import speeds
 from worker_agent.io_options import IoOptions
@@ -96,6 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         io = IoOptions.from_arguments(options)
     except ValueError as error:
         parser.error(str(error))
+    print(machine.description(), file=sys.stderr)
     if not options.json and len(options.workers) == len(options.mbps) == 1:
         print_speeds()
     if os.geteuid():

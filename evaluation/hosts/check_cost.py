@@ -30,6 +30,7 @@ import numpy as np
 
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
+from evaluation import machine
 from evaluation.hosts.measure import Array, Meter, Setting, agents_of, allreduce, check, tensors_of
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.switch import Switch
@@ -189,6 +190,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=200, help="of both (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one object")
     arguments = parser.parse_args()
+    print(machine.description(), file=sys.stderr)
     setting = Setting(arguments.workers, arguments.mbps, arguments.bytes, arguments.values)
     found = cost(measured(setting, arguments.turns), arguments.values)
     if arguments.json:
