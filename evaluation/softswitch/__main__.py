@@ -18,11 +18,13 @@ from evaluation.softswitch.figures import Row
 from evaluation.softswitch.growth import growth
 from evaluation.softswitch.report import number, page, ratio
 from evaluation.softswitch.switches import Bmv2, Softswitch, Switch, is_root
+from evaluation.softswitch.tcp import tcp
 from evaluation.softswitch.workloads import TABLE_WORKLOADS, WORKLOADS, Workload
 
 SECTIONS = {
     "traffic": "packets per second and CPU per packet of forwarding and aggregation",
     "tables": "the same with large tables",
+    "tcp": "a TCP connection through softswitch, with and without super-frames where it sends",
     "look-ups": "softswitch without ports",
     "writes": "entries per second over P4Runtime",
     "start-up": "from start to loaded program",
@@ -85,6 +87,8 @@ def measure(wanted: Sequence[str], seconds: float, switches: tuple[str, ...], re
         for section, workloads in (("traffic", WORKLOADS), ("tables", TABLE_WORKLOADS)):
             makes = [make for name, make in workloads.items() if section in wanted or name in wanted]
             yield from traffic(section, makes, switches, bench, seconds)
+        if "tcp" in wanted:
+            yield from tcp(bench, seconds)
         if "look-ups" in wanted:
             yield from scale.lookups()
         if "writes" in wanted:

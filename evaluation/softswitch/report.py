@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from evaluation.softswitch.figures import Row
 
-LESS_IS_BETTER = ("us of CPU/packet", "us of CPU/entry", "us", "s", "MiB", "bytes", "% of a core")
+LESS_IS_BETTER = ("us of CPU/MB", "us of CPU/packet", "us of CPU/entry", "us", "s", "MiB", "bytes", "% of a core")
 TITLES = {
     "traffic": "Traffic on veth ports",
     "tables": "The same with large tables, one look-up per frame",

@@ -2,7 +2,8 @@
  *
  * The kernel delivers frames with a checksum to fill in, and up to 64 KiB long to be cut into segments (TCP, and UDP by
  * UDP_SEGMENT or UDP_GRO). A P4 program expects frames as they are on a wire, so both are done here when such a frame
- * arrives. In the other direction, datagrams of one UDP flow that leave one after the other are sent as one frame. */
+ * arrives. In the other direction, datagrams of a UDP flow, or segments of a TCP connection, that leave one after the
+ * other are sent as one frame. */
 #include <netinet/in.h>
 
 #include "runtime.h"
@@ -13,7 +14,7 @@
 #define GSO_ECN 0x80
 #define NEEDS_CSUM 1
 #define IP 14 /* offsets in an Ethernet frame with IPv4 without options */
-#define UDP 34
+#define L4 34
 
 static uint16_t load16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
 static void store16(uint8_t *p, uint32_t v) {
@@ -175,24 +176,34 @@ bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const s
 
 /* ---- what goes out ---- */
 
-/* Returns whether a frame is one whole UDP datagram over IPv4, and correct except perhaps for UDP's checksum. */
-static bool datagram(const struct ss_buf *buf) {
+enum { FIN = 1, SYN = 2, RST = 4, PSH = 8, URG = 32, CWR = 128 };
+
+/* Returns how many bytes of headers a frame has that may be part of a super-frame: one whole UDP datagram, or TCP
+ * segment with data, over IPv4, and correct except perhaps for UDP's or TCP's checksum. 0: it is none. */
+static uint32_t headers_of(const struct ss_buf *buf) {
     const uint8_t *f = buf->data;
-    return buf->len > SS_RUN_HEADERS && load16(f + 12) == 0x0800 && f[IP] == 0x45 && f[IP + 9] == IPPROTO_UDP &&
-           (load16(f + IP + 6) & 0x3fff) == 0 && load16(f + IP + 2) == buf->len - IP &&
-           load16(f + UDP + 4) == buf->len - UDP &&
-           load16(f + IP + 10) == fold((uint64_t)sum16(f + IP, 20) + (uint16_t)~load16(f + IP + 10));
+    if (buf->len <= SS_UDP_HEADERS || load16(f + 12) != 0x0800 || f[IP] != 0x45 || (load16(f + IP + 6) & 0x3fff) ||
+        load16(f + IP + 2) != buf->len - IP ||
+        load16(f + IP + 10) != fold((uint64_t)sum16(f + IP, 20) + (uint16_t)~load16(f + IP + 10)))
+        return 0;
+    if (f[IP + 9] == IPPROTO_UDP) return load16(f + L4 + 4) == buf->len - L4 ? SS_UDP_HEADERS : 0;
+    if (f[IP + 9] != IPPROTO_TCP || buf->len <= L4 + 20 || f[L4 + 13] & (SYN | RST | URG)) return 0;
+    uint32_t headers = L4 + 4u * (f[L4 + 12] >> 4);
+    return headers >= L4 + 20 && headers < buf->len ? headers : 0;
 }
 
-/* Returns whether UDP's checksum is the one that the segmentation of a super-frame would write; 0 (none) is acceptable,
- * since the correct checksum may replace it. */
+static bool is_tcp(const uint8_t *frame) { return frame[IP + 9] == IPPROTO_TCP; }
+static uint32_t checksum_at(const uint8_t *frame) { return is_tcp(frame) ? L4 + 16 : L4 + 6; }
+
+/* Returns whether the checksum is the one that the segmentation of a super-frame would write; UDP's 0 (none) is
+ * acceptable, since the correct checksum may replace it. */
 static bool checksum_right(const struct ss_buf *buf) {
-    const uint8_t *udp = buf->data + UDP;
-    uint16_t given = load16(udp + 6);
-    if (given == 0) return true;
-    uint32_t len = buf->len - UDP;
-    uint16_t sum = fold(pseudo_header(buf->data + IP, false, IPPROTO_UDP, len) + sum16(udp, len) + (uint16_t)~given);
-    return given == (sum ? sum : 0xffff);
+    const uint8_t *f = buf->data;
+    uint16_t given = load16(f + checksum_at(f));
+    if (given == 0 && !is_tcp(f)) return true;
+    uint32_t len = buf->len - L4;
+    uint16_t sum = fold(pseudo_header(f + IP, false, f[IP + 9], len) + sum16(f + L4, len) + (uint16_t)~given);
+    return given == (sum || is_tcp(f) ? sum : 0xffff);
 }
 
 /* Returns whether the checksum is right; replicas share their bytes and leave by several ports, so it is cached. */
@@ -206,45 +217,62 @@ static bool checksum_fits(struct ss_buf *buf) {
     return known == SS_CHECKSUM_FITS;
 }
 
-/* Returns whether a datagram is the one that comes after `number` others in a super-frame that begins with `a`. */
-static bool follows(const uint8_t *a, const uint8_t *b, uint32_t number) {
-    return memcmp(a, b, IP + 2) == 0 && load16(b + IP + 4) == (uint16_t)(load16(a + IP + 4) + number) &&
-           memcmp(a + IP + 6, b + IP + 6, 4) == 0 && memcmp(a + IP + 12, b + IP + 12, 12) == 0;
+/* Returns whether frame `b` is the one that comes after a run that begins with frame `a`. */
+static bool follows(const uint8_t *a, const uint8_t *b, const struct ss_run *run) {
+    if (memcmp(a, b, IP + 2) || load16(b + IP + 4) != (uint16_t)(load16(a + IP + 4) + run->frames) ||
+        memcmp(a + IP + 6, b + IP + 6, 4) || memcmp(a + IP + 12, b + IP + 12, 12))
+        return false;
+    if (!is_tcp(a)) return true;
+    const uint8_t *p = a + L4, *q = b + L4;
+    return load32(q + 4) == load32(p + 4) + (uint32_t)run->payload && memcmp(p + 8, q + 8, 5) == 0 &&
+           (p[13] & ~CWR) == (q[13] & ~(FIN | PSH)) && memcmp(p + 14, q + 14, 2) == 0 &&
+           memcmp(p + 18, q + 18, run->headers - L4 - 18) == 0;
 }
 
 /* Finds how many of the frames, from the first on, may leave as one super-frame, with segments of at most `most` bytes
- * (headers from IP on included): its segmentation gives exactly these frames, but for checksums of 0. */
+ * (headers from IP on included): its segmentation gives exactly these frames, but for UDP checksums of 0. */
 void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run) {
     struct ss_buf *first = frames[0];
-    *run = (struct ss_run){.frames = 1, .size = first->len - SS_RUN_HEADERS, .payload = first->len - SS_RUN_HEADERS};
-    if (n < 2 || first->len > most + IP || !datagram(first)) return;
+    *run = (struct ss_run){.frames = 1};
+    if (n < 2 || first->len > most + IP || !(run->headers = headers_of(first))) return;
+    run->payload = run->size = first->len - run->headers;
+    bool tcp = is_tcp(first->data);
+    if (tcp && first->data[L4 + 13] & (FIN | PSH)) return; /* these belong to the last segment */
     for (uint32_t i = 1; i < n && i < SS_MAX_SEGMENTS; i++) {
         struct ss_buf *next = frames[i];
-        if (next->len > first->len || !datagram(next) || !follows(first->data, next->data, i)) return;
-        uint32_t payload = next->len - SS_RUN_HEADERS;
-        if (run->payload + payload > UINT16_MAX - SS_RUN_HEADERS) return;
+        if (next->len > first->len || headers_of(next) != run->headers || !follows(first->data, next->data, run))
+            return;
+        uint32_t payload = next->len - run->headers;
+        if (run->payload + payload > UINT16_MAX - run->headers) return;
         if (!checksum_fits(next) || (i == 1 && !checksum_fits(first))) return;
         run->frames++;
         run->payload += payload;
-        if (payload < run->size) return;
+        if (tcp) run->last_flags = next->data[L4 + 13] & (FIN | PSH);
+        if (payload < run->size || run->last_flags) return;
     }
 }
 
 /* Writes the headers of the super-frame, and the description of it for the kernel. */
 void ss_run_headers(const struct ss_buf *first, const struct ss_run *run, struct ss_vnet *vnet, uint8_t *out) {
-    uint32_t payload = (uint32_t)run->payload;
+    uint32_t l4_len = run->headers - L4 + (uint32_t)run->payload;
+    memcpy(out, first->data, run->headers);
+    bool tcp = is_tcp(out);
     *vnet = (struct ss_vnet){
         .flags = NEEDS_CSUM,
-        .gso_type = GSO_UDP_L4,
-        .hdr_len = SS_RUN_HEADERS,
+        .gso_type = tcp ? GSO_TCPV4 : GSO_UDP_L4,
+        .hdr_len = (uint16_t)run->headers,
         .gso_size = (uint16_t)run->size,
-        .csum_start = UDP,
-        .csum_offset = 6,
+        .csum_start = L4,
+        .csum_offset = (uint16_t)(checksum_at(out) - L4),
     };
-    memcpy(out, first->data, SS_RUN_HEADERS);
-    store16(out + IP + 2, 28 + payload);
+    store16(out + IP + 2, 20 + l4_len);
     store16(out + IP + 10, 0);
     store16(out + IP + 10, fold(sum16(out + IP, 20)));
-    store16(out + UDP + 4, 8 + payload);
-    store16(out + UDP + 6, carry(pseudo_header(out + IP, false, IPPROTO_UDP, 8 + payload)));
+    if (tcp) {
+        if (out[L4 + 13] & CWR) vnet->gso_type |= GSO_ECN;
+        out[L4 + 13] |= run->last_flags;
+    } else {
+        store16(out + L4 + 4, l4_len);
+    }
+    store16(out + checksum_at(out), carry(pseudo_header(out + IP, false, out[IP + 9], l4_len)));
 }

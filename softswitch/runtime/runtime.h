@@ -68,7 +68,7 @@ struct ss_buf {
     uint16_t port;
     bool pooled;
     uint8_t class;            /* its class of service: the priority that the program gave it */
-    _Atomic uint8_t checksum; /* SS_CHECKSUM_*: state of the checksum of a UDP datagram that leaves */
+    _Atomic uint8_t checksum; /* SS_CHECKSUM_*: state of the UDP or TCP checksum of a frame that leaves */
     uint8_t store[] __attribute__((aligned(64)));
 };
 
@@ -391,10 +391,13 @@ bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const s
                 struct ss_list *out);
 struct ss_run {
     uint32_t frames, size; /* each frame but the last has `size` bytes of payload */
+    uint32_t headers;      /* bytes before the payload */
+    uint8_t last_flags;    /* TCP's FIN and PSH of the last frame */
     uint64_t payload;
 };
 void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run);
-#define SS_RUN_HEADERS 42u
+#define SS_UDP_HEADERS 42u /* bytes of headers of a UDP datagram over IPv4 without options */
+#define SS_RUN_HEADERS 94u /* the most bytes of headers of a super-frame: TCP with all its options */
 void ss_run_headers(const struct ss_buf *first, const struct ss_run *run, struct ss_vnet *vnet, uint8_t *out);
 
 /* hash tables (map.c) */

@@ -1,4 +1,4 @@
-/* Sends frames to the kernel: a batch in one call, datagrams that may leave as one super-frame in one message. */
+/* Sends frames to the kernel: a batch in one call, and in one message what may leave as one super-frame. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <net/if.h>
@@ -41,9 +41,9 @@ static unsigned plan(struct ss_buf *const *frames, unsigned n, uint32_t mtu, str
         } else {
             ss_run_headers(frames[at], &run, &m->vnet, m->headers);
             _Static_assert(offsetof(struct message, headers) == sizeof m->vnet, "one piece");
-            *iov++ = (struct iovec){&m->vnet, sizeof m->vnet + sizeof m->headers};
+            *iov++ = (struct iovec){&m->vnet, sizeof m->vnet + run.headers};
             for (unsigned i = 0; i < run.frames; i++)
-                *iov++ = (struct iovec){frames[at + i]->data + SS_RUN_HEADERS, frames[at + i]->len - SS_RUN_HEADERS};
+                *iov++ = (struct iovec){frames[at + i]->data + run.headers, frames[at + i]->len - run.headers};
         }
         out[count].msg_hdr.msg_iovlen = (size_t)(iov - out[count].msg_hdr.msg_iov);
     }

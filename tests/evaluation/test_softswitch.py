@@ -5,14 +5,15 @@ are better.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
 import pytest
 
 from evaluation.softswitch import __main__ as command
-from evaluation.softswitch import growth
-from evaluation.softswitch.bench import records
+from evaluation.softswitch import growth, tcp
+from evaluation.softswitch.bench import Bench, records
 from evaluation.softswitch.figures import Row
 from evaluation.softswitch.report import page, ratio
 from evaluation.softswitch.workloads import WORKLOADS, Workload, table
@@ -67,6 +68,15 @@ def test_growth_of_a_table(kind: growth.Kind, monkeypatch: pytest.MonkeyPatch) -
     rows = list(growth.table(what, number, make, (30, 60)))  # raises if a frame misses
     assert {row.entries for row in rows} == {30, 60}
     assert {row.what for row in rows} >= {f"{what}: insert", f"{what}: delete", f"{what}: look-up"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_connection_is_measured_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "REPEAT", 1)
+    with Bench() as bench:
+        rows = list(tcp.tcp(bench, 0.05))
+    assert [row.unit for row in rows] == ["Mbit/s", "us of CPU/MB"] * 2
+    assert all(row.value > 0 for row in rows)
 
 
 def test_ratios_state_whether_larger_or_smaller_is_better() -> None:

@@ -34,9 +34,9 @@ static void put16(uint8_t *at, unsigned value) {
 /* The next datagram of a flow, which may leave with those before it as one super-frame. */
 static struct ss_buf *datagram_of(unsigned id) {
     const unsigned payload = 200, ip = 14, udp = 34;
-    struct ss_buf *buf = ss_buf_new(SS_RUN_HEADERS + payload);
+    struct ss_buf *buf = ss_buf_new(SS_UDP_HEADERS + payload);
     EXPECT(buf);
-    memset(buf->data, 0, buf->len = SS_RUN_HEADERS + payload);
+    memset(buf->data, 0, buf->len = SS_UDP_HEADERS + payload);
     uint8_t *f = buf->data;
     put16(f + 12, 0x0800);
     f[ip] = 0x45;

@@ -143,6 +143,7 @@ def test_tcp_passes_unharmed_and_in_frames_of_the_mtu(fabric: Fabric, hosts: Hos
     assert stats[2].tx_bytes / stats[2].tx_packets <= 1514
     assert device.drop_stats()["bad_offload"] == 0
     assert device.drop_stats()["ingress"] <= 5  # the router drops frames with a wrong header checksum
+    assert stats[2].tx_superframes > 0, "what came in as one frame leaves as one"
 
 
 def test_tcp_over_shaped_links_through_three_switches(fabric: Fabric, hosts: Hosts) -> None:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -272,6 +273,50 @@ DATAGRAMS = st.builds(
     trailer=st.sampled_from([0, 0, 0, 4]),
     broken=st.sampled_from([False, False, False, True]),
 )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A TCP segment with data; ``checksum``: right or wrong. Of a run each has the next number and sequence number."""
+
+    number: int = 0
+    size: int = 100
+    base: int = 100  # the size of those before it
+    sequence: int = 0xFFFFFF00
+    flags: int = 0x10
+    acknowledged: int = 7
+    window: int = 512
+    options: int = 12
+    checksum: str = "right"
+
+    def frame(self) -> bytes:
+        payload = bytes((self.number + i) % 241 for i in range(self.size))
+        length = 20 + self.options + self.size
+        head = (0x45, 0, 20 + length, (self.number + 0xFFFA) % 65536, 0x4000, 64, 6, 0, 0x0A000001, 0x0A000101)
+        ip = with_ip_checksum(struct.pack(">BBHHHBBHII", *head))
+        sequence = (self.sequence + self.number * self.base) % (1 << 32)
+        offset = (5 + self.options // 4) << 4
+        tcp = struct.pack(">HHIIBBHHH", 4000, 5000, sequence, self.acknowledged, offset, self.flags, self.window, 0, 0)
+        tcp += bytes([1] * self.options) + payload
+        found = ~total(struct.pack(">H", pseudo(ip, 6, length)) + tcp) & 0xFFFF
+        found = found if self.checksum == "right" else found ^ 0x0101
+        return ethernet(TARGET, 1, 0x0800) + ip + tcp[:16] + struct.pack(">H", found) + tcp[18:]
+
+
+def stream(n: int, first: Segment = Segment()) -> list[Segment]:
+    """Return ``n`` segments, one after the other."""
+    return [replace(first, number=first.number + i, base=first.size) for i in range(n)]
+
+
+SEGMENTS = st.builds(
+    Segment,
+    size=st.sampled_from([1, 99, 100, 101, 1400]),
+    flags=st.sampled_from([0x10, 0x10, 0x18, 0x11, 0x50, 0x90, 0x12, 0x14, 0x30]),
+    acknowledged=st.sampled_from([7, 7, 8]),
+    window=st.sampled_from([512, 512, 513]),
+    options=st.sampled_from([0, 12, 40]),
+    checksum=st.sampled_from(["right", "right", "right", "wrong"]),
+)
 OTHERS = st.sampled_from([ethernet(TARGET, 1, 0x1234) + bytes(n) for n in (0, 1, 28, 46)])
 
 
@@ -283,11 +328,11 @@ def bursts(draw: st.DrawFn) -> list[bytes]:
         if draw(st.integers(0, 5)) == 0:
             frames.append(draw(OTHERS))
             continue
-        first = draw(DATAGRAMS)
-        made = run_of(draw(st.integers(1, 12)), first)
+        kinds: Any = (DATAGRAMS, run_of) if draw(st.booleans()) else (SEGMENTS, stream)
+        made = kinds[1](draw(st.integers(1, 12)), draw(kinds[0]))
         if draw(st.booleans()):
             at = draw(st.integers(0, len(made) - 1))
-            odd = draw(DATAGRAMS)
+            odd = draw(kinds[0])
             field = draw(st.sampled_from(list(vars(odd))))
             made[at] = replace(made[at], **{field: getattr(odd, field)})
         frames += [each.frame() for each in made]
@@ -298,6 +343,34 @@ def bursts(draw: st.DrawFn) -> list[bytes]:
 @given(frames=bursts())
 def test_super_frames_carry_the_same_frames_as_single_ones(shared: Rig, frames: list[bytes]) -> None:
     same(shared.together(frames), frames)
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        (stream(40, Segment(size=1448)), [40]),
+        (stream(50, Segment(size=1448)), [45, 5]),  # 65,535 bytes with headers
+        ([*stream(9), Segment(9, 30, flags=0x19)], [10]),  # the last one is shorter, and has PSH and FIN
+        ([Segment(flags=0x90), *stream(9, Segment(1))], [10]),  # the first one has CWR
+        ([*stream(5), Segment(5, flags=0x18), *stream(4, Segment(6))], [6, 4]),  # a PSH in the middle
+        ([*stream(5), *stream(5, Segment(5, acknowledged=8))], [5, 5]),  # other acknowledgements
+        ([*stream(5), *stream(5, Segment(6))], [5, 5]),  # one is missing
+    ],
+    ids=["whole", "long", "short", "reduced", "pushed", "acknowledges", "gap"],
+)
+def test_one_connection_leaves_as_one_frame(shared: Rig, frames: list[Segment], expected: list[int]) -> None:
+    sent = [each.frame() for each in frames]
+    found = shared.together(sent)
+    assert wire(found) == sent
+    assert [len(cut(each)) for each in found] == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(2, 30), flags=st.sampled_from([0x10, 0x18, 0x11, 0x90, 0xD8]))
+def test_tcp_that_comes_in_as_one_frame_leaves_as_one(shared: Rig, n: int, flags: int) -> None:
+    sent = tcp(n, 1400, 17, flags=flags, options=bytes([1] * 12))
+    (found,) = shared.passed([sent])
+    assert cut(found) == cut(sent)
 
 
 @pytest.mark.parametrize("checksum", ["zero", "right"])
