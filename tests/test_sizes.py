@@ -20,6 +20,7 @@ POSITIONAL, OPTIONS = 4, 12
 PUBLIC = {
     "overlay/net/agent.py:Agent.__init__",
     "overlay/net/coordinator.py:Coordinator.__init__",
+    "overlay/sites/group.py:init",
     "overlay/sites/optimisers.py:StreamingDiLoCo.__init__",
     "worker_agent/agent.py:connect",
     "worker_agent/torch/hook.py:InArtState.__init__",

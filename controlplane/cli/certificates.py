@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import ipaddress
 import json
 import os
 import secrets
@@ -26,177 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.common import command_line
 from controlplane.common.access import Caller
+from controlplane.common.authority import CLIENT, DAYS, SERVER, Authority, CertificatesError, now, write_file
 from controlplane.common.revoked import REVOKED_FILE
-from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, switch_name
+from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, switch_name
 
-# Days for which the certificates of agents, operators, switches and controllers are valid by default.
-DAYS = 90
-AUTHORITY_DAYS = 3650
-"""Days for which an authority is valid, or ten times as long as its first certificates if that is longer."""
 BROWSER_FILE = "browser.p12"
 """The file with key and certificate, in PKCS #12, that operators and viewers import into a browser."""
-CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
-
-
-class CertificatesError(Exception):
-    """A certificate cannot be made; the message says why."""
-
-
-@dataclass(frozen=True)
-class Authority:
-    """A private certificate authority in a folder."""
-
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-    days: int = DAYS
-
-    @property
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @classmethod
-    def of(cls, folder: Path, name: str, days: int) -> Authority:
-        """Load the authority in `folder`, or make one. Raises CertificatesError if it is broken or expired."""
-        files = folder / FOLDER_FILES["certificate"], folder / FOLDER_FILES["key"]
-        if all(file.is_file() for file in files):
-            try:
-                certificate = x509.load_pem_x509_certificate(files[0].read_bytes())
-                key = serialization.load_pem_private_key(files[1].read_bytes(), password=None)
-            except ValueError as error:
-                raise CertificatesError(f"{folder} does not hold an authority: {error}") from None
-            if not isinstance(key, ec.EllipticCurvePrivateKey):
-                raise CertificatesError(f"{folder}: its key is not one that this command made")
-            if certificate.not_valid_after_utc <= now():
-                raise CertificatesError(f"the authority in {folder} has expired: begin with a new folder")
-            return cls(certificate, key, days)
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANISATION),
-                x509.NameAttribute(NameOID.COMMON_NAME, name),
-            ]
-        )
-        usage = x509.KeyUsage(
-            **dict.fromkeys(
-                ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
-                False,
-            ),
-            key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-        )  # fmt: skip
-        builder = (
-            _builder(subject, subject, key, now() + datetime.timedelta(days=max(AUTHORITY_DAYS, 10 * days)))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        )
-        made = cls(builder.sign(key, hashes.SHA256()), key, days)
-        _write(files[0], made.pem, 0o644)
-        _write(files[1], _pem(key), 0o600)
-        return made
-
-    def issue(
-        self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
-    ) -> bool:
-        """Write certificate.pem, key.pem, and this authority's authority.pem; returns False if they exist already."""
-        if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
-            return False
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
-        others = [_general_name(name) for name in names]
-        self._write(
-            folder,
-            subject,
-            x509.ExtendedKeyUsage(uses),
-            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri), *others]),
-        )
-        return True
-
-    def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
-        """Replace key and certificate in `folder` by new ones for the same subject.
-
-        names: host names and addresses added to those of the old certificate. Raises CertificatesError.
-        """
-        file = folder / FOLDER_FILES["certificate"]
-        try:
-            before = x509.load_pem_x509_certificate(file.read_bytes())
-            uses = before.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-            there = list(before.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-        except (ValueError, x509.ExtensionNotFound) as error:
-            raise CertificatesError(f"{file} is not one that this command made: {error}") from None
-        if before.issuer != self.certificate.subject:
-            raise CertificatesError(f"{file} is another authority's: delete its folder, and it is made anew")
-        there += [name for name in map(_general_name, names) if name not in there]
-        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there))
-
-    def _write(
-        self, folder: Path, subject: x509.Name, uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName
-    ) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        end = min(now() + datetime.timedelta(days=self.days), self.certificate.not_valid_after_utc)
-        builder = (
-            _builder(subject, self.certificate.subject, key, end)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(uses, critical=False)
-            .add_extension(names, critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
-        )
-        pem = builder.sign(self.key, hashes.SHA256()).public_bytes(_PEM)
-        _write(folder / FOLDER_FILES["authority"], self.pem, 0o644)
-        _write(folder / FOLDER_FILES["certificate"], pem, 0o644)
-        _write(folder / FOLDER_FILES["key"], _pem(key), 0o600)
-
-
-_PEM = serialization.Encoding.PEM
-
-
-def now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime.datetime
-) -> x509.CertificateBuilder:
-    # The clocks of the machines that check the certificate may differ from ours by up to an hour.
-    begin = now() - datetime.timedelta(hours=1)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begin)
-        .not_valid_after(end)
-    )
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(name)
-    except ValueError:
-        raise CertificatesError(f"{name!r} cannot be a name in a certificate: letters, digits, - and . only") from None
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write(file: Path, content: bytes, mode: int) -> None:
-    """Write a file atomically: under a temporary name that has `mode` from the start, which then replaces the file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
-        out.write(content)
-    temporary.replace(file)
 
 
 @dataclass(frozen=True)
@@ -336,7 +176,7 @@ def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
         if not any(one.startswith(line) for one in lines):
             lines.append(f"{line} {now():%Y-%m-%d}")
         done.append((found[0], line))
-    _write(file, ("\n".join(lines) + "\n").encode(), 0o644)
+    write_file(file, ("\n".join(lines) + "\n").encode(), 0o644)
     return done
 
 
@@ -355,7 +195,7 @@ def _write_browser_file(where: Path, authority: Authority) -> None:
         bundle = pkcs12.serialize_key_and_certificates(
             name, key, certificate, [authority.certificate], serialization.NoEncryption()
         )
-        _write(file, bundle, 0o600)
+        write_file(file, bundle, 0o600)
 
 
 def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) -> None:
@@ -366,9 +206,9 @@ def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) 
     lines = [f"{token} {caller.role} {caller.name}" for token, caller in given.items()]
     for token, caller in given.items():
         where = folder / f"{caller.role}s" / caller.name
-        _write(where / FOLDER_FILES["authority"], authority.pem, 0o644)
-        _write(where / FOLDER_FILES["token"], f"{token}\n".encode(), 0o600)
-    _write(file, (before + "\n".join(lines) + "\n").encode(), 0o600)
+        write_file(where / FOLDER_FILES["authority"], authority.pem, 0o644)
+        write_file(where / FOLDER_FILES["token"], f"{token}\n".encode(), 0o600)
+    write_file(file, (before + "\n".join(lines) + "\n").encode(), 0o600)
 
 
 def _check_names(wanted: Wanted) -> None:
@@ -386,7 +226,9 @@ def write_switches(folder: Path, source: Path) -> Path:
     own = folder / "controller-of-switches"
     tls = {part: os.path.relpath(own / FOLDER_FILES[part], folder) for part in ("authority", "certificate", "key")}
     file = folder / "switches.json"
-    _write(file, json.dumps({name: {**entry, "tls": tls} for name, entry in data.items()}, indent=2).encode(), 0o644)
+    write_file(
+        file, json.dumps({name: {**entry, "tls": tls} for name, entry in data.items()}, indent=2).encode(), 0o644
+    )
     return file
 
 

@@ -16,6 +16,7 @@ from overlay.core.errors import OverlayError
 from overlay.core.quorum import Quorum
 from overlay.net import liveness, site_web
 from overlay.net.connector import SMALL_SEGMENT_BYTES
+from overlay.net.door import guarded
 from overlay.net.leadership import STANDBY, Leadership, Office
 from overlay.net.liveness import ALIVE_SECONDS
 from overlay.net.loop import new_event_loop
@@ -176,7 +177,7 @@ class Coordinator:
         self._stop = asyncio.Event()
         host, port = self.address
         context = self._security.serve if self._security else None
-        server = await asyncio.start_server(self.serve, host, port, ssl=context, limit=1 << 20)
+        server = await asyncio.start_server(guarded(self.serve, self._security), host, port, ssl=context, limit=1 << 20)
         self.address = (host, server.sockets[0].getsockname()[1])
         for each in server.sockets:  # for connections of either direction, whatever links are on the way
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from controlplane.common.access import parse_uri
+from controlplane.common.access import Caller, parse_uri
 from controlplane.common.rpc.tls import Fresh, Tls
 from overlay.core.errors import OverlayError
+from overlay.net.joining import Joining
 
 
 @dataclass(frozen=True)
 class Security:
     """serve: the context for connections that others open. named: whether certificates contain names. The files may be
-    replaced at any time: each new connection uses their present content."""
+    replaced at any time: each new connection uses their present content. joining: of a coordinator: connections without
+    a certificate are let in, to join with a token and for nothing else (door.py); None: they are not."""
 
     fresh: Fresh[tuple[ssl.SSLContext, ssl.SSLContext]]
     serve: ssl.SSLContext
     named: bool
+    joining: Joining | None = None
 
     @property
     def connect(self) -> ssl.SSLContext:
@@ -32,7 +37,7 @@ class Security:
         return self.fresh.now()[0]
 
     @classmethod
-    def of(cls, tls: Tls | None) -> Security | None:
+    def of(cls, tls: Tls | None, joining: Joining | None = None) -> Security | None:
         """From the command line's TLS options; None without TLS. Raises ValueError when the certificate, its key or the
         authority's certificate is missing."""
         if tls is None:
@@ -40,38 +45,50 @@ class Security:
         if tls.certificate is None or tls.key is None or tls.authority is None:
             raise ValueError(
                 "TLS: agents and coordinators need a certificate, its key and the authority's certificate "
-                "(make them with `inart certificates`); the overlay accepts no tokens"
+                "(make them with `inart certificates`); with a token, `inart site run` gets them"
             )
-        fresh = Fresh(tls, _contexts)
+        if joining is not None and joining.authority.pem.split() != tls.authority.read_bytes().split():
+            raise ValueError(f"TLS: {tls.authority} is not the authority that is to sign for those who have tokens")
+        fresh = Fresh(tls, partial(_contexts, strangers=joining is not None))
         serve = fresh.now()[1]
 
         def greet(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
             connection.context = fresh.now()[1]
 
         serve.sni_callback = greet  # at each handshake, also where no name is asked for
-        return cls(fresh, serve, tls.names_roles())
+        return cls(fresh, serve, tls.names_roles(), joining)
 
     def check(self, transport: asyncio.BaseTransport, role: str, name: str | None = None) -> None:
         """Raises OverlayError when the certificate at the other end is not of this role, or not of this name."""
-        if not self.named:
-            return
-        certificate: dict[str, Any] = transport.get_extra_info("peercert") or {}
+        if self.named:
+            check_certificate(transport.get_extra_info("peercert") or {}, role, name)
+
+
+def callers_of(certificate: Mapping[str, Any]) -> list[Caller]:
+    """Who a certificate names, as Python's `getpeercert` gives it."""
+    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+    return [caller for caller in map(parse_uri, uris) if caller is not None]
+
+
+def check_certificate(certificate: Mapping[str, Any], role: str, name: str | None = None) -> None:
+    """Raises OverlayError when a certificate is not of this role, or not of this name."""
+    if not any(caller.role == role and name in (None, caller.name) for caller in callers_of(certificate)):
         uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-        callers = [caller for caller in map(parse_uri, uris) if caller is not None]
-        if not any(caller.role == role and name in (None, caller.name) for caller in callers):
-            wanted = f"{role} {name}" if name else f"a {role}"
-            raise OverlayError(f"the certificate at the other end is {', '.join(uris) or 'nobody'}'s, not {wanted}'s")
+        wanted = f"{role} {name}" if name else f"a {role}"
+        raise OverlayError(f"the certificate at the other end is {', '.join(uris) or 'nobody'}'s, not {wanted}'s")
 
 
-def _contexts(tls: Tls) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The contexts for connections to others, and for those that others open. Raises ValueError for unusable files."""
+def _contexts(tls: Tls, *, strangers: bool) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The contexts for connections to others, and for those that others open. strangers: the latter may come without a
+    certificate. Raises ValueError for unusable files."""
     assert tls.certificate is not None and tls.authority is not None, "agents have both"
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # a certificate names a node, wherever that is: `Security.check`
-        context.verify_mode = ssl.CERT_REQUIRED
+        optional = strangers and protocol == ssl.PROTOCOL_TLS_SERVER
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
         try:
             context.load_cert_chain(tls.certificate, tls.key)
             context.load_verify_locations(tls.authority)

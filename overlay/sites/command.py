@@ -3,6 +3,7 @@
     inart site coordinator --sites 3 --listen 10.0.0.1:9700 --credentials DIR
     inart site run --coordinator 10.0.0.1:9700 --site paris -- torchrun --nproc-per-node 8 train.py
     inart site status --coordinator 10.0.0.1:9700
+    inart site token --folder secrets
 
 `run` starts the script, which joins with `inart.sites.init()`. `agent` is a trial of the network without training: it
 averages random values and checks the means. `probe` prints what the sites have measured of each other.
@@ -22,13 +23,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from controlplane.common import command_line
-from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
+from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
@@ -36,9 +38,21 @@ from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import SiteQuorum
 from overlay.net.coordinator import Coordinator
+from overlay.net.joining import Joining
 from overlay.net.site_desk import SiteDesk
 from overlay.net.tls import Security
-from overlay.sites.group import ADVERTISE, COORDINATOR, FLOAT_BITS, LISTEN, SITE, init, parse_address, parse_addresses
+from overlay.sites.enrolment import Enrolment, Unreached
+from overlay.sites.group import (
+    ADVERTISE,
+    COORDINATOR,
+    FLOAT_BITS,
+    LISTEN,
+    SITE,
+    TOKEN,
+    init,
+    parse_address,
+    parse_addresses,
+)
 from overlay.sites.packing import BITS
 
 CHUNK_VALUES = 16_384
@@ -136,7 +150,11 @@ def make_coordinator(
 
 def coordinate(arguments: argparse.Namespace) -> int:
     """`inart site coordinator`: runs until a signal ends it."""
-    security = Security.of(tls_from(arguments))
+    joining = None if arguments.tokens is None else Joining(arguments.tokens)
+    tls = tls_from(arguments)
+    if joining is not None and tls is None:
+        raise OverlayError("--tokens needs --credentials: tokens are worth nothing where nothing is encrypted")
+    security = Security.of(tls, joining)
     host, port = arguments.listen
     if security is None and not arguments.insecure and not is_local(f"{host}:{port}"):
         raise OverlayError(
@@ -155,7 +173,8 @@ def coordinate(arguments: argparse.Namespace) -> int:
     ) as coordinator:  # fmt: skip
         here = _written([coordinator.address, *([arguments.backs_up] if arguments.backs_up else [])])
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
-        print(f"    inart site run --coordinator {here} --site NAME -- torchrun ... train.py", flush=True)
+        who = " --token FILE" if joining else ""
+        print(f"    inart site run --coordinator {here} --site NAME{who} -- torchrun ... train.py", flush=True)
         stop.wait()
     return 0
 
@@ -164,10 +183,12 @@ def run(arguments: argparse.Namespace) -> int:
     """`inart site run`: checks that the coordinator answers, then runs the command with what `init` needs."""
     if not arguments.command:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
-    if any((arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token)):
+    if any((arguments.tls_cert, arguments.tls_key, arguments.tls_ca)):
         raise OverlayError("the script takes its certificate from a folder: give --credentials DIR, no single files")
-    _wait_for_coordinator(arguments)
     environment = dict(os.environ)
+    if token := _token_of(arguments):
+        environment[TOKEN] = token  # for the script, which renews the certificate while it trains
+    _wait_for_coordinator(arguments)
     environment[COORDINATOR] = _written(arguments.coordinator)
     for name, value in ((SITE, arguments.site), (LISTEN, arguments.listen), (ADVERTISE, arguments.advertise)):
         if value is not None:
@@ -181,18 +202,28 @@ def run(arguments: argparse.Namespace) -> int:
     return code if code >= 0 else 128 - code
 
 
+def _token_of(arguments: argparse.Namespace) -> str | None:
+    """The token for joining: in --token FILE, or $INART_SITE_TOKEN."""
+    return Tls(token=arguments.token).read_token() if arguments.token else os.environ.get(TOKEN)
+
+
 class NoCoordinator(OverlayError):
     """None answers at this address: perhaps not yet."""
 
 
 def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
-    """Returns when a coordinator answers. Raises OverlayError, at once where waiting would not help."""
-    end, said = time.monotonic() + arguments.timeout, False
+    """Returns when a coordinator answers, which gives a certificate where there is a token. Raises OverlayError, at
+    once where waiting would not help."""
+    end, said, token = time.monotonic() + arguments.timeout, False, _token_of(arguments)
     while True:
         try:
+            if token:
+                name = arguments.site or socket.gethostname()
+                arguments.credentials = Enrolment(arguments.coordinator, name, token, arguments.credentials).enrol()
+                arguments.token = None
             ask(arguments)
             return
-        except NoCoordinator as error:
+        except (NoCoordinator, Unreached) as error:
             if time.monotonic() + ASK_AGAIN_SECONDS > end:
                 raise OverlayError(f"{error} (waited {arguments.timeout:g} s: --timeout)") from None
             if not said:
@@ -226,6 +257,8 @@ def _ask(at: tuple[str, int], tls: Security | None) -> dict[str, Any]:
                 stream.flush()
                 line = stream.readline()
         answer: dict[str, Any] = json.loads(line or b"null") or {}
+        if answer.get("type") == "refused":
+            raise OverlayError(f"the coordinator at {host}:{port} refuses this: {answer['reason']}")
     except ssl.SSLError as error:
         raise OverlayError(f"the coordinator at {host}:{port} and this end do not trust each other: {error}; both need "
                            "--credentials, of one `inart certificates`, or neither") from None  # fmt: skip
@@ -293,7 +326,7 @@ def trial(arguments: argparse.Namespace) -> int:
     group = init(
         _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
         listen=arguments.listen and "{}:{}".format(*arguments.listen),
-        advertise=arguments.advertise, timeout=arguments.timeout,
+        advertise=arguments.advertise, timeout=arguments.timeout, token=_token_of(arguments),
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
     if group is None:
@@ -312,6 +345,22 @@ def trial(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def make_token(arguments: argparse.Namespace) -> int:
+    """`inart site token`: makes one, which it prints, or revokes one, or lists them."""
+    joining = Joining(arguments.folder)
+    if arguments.revoke is not None:
+        joining.revoke(arguments.revoke)
+        print(f"token {arguments.revoke} is revoked: sites that joined with it are let go", flush=True)
+    elif arguments.list:
+        for number, each in joining.tokens().items():
+            state = "revoked" if each["revoked"] else f"until {each['until'][:16]} UTC" + ", once" * each["once"]
+            used = ", ".join(each["sites"]) or "nobody"
+            print(f"{number}  for {each['name'] or 'any name'}, {state}; used by {used}")
+    else:
+        print(joining.make(arguments.name, timedelta(hours=arguments.hours), once=arguments.once), flush=True)
+    return 0
+
+
 def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
     default = os.environ.get(COORDINATOR)
     parser.add_argument("--coordinator", type=addresses, required=default is None, metavar="HOST:PORT,..",
@@ -325,6 +374,18 @@ def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
         parser.add_argument("--advertise", type=advertised, metavar="HOST:PORT", help="where other sites reach this "
                             "one, if elsewhere; port 0: the one of --listen; none: they reach none")  # fmt: skip
     add_tls_arguments(parser)
+
+
+def _token_parser(verbs: Any) -> None:
+    four = verbs.add_parser("token", help="make a token with which a site may join, without a certificate")
+    four.add_argument("--folder", type=Path, required=True, metavar="DIR", help="of `inart certificates`")
+    four.add_argument("--name", metavar="NAME", help="of the only site that may use it (default: any new name)")
+    four.add_argument("--hours", type=float, default=24.0, metavar="N", help="in which it can be used (default 24)")
+    four.add_argument("--once", action="store_true", help="by one site")
+    four.add_argument("--revoke", metavar="ID", help="make none: this one (what stands before its first dot), and what "
+                      "was bought with it, hold no more")  # fmt: skip
+    four.add_argument("--list", action="store_true", help="make none: say which there are")
+    four.set_defaults(act=make_token)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -349,6 +410,8 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--chunk", type=int, default=CHUNK_VALUES, metavar="N", help="values of a chunk (%(default)s)")
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
+    one.add_argument("--tokens", type=Path, metavar="DIR", help="the folder of `inart certificates`: sites may join "
+                     "with tokens of `inart site token`, for which its authority signs certificates")  # fmt: skip
     add_tls_arguments(one)
     one.set_defaults(act=coordinate)
     two = verbs.add_parser("run", help="run a training script as a site")
@@ -364,6 +427,7 @@ def make_parser() -> argparse.ArgumentParser:
     three.add_argument("--bits", type=int, default=FLOAT_BITS, choices=(FLOAT_BITS, *BITS), help="of a value")
     three.add_argument("--timeout", type=float, default=600.0, help="s that anything may take")
     three.set_defaults(act=trial)
+    _token_parser(verbs)
     for name, act, words in (("status", status, "who is there, and what is waited for"),
                              ("probe", probe, "what the sites have measured of each other")):  # fmt: skip
         last = verbs.add_parser(name, help=words)

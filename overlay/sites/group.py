@@ -37,6 +37,7 @@ from overlay.sites.packing import (
 )
 
 if TYPE_CHECKING:
+    from overlay.sites.enrolment import Enrolment
     from overlay.sites.fallback import Fallback, Rescue
 
 FLOAT_BITS = 32
@@ -54,6 +55,7 @@ AGAIN_SECONDS, MOST_AGAIN_SECONDS = 0.05, 1.0
 second one: links that break each connection at once would have it done again hundreds of times a second."""
 
 COORDINATOR, SITE, LISTEN, ADVERTISE = "INART_COORDINATOR", "INART_SITE", "INART_SITE_LISTEN", "INART_SITE_ADVERTISE"
+TOKEN = "INART_SITE_TOKEN"
 """Variables of the environment that `inart site run` sets."""
 
 _log = logging.getLogger("inart.sites")
@@ -95,6 +97,7 @@ def init(
     listen: str | None = None,
     advertise: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
+    token: str | None = None,
     fallback: Any = None,
     log: Callable[[str], None] = _log.info,
 ) -> SiteGroup | None:
@@ -106,9 +109,10 @@ def init(
     encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses, IPv6 ones
     where the coordinator's is); advertise: the address that they are told instead, or "none" where they cannot reach
     any: then this site opens all connections. All of these are taken from the environment where they are not given:
-    `inart site run` sets it. timeout: seconds that anything may take before it fails. fallback: a process group of
-    torch.distributed with one process of each site (gloo), or a `Fallback`: rounds that the network of sites gives up
-    are done over it. Raises OverlayError that says what is wrong and who is missing.
+    `inart site run` sets it. timeout: seconds that anything may take before it fails. token: of `inart site token`, for
+    which the coordinator gives a certificate; that is kept in `credentials`, or in ~/.local/state/inart. fallback: a
+    process group of torch.distributed with one process of each site (gloo), or a `Fallback`: rounds that the network of
+    sites gives up are done over it. Raises OverlayError that says what is wrong and who is missing.
     """
     rescuing = _fallback_of(fallback)
     if int(os.environ.get("RANK") or 0) > 0 and not (rescuing is not None and rescuing.spans):
@@ -121,8 +125,9 @@ def init(
         first, *others = parse_addresses(where)
         own = parse_address(listen or os.environ.get(LISTEN) or _everywhere(first))
         told = advertise or os.environ.get(ADVERTISE)
-        tls = credentials_in(Path(credentials) if credentials is not None else None)
-        security = Security.of(tls)
+        folder = Path(credentials) if credentials is not None else None
+        enrolment = _enrolled((first, *others), name, token or os.environ.get(TOKEN), folder)
+        security = Security.of(credentials_in(folder if enrolment is None else enrolment.folder))
         outside = NOWHERE if told == "none" else parse_address(told) if told else None
     except ValueError as error:
         raise OverlayError(str(error)) from None
@@ -132,12 +137,28 @@ def init(
         try:
             agent.wait_joined()
             rescue = None if rescuing is None else _rescue(rescuing, name)
-            return SiteGroup(agent, timeout=timeout, rescue=rescue, log=log)
+            if enrolment is not None:
+                enrolment.keep(log)
+            return SiteGroup(agent, timeout=timeout, rescue=rescue, enrolment=enrolment, log=log)
         except OverlayError as error:
             agent.close()
             if "is there already" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(PAUSE_SECONDS)
+
+
+def _enrolled(
+    coordinators: tuple[tuple[str, int], ...], site: str, token: str | None, folder: Path | None
+) -> Enrolment | None:
+    """Has bought a certificate with the token; None where there is no token."""
+    if not token:
+        return None
+    from overlay.sites.enrolment import Enrolment  # needs a library for certificates
+
+    kept = os.environ.get("INART_CREDENTIALS")
+    found = Enrolment(coordinators, site, token, folder or (Path(kept) if kept else None))
+    found.enrol()
+    return found
 
 
 def _fallback_of(given: Any) -> Fallback | None:
@@ -170,8 +191,9 @@ class SiteGroup:
 
     def __init__(
         self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, rescue: Rescue | None = None,
-        log: Callable[[str], None] = _log.info,
+        enrolment: Enrolment | None = None, log: Callable[[str], None] = _log.info,
     ) -> None:  # fmt: skip
+        self._enrolment = enrolment
         self._agent, self.timeout, self._rescue, self._log = agent, timeout, rescue, log
         self.site = agent.node
 
@@ -342,6 +364,8 @@ class SiteGroup:
 
     def close(self) -> None:
         """Leaves: the others go on without this site. What it still passes on for others ends first."""
+        if self._enrolment is not None:
+            self._enrolment.close()
         self._agent.leave()
 
     def __enter__(self) -> SiteGroup:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,9 @@ class StreamingDiLoCo:
     values travel in: 32, or 16, 8, 4 with error feedback. keep: below 1, only this part travels (`SiteGroup.average`).
     checkpoint: of `state_dict`, from an earlier run.
 
-    On return the model is that of the other sites: the state of the site that is furthest, checked by digest.
+    On return the model is that of the other sites: the state of the site that is furthest, checked by digest. last:
+    the mean of the round that has changed the model last; with no sites where this one was behind, and the change was
+    to the others' state.
     """
 
     def __init__(
@@ -265,6 +267,7 @@ class StreamingDiLoCo:
         for pending in self._pending:
             pending.future.exception()  # it is for a round that is done, too
         self._pending.clear()
+        self.last = Averaged((), (), None, 0.0)
         try:
             self._take_state()
         except OverlayError as error:
@@ -281,9 +284,10 @@ class StreamingDiLoCo:
         """The site's other processes get these tensors and the round; or the error."""
         if self._world > 1:
             words = f"{type(error).__name__}: {error}" if error is not None else None
-            said: list[Any] = [(self.round, len(self._pending), len(tensors), words)]
+            last = None if self.last is None else replace(self.last, left=None)
+            said: list[Any] = [(self.round, len(self._pending), len(tensors), words, last)]
             dist.broadcast_object_list(said, src=0)
-            self.round, pending, count, words = said[0]
+            self.round, pending, count, words, self.last = said[0]
             del self._pending[pending:]  # the site has taken the others' state, and nothing is under way any more
             everything = [tensor for part in self.fragments for tensor in part.tensors]
             with torch.no_grad():

@@ -18,10 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from controlplane.cli.certificates import CLIENT, Authority, CertificatesError, Wanted, make, now
+from controlplane.cli.certificates import Wanted, make
 from controlplane.cli.certificates import main as certificates
 from controlplane.cli.serve import make_parser
 from controlplane.common.access import MAY, ROLES, Caller, TokenError, load_tokens, parse_uri
+from controlplane.common.authority import CLIENT, Authority, CertificatesError, now
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
@@ -381,7 +382,7 @@ def long_ago(tmp_path, monkeypatch) -> Path:
     """A certificate was made a hundred days ago, by an authority with a longer lifetime."""
     Authority.of(tmp_path / "authority", "for longer", 300)
     day = now()
-    monkeypatch.setattr("controlplane.cli.certificates.now", lambda: day - datetime.timedelta(days=100))
+    monkeypatch.setattr("controlplane.common.authority.now", lambda: day - datetime.timedelta(days=100))
     make(tmp_path, Wanted(nodes=("w1",), operators=("alice",)))
     monkeypatch.undo()
     return tmp_path

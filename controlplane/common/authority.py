@@ -1,0 +1,205 @@
+"""A private certificate authority in a folder: it makes certificates, renews them, and signs those of requests."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from controlplane.common.access import Caller
+from controlplane.common.rpc.tls import FOLDER_FILES, ORGANISATION
+
+# Days for which the certificates of agents, operators, switches and controllers are valid by default.
+DAYS = 90
+AUTHORITY_DAYS = 3650
+"""Days for which an authority is valid, or ten times as long as its first certificates if that is longer."""
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+class CertificatesError(Exception):
+    """A certificate cannot be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A private certificate authority in a folder."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    days: int = DAYS
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @classmethod
+    def of(cls, folder: Path, name: str, days: int) -> Authority:
+        """Load the authority in `folder`, or make one. Raises CertificatesError if it is broken or expired."""
+        files = folder / FOLDER_FILES["certificate"], folder / FOLDER_FILES["key"]
+        if all(file.is_file() for file in files):
+            try:
+                certificate = x509.load_pem_x509_certificate(files[0].read_bytes())
+                key = serialization.load_pem_private_key(files[1].read_bytes(), password=None)
+            except ValueError as error:
+                raise CertificatesError(f"{folder} does not hold an authority: {error}") from None
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise CertificatesError(f"{folder}: its key is not one that this command made")
+            if certificate.not_valid_after_utc <= now():
+                raise CertificatesError(f"the authority in {folder} has expired: begin with a new folder")
+            return cls(certificate, key, days)
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANISATION),
+                x509.NameAttribute(NameOID.COMMON_NAME, name),
+            ]
+        )
+        usage = x509.KeyUsage(
+            **dict.fromkeys(
+                ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+                False,
+            ),
+            key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+        )  # fmt: skip
+        builder = (
+            _builder(
+                subject, subject, key.public_key(), now() + datetime.timedelta(days=max(AUTHORITY_DAYS, 10 * days))
+            )
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        made = cls(builder.sign(key, hashes.SHA256()), key, days)
+        write_file(files[0], made.pem, 0o644)
+        write_file(files[1], _pem(key), 0o600)
+        return made
+
+    def issue(
+        self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
+    ) -> bool:
+        """Write certificate.pem, key.pem, and this authority's authority.pem; returns False if they exist already."""
+        if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
+            return False
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
+        others = [_general_name(name) for name in names]
+        self._write(
+            folder,
+            subject,
+            x509.ExtendedKeyUsage(uses),
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri), *others]),
+        )
+        return True
+
+    def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
+        """Replace key and certificate in `folder` by new ones for the same subject.
+
+        names: host names and addresses added to those of the old certificate. Raises CertificatesError.
+        """
+        file = folder / FOLDER_FILES["certificate"]
+        try:
+            before = x509.load_pem_x509_certificate(file.read_bytes())
+            uses = before.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            there = list(before.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise CertificatesError(f"{file} is not one that this command made: {error}") from None
+        if before.issuer != self.certificate.subject:
+            raise CertificatesError(f"{file} is another authority's: delete its folder, and it is made anew")
+        there += [name for name in map(_general_name, names) if name not in there]
+        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there))
+
+    def _write(
+        self, folder: Path, subject: x509.Name, uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName
+    ) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = self._signed(subject, key.public_key(), datetime.timedelta(days=self.days), uses, names)
+        write_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
+        write_file(folder / FOLDER_FILES["certificate"], pem, 0o644)
+        write_file(folder / FOLDER_FILES["key"], _pem(key), 0o600)
+
+    def answer(self, request: bytes, caller: Caller, unit: str, lifetime: datetime.timedelta) -> bytes:
+        """Return a node's certificate (PEM) for the key of this request (PEM); what else the request says is not looked
+        at. unit: its organisational unit. Raises CertificatesError for what is no request."""
+        try:
+            asked = x509.load_pem_x509_csr(request)
+        except ValueError as error:
+            raise CertificatesError(f"it is no request for a certificate: {error}") from None
+        key = asked.public_key()
+        if not asked.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
+            raise CertificatesError("the request is not signed with its own key, or its key is of no elliptic curve")
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit),
+                x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64]),
+            ]
+        )
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri)])
+        return self._signed(subject, key, lifetime, x509.ExtendedKeyUsage((CLIENT, SERVER)), names)
+
+    def _signed(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta,
+        uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName,
+    ) -> bytes:  # fmt: skip
+        end = min(now() + lifetime, self.certificate.not_valid_after_utc)
+        builder = (
+            _builder(subject, self.certificate.subject, key, end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(uses, critical=False)
+            .add_extension(names, critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+        )
+        return builder.sign(self.key, hashes.SHA256()).public_bytes(_PEM)
+
+
+_PEM = serialization.Encoding.PEM
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime.datetime
+) -> x509.CertificateBuilder:
+    # The clocks of the machines that check the certificate may differ from ours by up to an hour.
+    begin = now() - datetime.timedelta(hours=1)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError:
+        raise CertificatesError(f"{name!r} cannot be a name in a certificate: letters, digits, - and . only") from None
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def write_file(file: Path, content: bytes, mode: int) -> None:
+    """Write a file atomically: under a temporary name that has `mode` from the start, which then replaces the file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
+        out.write(content)
+    temporary.replace(file)
