@@ -7,6 +7,7 @@ exceptions of :mod:`softswitch.errors`. ``python -m softswitch`` starts a switch
 from __future__ import annotations
 
 from softswitch.dataplane.codec import Entry, Match
+from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.fabric import Fabric
 from softswitch.dataplane.ports import PortStats
@@ -31,6 +32,7 @@ __all__ = [
     "BadProgram",
     "CapacityExceeded",
     "CompilerFailed",
+    "Crc",
     "Device",
     "Entry",
     "Fabric",

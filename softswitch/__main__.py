@@ -4,7 +4,7 @@ python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.
 python -m softswitch fabric FILE.json
 python -m softswitch stats SOCKET
 python -m softswitch trace SOCKET --packets 5
-python -m softswitch ctl SOCKET stats | shape ... | reboot ... | port add ... | port remove ... | flip ...
+python -m softswitch ctl SOCKET stats | shape ... | reboot ... | port add ... | port remove ... | flip ... | crc ...
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _device(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _ctl(arguments: list[str]) -> int:
+def _ctl_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"{options.program_name()} ctl", description="Talk to a running softswitch over its control socket."
     )
@@ -234,6 +234,15 @@ def _ctl(arguments: list[str]) -> int:
     flip.add_argument("register", help="prefix of the registers' names")
     flip.add_argument("--count", type=int, default=1, metavar="N", help="number of bits [1]")
     flip.add_argument("--most-index", type=int, metavar="I", help="only in elements 0 to I")
+    crc = commands.add_parser("crc", help="choose what a crc16_custom or crc32_custom calculation computes")
+    crc.add_argument("device", help="id or name")
+    crc.add_argument("calculation", help="its name in the bmv2 JSON")
+    crc.add_argument(
+        "settings",
+        nargs="+",
+        metavar="NAME=NUMBER",
+        help="polynomial (0x8005), and of initial, final_xor, reflect_data, reflect_remainder what is not 0",
+    )
     port = commands.add_parser("port", help="give a device a port on a Linux interface, or take it away")
     changes = port.add_subparsers(dest="change", required=True)
     for change, does in (("add", "from now on the interface is this port"), ("remove", "the interface is free again")):
@@ -242,6 +251,11 @@ def _ctl(arguments: list[str]) -> int:
         one.add_argument("port", type=int, help="number")
         if change == "add":
             one.add_argument("interface", help="its name, in the switch's network namespace")
+    return parser
+
+
+def _ctl(arguments: list[str]) -> int:
+    parser = _ctl_parser()
     chosen = parser.parse_args(arguments)
     request: dict[str, Any] = {}
     if chosen.device is not None:
@@ -253,6 +267,9 @@ def _ctl(arguments: list[str]) -> int:
             request["interface"] = chosen.interface
     if chosen.command == "shape":
         request |= {"port": chosen.port, "shape": dict(_setting(parser, text) for text in chosen.settings)}
+    if chosen.command == "crc":
+        numbers = dict(_number(parser, text) for text in chosen.settings)
+        request |= {"calculation": chosen.calculation, "parameters": numbers}
     if chosen.command == "reboot":
         request["down_s"] = chosen.down
     if chosen.command == "flip":
@@ -263,6 +280,14 @@ def _ctl(arguments: list[str]) -> int:
     if result is not None:
         print(json.dumps(result, indent=2))
     return 0
+
+
+def _number(parser: argparse.ArgumentParser, text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    try:
+        return name, int(value, 0)
+    except ValueError:
+        parser.error(f"{text}: give NAME=NUMBER")
 
 
 def _setting(parser: argparse.ArgumentParser, text: str) -> tuple[str, float | None]:

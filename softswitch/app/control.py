@@ -154,6 +154,10 @@ def execute(switches: Switches, request: object) -> object:
         if arguments.get("most_index", 0) < 0:
             raise ControlError("most_index must not be negative")
         return switches.flip(**arguments)
+    if command == "crc":
+        _check(arguments, {"device": (int, str), "calculation": str, "parameters": dict}, {})
+        switches.set_crc(**arguments)
+        return None
     if command == "port_add":
         _check(arguments, {"device": (int, str), "port": int, "interface": str}, {})
         switches.add_port(arguments["device"], arguments["port"], arguments["interface"])
@@ -163,7 +167,7 @@ def execute(switches: Switches, request: object) -> object:
         switches.remove_port(arguments["device"], arguments["port"])
         return None
     raise ControlError(
-        f"unknown command {command!r}; there are stats, shape, reboot, port_add, port_remove, flip, trace"
+        f"unknown command {command!r}; there are stats, shape, reboot, port_add, port_remove, flip, crc, trace"
     )
 
 

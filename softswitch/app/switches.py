@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from softswitch.app.config import MAX_PORT, ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
 from softswitch.dataplane import pcap
+from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.fabric import Fabric
 from softswitch.dataplane.program import Program
 from softswitch.dataplane.trace import Trace
@@ -147,6 +148,16 @@ class Switches:
             found.register_flip(one.name, index, bit)
             flipped.append({"register": one.name, "index": index, "bit": bit})
         return flipped
+
+    def set_crc(self, device: int | str, calculation: str, parameters: dict[str, int]) -> None:
+        """Choose what a custom check of a device's program computes; parameters: those of :class:`Crc`."""
+        names = [one.name for one in dataclasses.fields(Crc)]
+        if "polynomial" not in parameters or not set(parameters) <= set(names):
+            raise ConfigError(f"give the polynomial, and of {', '.join(names[1:])} what is not 0")
+        if not all(isinstance(value, int) for value in parameters.values()):
+            raise ConfigError("the parameters of a check are whole numbers")
+        chosen = Crc(**parameters)  # type: ignore[arg-type]  # 0 and 1 are bools enough
+        self._fabric.devices[self.config.find(device).device_id].set_crc(calculation, chosen)
 
     def trace(
         self, device: int | str, packets: int | None = None, in_port: int | None = None, out_port: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softswitch.bmv2json.model import CalcInput, Calculation, Const, FieldRef, HeaderRef
+from softswitch.bmv2json.model import CalcInput, Calculation, Const, FieldRef, HeaderRef, P4Program
 from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout, Slot
 from softswitch.compiler.reroll import plain
@@ -11,13 +11,19 @@ from softswitch.errors import UnsupportedConstruct
 _ALGORITHMS = {
     "csum16": "ss_csum16",
     "crc16": "ss_crc16",
-    "crc16_custom": "ss_crc16",
     "crc32": "ss_crc32",
-    "crc32_custom": "ss_crc32",
     "crcCCITT": "ss_crc_ccitt",
     "identity": "ss_identity",
     "xor16": "ss_xor16",
 }
+
+CUSTOM = {"crc16_custom": 16, "crc32_custom": 32}
+"""The algorithms whose parameters the host may choose -> bits of the result."""
+
+
+def custom_crcs(program: P4Program) -> dict[str, int]:
+    """Return a program's calculations with such an algorithm, in the order of their numbers -> bits of the result."""
+    return {name: CUSTOM[calc.algo] for name, calc in program.calculations.items() if calc.algo in CUSTOM}
 
 
 class CalculationGen:
@@ -31,11 +37,11 @@ class CalculationGen:
 
     def call(self, name: str, payload: str = "NULL, 0") -> str:
         """Return C for the result over the present packet. `payload`: address and size of what follows the headers."""
-        return f"calc_{self._index[name]}(p, {payload})"
+        return f"calc_{self._index[name]}(s, p, {payload})"
 
     def function(self, calc: Calculation) -> str:
-        """Return the function ``static uint64_t calc_<n>(const struct packet *p, const uint8_t *payload, uint32_t
-        len)``.
+        """Return the function ``static uint64_t calc_<n>(const struct ss_state *s, const struct packet *p, const
+        uint8_t *payload, uint32_t len)``.
         """
         index = self._index[calc.name]
         total = 0
@@ -54,16 +60,20 @@ class CalculationGen:
             lines.append("at = (at + 7) / 8 * 8;")
             lines.append("if (len) memcpy(buf + at / 8, payload, len);")
             lines.append("at += 8 * len;")
-        algorithm = _ALGORITHMS[calc.algo]
+        if calc.algo in CUSTOM:
+            number = list(custom_crcs(self.program)).index(calc.name)
+            algorithm = f"ss_crc_custom(&s->crcs[{number}], "
+        else:
+            algorithm = f"{_ALGORITHMS[calc.algo]}("
         size = f"{(total + 7) // 8 + 32}" + (" + len" if has_payload else "")
         return "\n".join(
             [
-                f"static __attribute__((unused)) uint64_t calc_{index}(const struct packet *p, const uint8_t *payload,",
-                "        uint32_t len) {",
-                f"uint8_t buf[{size}]; unsigned at = 0; (void)p; (void)payload; (void)len;",
+                f"static __attribute__((unused)) uint64_t calc_{index}(const struct ss_state *s,",
+                "        const struct packet *p, const uint8_t *payload, uint32_t len) {",
+                f"uint8_t buf[{size}]; unsigned at = 0; (void)s; (void)p; (void)payload; (void)len;",
                 f"memset(buf, 0, {(total + 7) // 8 + 32});",
                 *(plain(line) for line in lines),
-                f"return {algorithm}(buf, (at + 7) / 8);",
+                f"return {algorithm}buf, (at + 7) / 8);",
                 "}",
             ]
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from softswitch.bmv2json.model import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
-from softswitch.compiler.calculations import CalculationGen
+from softswitch.compiler.calculations import CalculationGen, custom_crcs
 from softswitch.compiler.checksums import update_checksums
 from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
 from softswitch.compiler.expr import ExprGen
@@ -62,6 +62,7 @@ class Generated:
     profiles: dict[str, ProfilePlan]
     meters: dict[str, int]
     value_sets: dict[str, int]
+    crcs: dict[str, int]
 
 
 def generate(program: P4Program, trace: bool = False) -> Generated:
@@ -128,6 +129,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
         profiles=profiles,
         meters={name: i for i, name in enumerate(program.meters)},
         value_sets={name: i for i, name in enumerate(program.value_sets)},
+        crcs={name: i for i, name in enumerate(custom_crcs(program))},
     )
 
 
@@ -281,6 +283,7 @@ def _descriptor(
     meters = ", ".join(f"{m.size}u" for m in program.meters.values())
     members = ", ".join(f"{p.params_bytes}u" for p in profiles.values())
     sets = ", ".join(f"{value_set_words(v)}u" for v in program.value_sets.values())
+    crcs = custom_crcs(program).values()
     return "\n".join(
         [
             *lines,
@@ -290,13 +293,14 @@ def _descriptor(
             f"static const uint64_t meters[] = {{{meters or '0'}}};",
             f"static const uint32_t profiles[] = {{{members or '0'}}};",
             f"static const uint32_t value_sets[] = {{{sets or '0'}}};",
+            f"static const uint32_t crcs[] = {{{', '.join(f'{bits}u' for bits in crcs) or '0'}}};",
             '__attribute__((visibility("default"))) const struct ss_program ss_program = {',
             "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
             f"    .metadata_end = offsetof(struct packet, stack_next), .copies_alike = {int(copies_alike)},",
             f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",
             f"    .n_digests = {len(program.digests)},",
             f"    .n_meters = {len(program.meters)}, .n_profiles = {len(profiles)},",
-            f"    .n_value_sets = {len(program.value_sets)},",
+            f"    .n_value_sets = {len(program.value_sets)}, .n_crcs = {len(crcs)}, .crcs = crcs,",
             "    .tables = tables, .counters = counters, .registers = registers,",
             "    .meters = meters, .profiles = profiles, .value_sets = value_sets,",
             "    .parse = parse, .ingress = ingress, .egress = egress, .checksums = checksums,",

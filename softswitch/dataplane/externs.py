@@ -6,7 +6,9 @@ import ctypes
 from collections.abc import Sequence
 from typing import Literal
 
+from softswitch.compiler.calculations import custom_crcs
 from softswitch.dataplane.codec import Match, alternatives
+from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.meters import (
     MeterConfig,
     MeterInfo,
@@ -25,6 +27,22 @@ from softswitch.errors import CapacityExceeded, InvalidValue, NoSuchObject
 
 class Externs(State):
     """The externs of a :class:`softswitch.dataplane.device.Device`."""
+
+    # ------------------------------------------------------------------------------------------------------ checks
+
+    def set_crc(self, calculation: str, parameters: Crc) -> None:
+        """Choose what a crc16_custom or crc32_custom calculation computes, until another program is loaded."""
+        program = self._program()
+        bits = custom_crcs(program.p4).get(calculation)
+        if bits is None:
+            there = ", ".join(custom_crcs(program.p4)) or "none"
+            raise NoSuchObject(f"no crc16_custom or crc32_custom calculation {calculation}; there are {there}")
+        numbers = (parameters.polynomial, parameters.initial, parameters.final_xor)
+        if not all(0 <= number < 1 << bits for number in numbers):
+            raise InvalidValue(f"the parameters of {calculation} have {bits} bits")
+        reflect = int(parameters.reflect_data) | int(parameters.reflect_remainder) << 1
+        number = program.code.crcs[calculation]
+        self._check(self._lib.ss_crc_set(self._native, number, *numbers, reflect), f"calculation {calculation}")
 
     # ------------------------------------------------------------------------------------------------------- counters
 

@@ -117,6 +117,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ss_choice_set": (_i32, (_p, _u32, _u32, _p, _u32)),
     "ss_choice_free": (_i32, (_p, _u32, _u32)),
     "ss_value_set_write": (_i32, (_p, _u32, _bytes, _u32)),
+    "ss_crc_set": (_i32, (_p, _u32, _u32, _u32, _u32, _u32)),
     "ss_group_write": (_i32, (_p, _u32, _u32, _bytes, _i32, _u32)),
 }
 

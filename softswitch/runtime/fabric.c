@@ -321,6 +321,7 @@ static void state_free(struct ss_device *device) {
     free(s->counters);
     free(s->registers);
     free(s->meters);
+    free(s->crcs);
     memset(s, 0, sizeof *s);
     if (program) ss_digests_free(device->digests, program->n_digests);
     device->digests = NULL;
@@ -355,7 +356,7 @@ static bool state_new(struct ss_device *device, const struct ss_program *program
     if (!(s->meters = calloc(program->n_meters + 1, sizeof *s->meters))) return false;
     for (uint32_t i = 0; i < program->n_meters; i++)
         if (!(s->meters[i] = calloc(program->meters[i] + 1, sizeof **s->meters))) return false;
-    return ss_profiles_init(s, program) && ss_value_sets_init(s, program);
+    return ss_profiles_init(s, program) && ss_value_sets_init(s, program) && ss_crcs_init(s, program);
 }
 
 /* Loads a program with fresh state; frames are dropped until ss_device_activate. NULL unloads. */

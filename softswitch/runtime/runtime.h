@@ -457,6 +457,7 @@ void ss_profiles_free(struct ss_state *state, const struct ss_program *program);
 bool ss_profiles_init(struct ss_state *state, const struct ss_program *program);
 void ss_value_sets_free(struct ss_state *state, const struct ss_program *program);
 bool ss_value_sets_init(struct ss_state *state, const struct ss_program *program);
+bool ss_crcs_init(struct ss_state *state, const struct ss_program *program); /* crc.c */
 void ss_groups_clear(struct ss_group_map *map);
 struct ss_group *ss_group_get(const struct ss_group_map *map, uint32_t id);
 bool ss_group_set(struct ss_group_map *map, uint32_t id, struct ss_group *group);

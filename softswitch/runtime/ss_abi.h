@@ -17,7 +17,7 @@
 
 #include "ss_meter.h"
 
-#define SS_ABI_VERSION 5u
+#define SS_ABI_VERSION 6u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
 
@@ -272,6 +272,7 @@ struct ss_state {
     struct ss_meter **meters;
     struct ss_profile *profiles;
     struct ss_table *value_sets; /* a parser value set is a table without actions */
+    struct ss_crc *crcs;         /* the program's checks with parameters of the host's (ss_crc.h) */
     struct ss_idle_heap *idle;   /* entries with an idle timeout, not used by generated code */
     const struct ss_services *services;
     void *device;
@@ -300,6 +301,8 @@ struct ss_program {
     const uint64_t *meters;     /* number of elements of each array */
     const uint32_t *profiles;   /* bytes of the parameters of each profile's members */
     const uint32_t *value_sets; /* 64-bit words of each value set's key */
+    uint32_t n_crcs;
+    const uint32_t *crcs; /* bits of each crc16_custom and crc32_custom calculation */
     /* Both return the number of bytes parsed. Errors are stored in standard.parser_error. */
     uint32_t (*parse)(struct ss_state *, struct ss_packet *, const uint8_t *data, uint32_t len);
     void (*ingress)(struct ss_state *, struct ss_packet *);

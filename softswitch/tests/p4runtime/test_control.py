@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from softswitch import Crc
+from softswitch.__main__ import main
 from softswitch.app import config, control, switches
 from softswitch.dataplane.ports import PortStats
 from softswitch.dataplane.program import RegisterInfo
@@ -260,6 +262,19 @@ def test_socket_in_use_and_stale_socket(running: Running, tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(stale))
     control.ControlServer(str(stale), running.switches).stop()
+
+
+def test_a_custom_check_is_chosen(running: Running) -> None:
+    device = running.fabric.devices[1]
+    chosen: list[object] = []
+    device.set_crc = lambda *what: chosen.append(what)
+    words = ["ctl", running.path, "crc", "s1", "calc_6", "polynomial=0x1021", "initial=65535", "reflect_data=1"]
+    assert main(words) == 0
+    assert chosen == [("calc_6", Crc(0x1021, 0xFFFF, reflect_data=True))]
+    for parameters, why in (({"initial": 1}, "give the polynomial"), ({"polynomial": 0.5}, "whole numbers")):
+        with pytest.raises(control.ControlError, match=why):
+            control.call(running.path, "crc", device="s1", calculation="calc_6", parameters=parameters)
+    assert len(chosen) == 1
 
 
 def test_flips_hit_the_named_registers_and_are_reported(running: Running) -> None:

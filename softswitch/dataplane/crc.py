@@ -1,0 +1,21 @@
+"""The parameters of a program's custom cyclic redundancy checks, as bmv2's set_crc16_parameters has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Crc:
+    """The parameters of a check of W bits (W: 16 or 32), in the terms of the catalogues of such checks.
+
+    polynomial: without its highest bit, x^W; the lowest bit is x^0. initial: the remainder before the first byte.
+    final_xor: what the result is combined with. reflect_data: each byte is taken lowest bit first. reflect_remainder:
+    the remainder's bits are reversed before ``final_xor``.
+    """
+
+    polynomial: int
+    initial: int = 0
+    final_xor: int = 0
+    reflect_data: bool = False
+    reflect_remainder: bool = False
