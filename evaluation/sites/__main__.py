@@ -3,6 +3,7 @@ over PCCL is beside them where PCCL's Python package can be imported (evaluation
 
     python -m evaluation.sites --network aws netstorm --systems diloco gloo
     python -m evaluation.sites chaos --sites 20 --minutes 10               # everything fails: evaluation/sites/chaos.py
+    python -m evaluation.sites bytes                                       # bytes a step: evaluation/sites/volume.py
 
 Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
 (--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
@@ -27,7 +28,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from evaluation.sites import chaos, with_pccl
+from evaluation.sites import chaos, volume, with_pccl
 from evaluation.sites.training import OPTIMISERS, Lesson
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import SiteSettings, make_coordinator
@@ -253,8 +254,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["chaos"]:
-        return chaos.main(words[1:])
+    for name, one in (("chaos", chaos.main), ("bytes", volume.main)):
+        if words[:1] == [name]:
+            return one(words[1:])
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

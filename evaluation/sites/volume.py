@@ -1,0 +1,134 @@
+"""Bytes that leave a site in a step of training, computed and as its counters have them, beside published factors.
+
+    python -m evaluation.sites bytes [--sites 2 8] [--parameters 1000000] [--every 100]
+
+Sites are agents of this process that average random values over loopback. Computed: a sum over N sites' trees moves
+each value N - 1 times towards the roots and N - 1 times back, so 2 (N - 1) / N times for each site.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from statistics import mean
+
+import numpy as np
+
+from overlay.core.site_network import SiteNetwork
+from overlay.sites import SiteGroup, init
+from overlay.sites.command import CHUNK_VALUES, SiteSettings, make_coordinator
+from overlay.sites.group import FLOAT_BITS
+from overlay.sites.packing import BLOCK, bits_a_value
+
+SCALE_BITS = 32 / BLOCK
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Way:
+    """How values travel. fragments: rounds in which the model travels once; the others are as for `SiteGroup.average`.
+    each_step: it does so in every step, not every `every` steps."""
+
+    name: str
+    bits: int = FLOAT_BITS
+    keep: float = 1.0
+    fragments: int = 1
+    each_step: bool = False
+
+    def computed(self, sites: int, parameters: int, every: int) -> float:
+        """Bytes that leave a site in a step, without headers."""
+        if self.bits == FLOAT_BITS:
+            bits = float(FLOAT_BITS)
+        else:
+            bits = SCALE_BITS + self.keep * (bits_a_value(self.bits, sites) - SCALE_BITS)
+        return 2 * (sites - 1) / sites * parameters * bits / 8 / (1 if self.each_step else every)
+
+
+WAYS = (
+    Way("float32 in each step", each_step=True),
+    Way("DiLoCo, float32"),
+    Way("DiLoCo, 8 bits", 8),
+    Way("DiLoCo, 4 bits", 4),
+    Way("DiLoCo, 4 bits, keep=0.1", 4, 0.1),
+    Way("Streaming DiLoCo, 4 bits", 4, fragments=4),
+)
+PUBLISHED = (
+    ("INTELLECT-1 (2412.01152, abstract): DiLoCo, 100 inner steps, int8", 400),
+    ("Streaming DiLoCo (2501.18512, abstract): bandwidth, two orders of magnitude", 100),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """bytes_a_step: that leave a site, computed and measured. factor: how many times fewer than float32 in each step,
+    as measured. at_once: of the largest round."""
+
+    sites: int
+    way: str
+    computed: float
+    measured: float
+    factor: float
+    at_once: float
+
+
+def measured(groups: Sequence[SiteGroup], way: Way, parameters: int, first: int) -> float:
+    """Bytes that left a site, in the mean, while the model has travelled once, from this round on."""
+
+    def train(index: int) -> int:
+        group = groups[index]
+        rng, before = np.random.default_rng(SEED + index), group.bytes_sent()
+        for number in range(way.fragments):
+            values = rng.standard_normal(parameters // way.fragments).astype(np.float32)
+            group.average(values, round=first + number, bits=way.bits, keep=way.keep)
+        return group.bytes_sent() - before
+
+    with ThreadPoolExecutor(len(groups)) as pool:
+        return mean(pool.map(train, range(len(groups))))
+
+
+def rows(sites: int, parameters: int, every: int) -> list[Row]:
+    found: list[Row] = []
+    with (
+        make_coordinator("127.0.0.1", 0, SiteSettings(sites, probe_seconds=0.0), SiteNetwork(CHUNK_VALUES)) as at,
+        ThreadPoolExecutor(sites) as pool,
+    ):
+        where = f"127.0.0.1:{at.address[1]}"
+        joined = list(pool.map(lambda k: init(where, f"site{k}", listen="127.0.0.1:0"), range(sites)))
+        groups = [group for group in joined if group is not None]
+        list(pool.map(lambda group: group.agree(np.zeros(8, np.uint8), 0), groups))
+        number = 0
+        for way in WAYS:
+            moved = measured(groups, way, parameters, number)
+            number += way.fragments
+            a_step = moved / (1 if way.each_step else every)
+            factor = found[0].measured / a_step if found else 1.0
+            computed = way.computed(sites, parameters, every)
+            found.append(Row(sites, way.name, computed, a_step, factor, moved / way.fragments))
+        list(pool.map(SiteGroup.close, groups))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.sites bytes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--sites", type=int, nargs="+", default=[2, 8], metavar="N", help="(default: 2 8)")
+    parser.add_argument("--parameters", type=int, default=1_000_000, help="of the model (default %(default)s)")
+    parser.add_argument("--every", type=int, default=100, help="steps of a round (default %(default)s, as published)")
+    parser.add_argument("--json", action="store_true", help="instead of the table")
+    arguments = parser.parse_args(argv)
+    found = [row for sites in arguments.sites for row in rows(sites, arguments.parameters, arguments.every)]
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in found], indent=1))
+        return 0
+    print(f"{'sites':>5}  {'':<26} {'computed':>11} {'measured':>11} {'factor':>8} {'KB at once':>11}")
+    for row in found:
+        print(f"{row.sites:>5}  {row.way:<26} {row.computed:>11.0f} {row.measured:>11.0f} {row.factor:>8.0f} "
+              f"{row.at_once / 1000:>11.0f}")  # fmt: skip
+    print("\n".join(f"{words}: {factor}" for words, factor in PUBLISHED))
+    return 0
