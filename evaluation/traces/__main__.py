@@ -102,9 +102,9 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="recorded before (by us, or an execution trace of PyTorch, as Chakra's and PARAM's); instead of recording",
+        help="instead of recording: recorded by us, or an execution trace of PyTorch (JSON) or of Chakra (.et)",
     )
-    made.add_argument("--workers", type=int, default=4, help="of what is recorded (4)")
+    made.add_argument("--workers", type=int, default=4, help="of what is recorded; of one .et file that lies alone (4)")
     made.add_argument("--width", type=int, default=256, help="of the model (256)")
     made.add_argument("--layers", type=int, default=4, help="of the model (4)")
     made.add_argument("--half", action="store_true", help="record a model in bfloat16")
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = []
     try:
         if options.trace:
-            traces = [read(path) for path in options.trace]
+            traces = [read(path, options.workers) for path in options.trace]
         else:
             size = options.workers, options.width, options.layers, options.half
             traces = [recorded(how, *size) for how in options.how.split(",")]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from evaluation.traces.chakra import read_chakra
 from evaluation.traces.trace import Operation, Trace
 
 COMMUNICATION = "record_param_comms"
@@ -35,8 +36,13 @@ WORD = 4
 """Bytes; whatever is only passed on is replayed in words of float32, which are not added up."""
 
 
-def read(path: Path) -> Trace:
-    """Read a trace of ours, or an execution trace; either may be compressed (.gz). Raises ValueError, OSError."""
+def read(path: Path, workers: int = 4) -> Trace:
+    """Read a trace of ours, or an execution trace: as JSON, which may be compressed (.gz), or Chakra's (.et).
+
+    workers: how many ranks one of Chakra's is of that lies alone. Raises ValueError, OSError.
+    """
+    if path.suffix == ".et":
+        return read_chakra(path, workers)
     content = path.read_bytes()
     try:
         known = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)

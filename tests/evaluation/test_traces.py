@@ -134,9 +134,63 @@ def test_an_execution_trace_that_cannot_be_replayed_is_refused(nodes: list[dict[
         from_execution_trace({"nodes": nodes}, "x")
 
 
+def chakra_file(file: Path, collectives: list[tuple[int, int]]) -> None:
+    """Write a trace as Chakra's protobuf has it: metadata, then nodes (type, bytes), each with its length before it."""
+
+    def field(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+    def varint(number: int) -> bytes:
+        found = b""
+        while number >= 0x80:
+            found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+        return found + bytes([number])
+
+    def attribute(name: str, number: int) -> bytes:
+        return field(10, field(1, name.encode()) + bytes([9 << 3]) + varint(number))  # an int64
+
+    nodes = [field(1, b"1.0")]  # the metadata: a version
+    nodes.append(field(2, b"aten::mm") + bytes([3 << 3, 4]))  # a node that computes
+    for kind, size in collectives:
+        nodes.append(
+            field(2, b"nccl") + bytes([3 << 3, 7]) + attribute("comm_type", kind) + attribute("comm_size", size)
+        )
+    file.write_bytes(b"".join(varint(len(each)) + each for each in nodes))
+
+
+def test_chakra_s_protobuf_traces_are_read(tmp_path: Path) -> None:
+    """The number of ranks is that of the files; a file that lies alone is of as many as are said."""
+    for rank in range(2):
+        chakra_file(tmp_path / f"gpt.{rank}.et", [(0, 40_000), (2, 400), (7, 802), (9, 0), (5, 53)])
+    assert read(tmp_path / "gpt.0.et") == Trace("gpt", 2, (
+        Operation("allreduce", "float32", 40_000), Operation("all_gather", "float32", 800),
+        Operation("reduce_scatter", "float32", 808), Operation("broadcast", "float32", 56),
+    ))  # fmt: skip
+    chakra_file(tmp_path / "alone.0.et", [(0, 400)])
+    assert read(tmp_path / "alone.0.et", 8).workers == 8
+
+
+@pytest.mark.parametrize(
+    "collectives, cut, why",
+    [
+        ([], 0, "no collective in it"),
+        ([(6, 400)], 0, "is of the kind all-to-all: these go in the network: all_gather, allreduce"),
+        ([(0, 400)], 1, "no trace of Chakra's: it ends in the middle of a message"),
+    ],
+)
+def test_a_protobuf_trace_that_cannot_be_replayed_is_refused(
+    tmp_path: Path, collectives: list[tuple[int, int]], cut: int, why: str
+) -> None:
+    file = tmp_path / "a.0.et"
+    chakra_file(file, collectives)
+    file.write_bytes(file.read_bytes()[: -cut or None])
+    with pytest.raises(ValueError, match=why):
+        read(file)
+
+
 def test_chakra_s_and_param_s_own_traces_are_read() -> None:
-    folder = copy_in("INART_TRACES", "others' execution traces (*.json, *.json.gz)", lambda _: "")
-    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz")))
+    folder = copy_in("INART_TRACES", "others' execution traces (*.json, *.json.gz, *.et)", lambda _: "")
+    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz", ".et")))
     assert files
     for file in files:
         trace = read(file)
