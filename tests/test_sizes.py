@@ -162,7 +162,6 @@ LEFT: Over = {
     "worker_agent/agent.py:Agent": {"methods": 30},
     "worker_agent/member.py:Member": {"lines": 316, "methods": 33},
     "worker_agent/native/worker/receive.c:worker_receive": {"lines": 67},
-    "worker_agent/native/worker/submit.c:inart_worker_submit": {"lines": 84},
     "worker_agent/native/worker/thread.c:worker_round": {"lines": 68},
     "worker_agent/torch/recovery.py:Sequence": {"lines": 426, "methods": 32},
 }  # fmt: skip

@@ -85,11 +85,8 @@ static void part_add(struct worker_tree *t, struct worker_part *p, uint64_t now)
         if (!t->cursor[kind]) t->cursor[kind] = p;
 }
 
-int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype,
-                            const struct inart_encoding *encoding, int mean, int kind, int source, uint32_t tag,
-                            uint32_t trees, const uint32_t *number, const struct inart_part_range *range,
-                            int32_t *status, char *error, size_t size) {
-    *status = STATUS_PROTOCOL;
+/* Why nothing can be submitted any more, in `error`; false: something can. */
+static bool has_failed(struct inart_worker *w, int32_t *status, char *error, size_t size) {
     pthread_mutex_lock(&w->mutex);
     bool failed = atomic_load(&w->failed);
     if (failed) {
@@ -97,23 +94,42 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
         snprintf(error, size, "%s", w->failure);
     }
     pthread_mutex_unlock(&w->mutex);
-    if (failed) return -1;
+    return failed;
+}
+
+/* An operation with all that its parts depend on. NULL: out of memory. */
+static struct worker_operation *operation_make(struct inart_worker *w, uint64_t elements, int dtype,
+                                               const struct inart_encoding *encoding, int kind, int source) {
     struct worker_operation *o = calloc(1, sizeof *o);
+    if (!o) return NULL;
+    o->elements = elements;
+    o->dtype = dtype;
+    o->residual = encoding->residual;
+    o->fields =
+        inart_fields_of(encoding->fields, w->config.workers, encoding->stochastic, encoding->seed, w->config.index);
+    o->layout = (struct inart_layout){kind, source, w->config.index, w->config.workers, 0};
+    if (inart_takes_turns(&o->layout)) o->layout.stride = elements / w->config.workers * inart_dtype_bytes(dtype);
+    o->places = o->layout;
+    o->gathered = encoding->gathered;
+    if (o->gathered.columns)
+        o->layout = (struct inart_layout){INART_ALL_REDUCE, -1, w->config.index, w->config.workers, 0};
+    return o;
+}
+
+static void parts_free(struct worker_part **parts, uint32_t trees) {
+    for (uint32_t i = 0; i < trees; i++)
+        if (parts[i]) worker_part_free(parts[i]);
+    free(parts);
+}
+
+/* The operation's part of each of the trees; NULL for a tree that has none of it. `count`: how many there are. NULL
+ * with the reason in `error` where one cannot be. */
+static struct worker_part **parts_make(struct inart_worker *w, struct worker_operation *o, uint32_t trees,
+                                       const uint32_t *number, const struct inart_part_range *range, uint32_t *count,
+                                       char *error, size_t size) {
     struct worker_part **parts = calloc(trees ? trees : 1, sizeof *parts);
-    bool good = o && parts;
-    if (good) {
-        o->dtype = dtype; /* what parts depend on */
-        o->fields =
-            inart_fields_of(encoding->fields, w->config.workers, encoding->stochastic, encoding->seed, w->config.index);
-        o->layout = (struct inart_layout){kind, source, w->config.index, w->config.workers, 0};
-        if (inart_takes_turns(&o->layout)) o->layout.stride = elements / w->config.workers * inart_dtype_bytes(dtype);
-        o->places = o->layout;
-        o->gathered = encoding->gathered;
-        if (o->gathered.columns)
-            o->layout = (struct inart_layout){INART_ALL_REDUCE, -1, w->config.index, w->config.workers, 0};
-    }
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < trees && good; i++) {
+    *count = 0;
+    for (uint32_t i = 0; parts && i < trees; i++) {
         struct worker_thread *x;
         struct worker_tree *t = tree_for(w, number[i], o, &x);
         if (!range[i].count) continue;
@@ -121,32 +137,18 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
             parts[i] = part_make(w, t, o, &range[i], error, size);
         else
             snprintf(error, size, "there is no tree %u", number[i]);
-        good = parts[i];
-        count++;
+        if (!parts[i]) {
+            parts_free(parts, trees);
+            return NULL;
+        }
+        ++*count;
     }
-    if (!good) {
-        for (uint32_t i = 0; parts && i < trees; i++)
-            if (parts[i]) worker_part_free(parts[i]);
-        free(o);
-        free(parts);
-        return -1;
-    }
-    uint64_t now = inart_now();
-    int64_t id = o->id = w->next_operation++;
-    o->in = in;
-    o->out = out;
-    o->residual = encoding->residual;
-    o->elements = elements;
-    o->divisor = mean ? (float)w->config.workers : 1.0f;
-    o->tag = tag;
-    o->submitted = now;
-    atomic_store(&o->parts_left, count + 1);
-    pthread_mutex_lock(&w->mutex);
-    o->next = w->open;
-    if (w->open) w->open->before = o;
-    w->open = o;
-    pthread_mutex_unlock(&w->mutex);
-    bool at_once = elements * inart_dtype_bytes(dtype) <= AT_ONCE;
+    return parts;
+}
+
+/* Gives each thread the parts of its trees. at_once: a thread that had nothing to do need not be waked for them. */
+static void parts_add(struct inart_worker *w, const struct worker_operation *o, struct worker_part **parts,
+                      uint32_t trees, const uint32_t *number, bool at_once) {
     for (uint32_t i = 0; i < w->io.threads; i++) {
         struct worker_thread *x = &w->threads[i];
         uint32_t added = 0;
@@ -156,7 +158,8 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
             struct worker_thread *of;
             struct worker_tree *t = parts[j] ? tree_for(w, number[j], o, &of) : NULL;
             if (!t || of != x) continue;
-            part_add(t, parts[j], inart_now()); /* the thread may have been here since `now` */
+            part_add(t, parts[j],
+                     inart_now()); /* not when the operation was submitted: the thread may have run since */
             added++;
         }
         engine_leave(&x->engine);
@@ -165,6 +168,35 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
         else if (added)
             engine_wake(&x->engine);
     }
+}
+
+int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype,
+                            const struct inart_encoding *encoding, int mean, int kind, int source, uint32_t tag,
+                            uint32_t trees, const uint32_t *number, const struct inart_part_range *range,
+                            int32_t *status, char *error, size_t size) {
+    *status = STATUS_PROTOCOL;
+    if (has_failed(w, status, error, size)) return -1;
+    struct worker_operation *o = operation_make(w, elements, dtype, encoding, kind, source);
+    uint32_t count;
+    snprintf(error, size, "out of memory"); /* unless it is something else */
+    struct worker_part **parts = o ? parts_make(w, o, trees, number, range, &count, error, size) : NULL;
+    if (!parts) {
+        free(o);
+        return -1;
+    }
+    int64_t id = o->id = w->next_operation++;
+    o->in = in;
+    o->out = out;
+    o->divisor = mean ? (float)w->config.workers : 1.0f;
+    o->tag = tag;
+    o->submitted = inart_now();
+    atomic_store(&o->parts_left, count + 1);
+    pthread_mutex_lock(&w->mutex);
+    o->next = w->open;
+    if (w->open) w->open->before = o;
+    w->open = o;
+    pthread_mutex_unlock(&w->mutex);
+    parts_add(w, o, parts, trees, number, elements * inart_dtype_bytes(dtype) <= AT_ONCE);
     free(parts);
     worker_operation_part_ended(w, o, true);
     return id;
