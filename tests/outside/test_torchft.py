@@ -36,3 +36,19 @@ def test_under_its_manager_a_replica_dies_within_a_step_and_comes_back():
     assert found["alone"]["step"] >= found["lost"]["step"] + torchft_manager.ALONE
     assert found["together"]["chunks"] > 0
     assert found["together again"]["chunks"] > 0, "back in the network"
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("algorithm", ["local", "diloco"])
+def test_its_local_sgd_and_diloco_train_as_over_gloo_and_a_replica_dies_and_comes_back(algorithm):
+    if why := recipes.missing(*torchft_manager.NEEDS):
+        pytest.skip(why)
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    found = torchft_manager.run(algorithm)
+    assert found["lost"]["counted"] is False, "the round in which it died"
+    assert found["alone"]["step"] >= found["lost"]["step"] + torchft_manager.ALONE
+    assert found["together"]["chunks"] > 0
+    assert found["together again"]["chunks"] > 0, "back in the network"
+    assert torchft_manager.beside_gloo(algorithm) < torchft_manager.LARGEST

@@ -1,11 +1,13 @@
 """torchft's Manager with its lighthouse over ProcessGroupInArt: two replica groups train, one dies and comes back.
 
-    python -m tests.outside.torchft_manager [--json]       # as root
+    python -m tests.outside.torchft_manager [--algorithm ddp|local|diloco] [--json]       # as root
 
-Each replica group is a process with the agent of a node of its own. Both do steps of torchft's DDP together; one kills
-itself in the middle of a step, so that the other's sum cannot end; that one goes on alone; the first is started again,
-gets the other's parameters from the Manager, and both go on together. torchft lies in the environment of
-`python -m tests.outside.recipes --install`. The command ends with 1 when something is not as it should be.
+Each replica group is a process with the agent of a node of its own. Both do steps of torchft's DDP together, or rounds
+of its LocalSGD or DiLoCo (torchft.local_sgd); one kills itself in the middle of a step, so that the other's sum cannot
+end; that one goes on alone; the first is started again, gets the other's parameters from the Manager, and both go on
+together. The parameters after rounds of LocalSGD and DiLoCo are compared with those over gloo. torchft lies in the
+environment of `python -m tests.outside.recipes --install`. The command ends with 1 when something is not as it should
+be.
 """
 
 from __future__ import annotations
@@ -21,11 +23,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.outside import recipes
 from tests.outside.network import Nodes
 from topologies.ports import free_port
 
 NEEDS = ("torchft",)
+LARGEST = 1e-5
+"""Parameters may differ so much from those over gloo, as a part of their change: switches add fixed-point numbers."""
+
 TOGETHER, ALONE, MOST_ROUNDS = 3, 3, 20
 """Steps of each part, and the most rounds that one may take, with those that do not count."""
 
@@ -33,7 +40,9 @@ TOGETHER, ALONE, MOST_ROUNDS = 3, 3, 20
 class Replica:
     """A replica group of one rank."""
 
-    def __init__(self, name: str, agent: str, lighthouse: str, folder: Path) -> None:
+    def __init__(
+        self, name: str, agent: str, lighthouse: str, folder: Path, *, algorithm: str = "ddp", group: str = "inart"
+    ) -> None:
         self.name = name
         self._log = (folder / f"{name}.log").open("a")
         environment = os.environ | {
@@ -42,7 +51,7 @@ class Replica:
             "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": name,
         }  # fmt: skip
-        command = [recipes.interpreter(), "-m", "tests.outside.torchft_manager_rank", name]
+        command = [recipes.interpreter(), "-m", "tests.outside.torchft_manager_rank", name, algorithm, group]
         self.process = subprocess.Popen(
             command, env=environment, cwd=recipes.ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._log,
@@ -70,11 +79,11 @@ class Replica:
 
 
 @contextmanager
-def lighthouse() -> Iterator[str]:
-    """torchft's lighthouse; its address."""
+def lighthouse(least: int = 1) -> Iterator[str]:
+    """torchft's lighthouse; its address. least: replicas with which a step begins."""
     code = (
         "from torchft.coordination import LighthouseServer as L\n"
-        "s = L(bind='[::]:0', min_replicas=1, join_timeout_ms=2000)\n"
+        f"s = L(bind='[::]:0', min_replicas={least}, join_timeout_ms=2000)\n"
         "print(s.address(), flush=True)\ninput()"
     )
     process = subprocess.Popen(
@@ -122,7 +131,35 @@ def steps(replicas: list[Replica], wanted: int) -> list[dict[str, Any]]:
     raise RuntimeError(f"no {wanted} steps of {len(replicas)} replicas in a row: {said}")
 
 
-def run() -> dict[str, Any]:
+def beside_gloo(algorithm: str) -> float:
+    """Return the largest difference of a parameter after the same rounds over our group and over gloo, as a part of the
+    largest change of one."""
+    found: dict[str, np.ndarray] = {}
+    with ExitStack() as stack:
+        nodes = stack.enter_context(Nodes(2))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inart-torchft-")))
+        for group in ("inart", "gloo"):
+            with lighthouse(2) as address, ExitStack() as running:
+                replicas = []
+                for name in ("0", "1"):
+                    given = name, nodes.agents[int(name)], address, folder
+                    replicas.append(Replica(*given, algorithm=algorithm, group=group))
+                    running.callback(replicas[-1].close)
+                for replica in replicas:
+                    replica.hear()
+                for when in ("before", "after"):
+                    replicas[0].tell(f"save {folder}/{when}.npy")
+                    replicas[0].hear()
+                    if when == "before":
+                        steps(replicas, TOGETHER)
+                found[group] = np.load(folder / "after.npy")
+            if not nodes.added():
+                raise RuntimeError("the switch has added up nothing")
+        change = np.abs(found["gloo"] - np.load(folder / "before.npy")).max()
+    return float(np.abs(found["inart"] - found["gloo"]).max() / change)
+
+
+def run(algorithm: str = "ddp") -> dict[str, Any]:
     """Return the numbers of the last step of each part, and chunks that the switch added up in it."""
     found: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -131,7 +168,7 @@ def run() -> dict[str, Any]:
         address = stack.enter_context(lighthouse())
 
         def start(number: int) -> Replica:
-            replica = Replica(str(number), nodes.agents[number], address, folder)
+            replica = Replica(str(number), nodes.agents[number], address, folder, algorithm=algorithm)
             stack.callback(replica.close)
             return replica
 
@@ -161,12 +198,16 @@ def run() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.outside.torchft_manager", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--algorithm", choices=("ddp", "local", "diloco"), default="ddp", help="(default: ddp)")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     arguments = parser.parse_args()
     if why := recipes.missing(*NEEDS):
         parser.error(why)
-    found = run()
-    right = not found["lost"]["counted"] and all(found[name]["chunks"] for name in ("together", "together again"))
+    found = run(arguments.algorithm)
+    if arguments.algorithm != "ddp":
+        found["beside gloo"] = beside_gloo(arguments.algorithm)
+    right = found.get("beside gloo", 0.0) < LARGEST and not found["lost"]["counted"]
+    right = right and all(found[name]["chunks"] for name in ("together", "together again"))
     print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {what}" for name, what in found.items()))
     return int(not right)
 
