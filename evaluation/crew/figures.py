@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.strategies.wan.crew import all_reduce as allreduce
-from evaluation.crew.training import MODEL_MBIT, Fault, Result, Setup, Training, one_reduce
+from evaluation.crew.faults import Fault
+from evaluation.crew.training import MODEL_MBIT, Result, Setup, Training, one_reduce
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
 from evaluation.wan.workloads import RUNTIMES, bandwidths

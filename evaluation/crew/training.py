@@ -26,36 +26,18 @@ from controlplane.planner.strategies.wan.policy import (
     Event,
     Failed,
     Finished,
-    Lost,
     Mend,
     Order,
     Ready,
-    Silent,
     Start,
 )
+from evaluation.crew.faults import CONTROLLER, Effects, Fault, Faults
 
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
 LAST = 2  # priority after all classes of C1 and C2
-CONTROLLER = -1
 CHUNK = 10**8
 """Parts into which the policy counts the model's values, so that blocks that do not end with chunks are exact."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """The connection between two workers (both ways) is down from start to end (s).
-
-    other None: the worker itself is down; other CONTROLLER: its connection with the controller. Those that use it learn
-    of it `detection` seconds after it starts. worker CONTROLLER, other None: the controller itself is down, until its
-    backup has asked all workers for their states.
-    """
-
-    worker: int
-    other: int | None
-    start: float = 0.0
-    end: float = float("inf")
-    detection: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +85,27 @@ class Setup:
             raise ValueError("failover is CREW's (and OPR's)")
         if not self.budget > 0:
             raise ValueError(f"the time budget of a task must be > 0 s, got {self.budget}")
+
+    def priority(self, task: int, multicast: bool) -> int:
+        """Return the priority of a flow of a task by the schedule: the lower goes first."""
+        if self.schedule == "TL":
+            return task
+        if self.schedule == "C1":
+            return int(not multicast)
+        if self.schedule == "C2":
+            return int(multicast)
+        return 0
+
+    def check(self, overlay: Overlay) -> None:
+        """Raise ValueError for a network on which this cannot be simulated."""
+        if not 1 <= self.p <= overlay.n:
+            raise ValueError(f"p must be 1 .. {overlay.n}, got {self.p}")
+        if self.scheme != "A2A" and self.network_aware:
+            return
+        dead = np.argwhere(~(overlay.bandwidth > 0))
+        if len(dead):
+            i, j = dead[0].tolist()
+            raise ValueError(f"link {i} -> {j} has no bandwidth: only a network-aware splitting can do without it")
 
 
 @dataclass
@@ -157,42 +160,20 @@ class Training:
         self.setup = setup
         self.overlay = Overlay(bandwidth)
         self.n = self.overlay.n
-        if not 1 <= setup.p <= self.n:
-            raise ValueError(f"p must be 1 .. {self.n}, got {setup.p}")
-        if setup.scheme == "A2A" or not setup.network_aware:
-            dead = np.argwhere(~(self.overlay.bandwidth > 0))
-            if len(dead):
-                i, j = dead[0].tolist()
-                raise ValueError(f"link {i} -> {j} has no bandwidth: only a network-aware splitting can do without it")
+        setup.check(self.overlay)
         self.compute = compute
         self.sim = Simulator(self.overlay.capacities, "fair" if setup.schedule == "FS" else "fcfs")
         self.values = setup.chunks * CHUNK
         self.names = [str(k) for k in range(self.n)]
-        self.policy = Crew(
-            self.names,
-            self.overlay.bandwidth if setup.estimate is None else setup.estimate,
-            setup.p,
-            settings=CrewSettings(
-                scheme=setup.scheme,
-                network_aware=setup.network_aware,
-                chunk_values=CHUNK,
-                blocking=setup.blocking,
-                avoid=setup.avoid,
-            ),
-            lacks=self._lacks,
-        )
+        self.policy = _policy(setup, self.overlay, self.names, self._lacks)
+        effects = Effects(self._tell, self._leaves, self._train, self._controller_is_back)
+        self.faults = Faults(self.sim, self.overlay, effects)
         self.queue: list[int] = []  # workers that are ready and in no group
         self.untold: list[int] = []  # those of them of which no controller knows
         self.unseen: list[Event] = []  # events while there was no controller
         self.since = np.zeros(self.n)  # times at which workers became ready
         self.result = Result(np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64))
         self.tasks: dict[int, _Task] = {}
-        self.gone = np.zeros(self.n, dtype=int)  # faults per worker that the controller knows
-        self.alone = np.zeros(self.n, dtype=int)  # per worker: faults of its connection with the controller
-        self.cut = np.zeros((self.n, self.n), dtype=int)  # faults per connection
-        self.noticed = np.zeros((self.n, self.n), dtype=int)  # faults of single connections that the controller knows
-        self.away = 0  # faults of the controller itself
-        self.lost: set[int] = set()  # workers that are down, and go on when they are back
         self.early: dict[int, tuple[range, list[int]]] = {}  # worker -> flows and blocks of its default scatter
         self.dummy = self.sim.groups(1, None)[0]
         self.default = np.zeros(self.n)  # Mbit of each worker's block in scatter that does not block
@@ -200,20 +181,22 @@ class Training:
             self._carry_out(self.policy.handle(Back(name), 0.0))
         self._carry_out(self.policy.preset(self.values))
 
-    @property
-    def down(self) -> NDArray[np.bool_]:
-        """Connections that must not be used, as the controller is told; the diagonal stands for workers."""
-        gone = self.gone > 0
-        return (self.noticed > 0) | gone[:, None] | gone
-
     # --- the controller ---
 
     def _tell(self, event: Event) -> None:
         """Tell the controller of an event, now or when there is a controller again."""
-        if self.away:
+        if self.faults.away:
             self.unseen.append(event)
         else:
             self._carry_out(self.policy.handle(event, self.sim.now))
+
+    def _controller_is_back(self) -> None:
+        """Tell the controller what has happened while there was none, and who has become ready."""
+        unseen, untold, self.unseen, self.untold = self.unseen, self.untold, [], []
+        for event in unseen:
+            self._tell(event)
+        for worker in untold:
+            self._tell(Ready(str(worker), self.values))
 
     def _carry_out(self, orders: Iterable[Order]) -> None:
         alone = 0
@@ -247,23 +230,11 @@ class Training:
     def _mbit(self, values: int) -> float:
         return values * (self.setup.model_mbit / self.values)
 
-    # --- priorities of the schedules ---
-
-    def _priority(self, task: int, multicast: bool) -> int:
-        schedule = self.setup.schedule
-        if schedule == "TL":
-            return task
-        if schedule == "C1":
-            return int(not multicast)
-        if schedule == "C2":
-            return int(multicast)
-        return 0
-
     # --- workers ---
 
     def run(self, seconds: float) -> Result:
         for fault in self.setup.faults:
-            self._plan_fault(fault)
+            self.faults.plan(fault)
         for worker in range(self.n):
             self._train(worker)
         self.sim.run(seconds)
@@ -275,10 +246,10 @@ class Training:
     def _ready(self, worker: int) -> None:
         self.result.trained[worker] += 1
         self.since[worker] = self.sim.now
-        if self.gone[worker]:
-            self.lost.add(worker)
+        if self.faults.gone[worker]:
+            self.faults.lost.add(worker)
             return
-        if self.alone[worker]:
+        if self.faults.alone[worker]:
             self._train(worker)  # It trains on its own until it can ask for a group again.
             return
         if not self.setup.blocking:
@@ -287,11 +258,11 @@ class Training:
                 self.default[blocks],
                 worker * self.n + blocks,
                 np.full(len(blocks), self.dummy),
-                priority=self._priority(0, False) + LAST * self.setup.idle_only,
+                priority=self.setup.priority(0, False) + LAST * self.setup.idle_only,
             )
             self.early[worker] = (flows, blocks.tolist())
         self.queue.append(worker)
-        if self.away:
+        if self.faults.away:
             self.untold.append(worker)
         else:
             self._tell(Ready(str(worker), self.values))
@@ -315,13 +286,7 @@ class Training:
             self._start_all_to_all(task.number, members)
             return
         groups = self.sim.groups(len(members), None)
-        blocks: dict[int, tuple[int, float]] = {}
-        firsts: dict[int, int] = {}
-        for tree in task.trees:
-            owner, first = int(tree.root), tree.first
-            if not self.setup.blocking:  # one flow for all blocks of one owner
-                first = firsts.setdefault(owner, first)
-            blocks[first] = owner, blocks.get(first, (owner, 0.0))[1] + self._mbit(tree.count)
+        blocks = _blocks(task, self.setup.blocking, self._mbit)
         begun = _Task(task.number, self.sim.now, members, task, blocks, dict(zip(members, groups, strict=True)))
         for member, group in begun.workers.items():
             self.sim.on_done(group, partial(self._received, begun, member))
@@ -343,7 +308,7 @@ class Training:
             np.repeat(sizes, len(members)),
             (owners.astype(np.int64)[:, None] * self.n + np.array(members)).ravel(),
             np.tile([task.workers[i] for i in members], len(blocks)),
-            priority=self._priority(task.number, True),
+            priority=self.setup.priority(task.number, True),
             after=np.repeat(reduced, len(members)),
         )
 
@@ -361,7 +326,7 @@ class Training:
             np.tile(task.sizes(), len(task.members)),
             (np.array(task.members)[:, None] * self.n + task.owners()).ravel(),
             np.tile(groups, len(task.members)),
-            priority=self._priority(task.number, False),
+            priority=self.setup.priority(task.number, False),
         )
         for k, block in enumerate(task.blocks):
             task.scatter[block] = flows[k :: len(task.blocks)]
@@ -382,7 +347,7 @@ class Training:
             left = self.sim.remaining_many(flows)
             if self.setup.idle_only:
                 for flow in flows:
-                    self.sim.set_priority(flow, self._priority(0, False))
+                    self.sim.set_priority(flow, self.setup.priority(0, False))
             sent = np.array(self.default)
             sent[sending] -= np.maximum(left, 0)
             todo = np.maximum(kept - sent, 0) + (now - kept)
@@ -394,7 +359,9 @@ class Training:
             self.sim.set_groups(ids[wanted], groups[own[wanted]])
             self.sim.set_remaining_many(ids, np.where(todo[own] > 1e-9, todo[own], 0.0))
             fresh = np.flatnonzero(~running & (todo > 1e-9))
-            self.sim.send_many(todo[fresh], member * self.n + fresh, groups[fresh], priority=self._priority(0, False))
+            self.sim.send_many(
+                todo[fresh], member * self.n + fresh, groups[fresh], priority=self.setup.priority(0, False)
+            )
         for group in groups[blocks].tolist():
             self.sim.release(group)
 
@@ -434,104 +401,9 @@ class Training:
                 np.full(len(others), self.setup.model_mbit),
                 others * self.n + worker,
                 np.full(len(others), group),
-                priority=self._priority(number, True),
+                priority=self.setup.priority(number, True),
             )
             self.sim.release(group)
-
-    # --- failover (section IV-B) ---
-
-    def _pairs(self, fault: Fault) -> list[tuple[int, int]]:
-        if fault.other == CONTROLLER:
-            return []
-        others = [fault.other] if fault.other is not None else [k for k in range(self.n) if k != fault.worker]
-        return [pair for k in others for pair in ((fault.worker, k), (k, fault.worker))]
-
-    def _plan_fault(self, fault: Fault) -> None:
-        if fault.worker == CONTROLLER:
-            self._plan_handover(fault)
-            return
-        pairs = self._pairs(fault)
-
-        worker = fault.worker
-
-        def breaks() -> None:
-            for i, j in pairs:
-                self.cut[i, j] += 1
-                self.sim.set_capacity(i * self.n + j, 0.0)
-
-        def noticed() -> None:
-            if fault.other is None:
-                self.gone[worker] += 1
-                if self._leaves(worker):
-                    self.lost.add(worker)
-                self._tell(Lost(str(worker)))
-            elif fault.other == CONTROLLER:
-                self.alone[worker] += 1
-                if self._leaves(worker):
-                    self._train(worker)
-                self._tell(Silent(str(worker)))
-            else:
-                for i, j in pairs:
-                    self.noticed[i, j] += 1
-                self._tell(Lost(str(worker), str(fault.other)))
-
-        def back() -> None:
-            known = fault.start + fault.detection <= fault.end
-            for i, j in pairs:
-                self.cut[i, j] -= 1
-                if not self.cut[i, j]:
-                    self.sim.set_capacity(i * self.n + j, self.overlay.bandwidth[i, j])
-            if not known:
-                return
-            if fault.other is None or fault.other == CONTROLLER:
-                (self.gone if fault.other is None else self.alone)[worker] -= 1
-                self._returns(worker)
-            else:
-                for i, j in pairs:
-                    self.noticed[i, j] -= 1
-                if not self.noticed[worker, fault.other]:
-                    self._tell(Back(str(worker), str(fault.other)))
-
-        self.sim.at(fault.start, breaks)
-        if fault.start + fault.detection <= fault.end:
-            self.sim.at(fault.start + fault.detection, noticed)
-        if fault.end < float("inf"):
-            self.sim.at(fault.end, back)
-
-    def _returns(self, worker: int) -> None:
-        """End one of a worker's faults, and tell the controller of those that are left."""
-        self._tell(Back(str(worker)))
-        for other in np.flatnonzero(self.noticed[worker]).tolist():
-            self._tell(Lost(str(worker), str(other)))
-        if self.alone[worker]:
-            self._tell(Silent(str(worker)))
-        if self.gone[worker]:
-            self._tell(Lost(str(worker)))
-        elif worker in self.lost:
-            self.lost.remove(worker)
-            self._train(worker)
-
-    def _plan_handover(self, fault: Fault) -> None:
-        """Plan the controller's failure: groups that have begun go on; none is formed or repaired before the backup is
-        there.
-        """
-
-        def leaves() -> None:
-            self.away += 1
-
-        def back() -> None:
-            self.away -= 1
-            if self.away:
-                return
-            unseen, untold, self.unseen, self.untold = self.unseen, self.untold, [], []
-            for event in unseen:
-                self._tell(event)
-            for worker in untold:
-                self._tell(Ready(str(worker), self.values))
-
-        self.sim.at(fault.start, leaves)
-        if fault.end < float("inf"):
-            self.sim.at(fault.end, back)
 
     def _late(self, task: _Task) -> None:
         if task.number in self.tasks:
@@ -564,7 +436,7 @@ class Training:
             np.full(len(task.members), size),
             np.array(task.members) * self.n + chosen,
             np.full(len(task.members), group),
-            priority=self._priority(task.number, False),
+            priority=self.setup.priority(task.number, False),
         )
 
     def _cancel(self, flows: Iterable[int]) -> None:
@@ -577,10 +449,35 @@ class Training:
         for flows in (*task.multicast.values(), *task.scatter.values()):
             self._cancel(flows)
         for member in task.workers:
-            if self.gone[member]:
-                self.lost.add(member)
+            if self.faults.gone[member]:
+                self.faults.lost.add(member)
             else:
                 self._train(member)
+
+
+def _policy(setup: Setup, overlay: Overlay, names: Sequence[str], lacks: Callable[[int, int, str], bool]) -> Crew:
+    """Return the policy that decides in this simulation, as it would for agents."""
+    settings = CrewSettings(
+        scheme=setup.scheme,
+        network_aware=setup.network_aware,
+        chunk_values=CHUNK,
+        blocking=setup.blocking,
+        avoid=setup.avoid,
+    )
+    estimate = overlay.bandwidth if setup.estimate is None else setup.estimate
+    return Crew(names, estimate, setup.p, settings=settings, lacks=lacks)
+
+
+def _blocks(task: Task, blocking: bool, mbit: Callable[[int], float]) -> dict[int, tuple[int, float]]:
+    """Return who adds each block, and its Mbit; where scatter does not block, all that one worker adds is one block."""
+    blocks: dict[int, tuple[int, float]] = {}
+    firsts: dict[int, int] = {}
+    for tree in task.trees:
+        owner, first = int(tree.root), tree.first
+        if not blocking:
+            first = firsts.setdefault(owner, first)
+        blocks[first] = owner, blocks.get(first, (owner, 0.0))[1] + mbit(tree.count)
+    return blocks
 
 
 def one_reduce(setup: Setup, bandwidth: NDArray[np.float64], members: Sequence[int]) -> float:

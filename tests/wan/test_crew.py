@@ -22,8 +22,9 @@ from controlplane.planner.strategies.wan.crew.links import Links
 from controlplane.planner.strategies.wan.crew.policy import Crew
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.policy import Back, Changed
+from evaluation.crew.faults import CONTROLLER, Fault
 from evaluation.crew.figures import faulty, rounds, tree_seconds
-from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
+from evaluation.crew.training import Setup, Training, one_reduce
 from evaluation.wan.networks import overlay
 from tests.support.examples import examples
 
@@ -423,7 +424,7 @@ def test_faults_that_overlap_end_with_the_last_and_short_ones_go_unnoticed() -> 
     two = (Fault(0, 1, 0.5, 3.0), Fault(1, 0, 1.0, 4.0))
     run = single(Setup(p=2, model_mbit=20, faults=tuple(replace(f, detection=9.0) for f in two)), matrix, [0, 1])
     assert run.result.durations == pytest.approx([2.0 + 3.5])
-    assert run.result.reassigned == run.result.abandoned == 0 and not run.down.any()
+    assert run.result.reassigned == run.result.abandoned == 0 and not run.faults.down.any()
 
 
 def test_faults_slow_training_down_and_nothing_is_lost() -> None:
@@ -451,7 +452,7 @@ def test_wrong_setups_are_refused() -> None:
         ({"faults": (Fault(CONTROLLER, 0),)}, "worker first"),
     ):
         with pytest.raises(ValueError, match=message):
-            Setup(**wrong)  # type: ignore[arg-type]
+            Setup(**wrong)
     with pytest.raises(ValueError, match="p must be"):
         Training(Setup(p=9), np.ones((3, 3)), lambda w: 1.0)
 
@@ -478,9 +479,9 @@ class Watched(Training):
     def _start(self, task: Task) -> None:
         members = [int(node) for node in task.participants]
         assert len(set(members)) == len(members) == self.setup.p
-        assert not self.down[members, members].any()  # By IV-B a lost worker is in no new group,
-        assert not self.alone[members].any()  # nor is one that cannot talk to the controller,
-        assert not self.away  # and no group forms while there is no controller.
+        assert not self.faults.down[members, members].any()  # By IV-B a lost worker is in no new group,
+        assert not self.faults.alone[members].any()  # nor is one that cannot talk to the controller,
+        assert not self.faults.away  # and no group forms while there is no controller.
         self.settled()
         super()._start(task)
 
@@ -491,17 +492,17 @@ class Watched(Training):
             assert set(task.workers) <= set(task.members)
             sizes = task.sizes()
             assert sizes.sum() == pytest.approx(self.setup.model_mbit) and (sizes > 0).all()
-            for block, (owner, _) in task.blocks.items() if not self.away else []:
+            for block, (owner, _) in task.blocks.items() if not self.faults.away else []:
                 waiting = self.sim.remaining_many(task.multicast[block]) > 0
-                assert not (waiting & self.down[task.members, owner]).any()
+                assert not (waiting & self.faults.down[task.members, owner]).any()
 
     def whereabouts(self) -> list[int]:
         """Check that every worker has exactly one state: it computes, waits for a group, synchronises, or is cut
         off.
         """
         busy = [i for task in self.tasks.values() for i in task.workers]
-        assert not set(self.queue) & set(np.flatnonzero(self.alone).tolist())
-        return sorted([*self.computing, *self.queue, *busy, *self.lost])
+        assert not set(self.queue) & set(np.flatnonzero(self.faults.alone).tolist())
+        return sorted([*self.computing, *self.queue, *busy, *self.faults.lost])
 
 
 @st.composite
