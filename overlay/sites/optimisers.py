@@ -20,6 +20,7 @@ same bits. Floating-point buffers (BatchNorm's means) are averaged like paramete
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from torch import nn
 from overlay.core.errors import Behind, OverlayError
 from overlay.net.site_services import Bytes
 from overlay.sites.group import FLOAT_BITS, Averaged, SiteGroup
+from overlay.sites.pace import Pace
 from overlay.sites.packing import Floats
 
 STATE_VERSION = 1
@@ -128,8 +130,9 @@ class StreamingDiLoCo:
     model: on one device, all of it in this process (no FSDP); several processes of one site hold equal models (DDP).
     group: of `inart.sites.init()`; None in all processes of a site but its first, which then get the results from that
     one over torch.distributed. every: steps in which each fragment is averaged once. fragments: into how many parts of
-    about equal size the model is divided. delay: steps between the sending of a fragment and its mixing in. mixing: the
-    part of a site's own values that it keeps then (alpha; 0: none). rate, momentum: of the outer optimiser. bits: that
+    about equal size the model is divided. delay: steps between the sending of a fragment and its mixing in; None: as
+    few as rounds take, as measured, so that training does not wait for them (pace.py). mixing: the part of a site's own
+    values that it keeps then (alpha; 0: none). rate, momentum: of the outer optimiser. bits: that
     values travel in: 32, or 16, 8, 4 with error feedback. keep: below 1, only this part travels (`SiteGroup.average`).
     checkpoint: of `state_dict`, from an earlier run.
 
@@ -145,7 +148,7 @@ class StreamingDiLoCo:
         *,
         every: int = 100,
         fragments: int = 4,
-        delay: int = 5,
+        delay: int | None = 5,
         mixing: float = 0.5,
         rate: float = 0.4,
         momentum: float = 0.9,
@@ -155,7 +158,7 @@ class StreamingDiLoCo:
     ) -> None:
         if fragments < 1 or every < fragments:
             raise ValueError(f"every={every} steps are too few for {fragments} fragments: one a step at most")
-        if not 0 <= delay < every or not 0 <= mixing < 1:
+        if (delay is not None and not 0 <= delay < every) or not 0 <= mixing < 1:
             raise ValueError(f"delay is from 0 to below every={every}, mixing from 0 to below 1, got {delay}, {mixing}")
         self._model, self._group = model, group
         self.every, self.delay, self.mixing = every, delay, mixing
@@ -169,6 +172,7 @@ class StreamingDiLoCo:
         self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
         self.samples = 0.0  # since each fragment was sent last it is the same: of the last `every` steps
         self.last: Averaged | None = None
+        self._pace, self._ended = Pace(fragments, every - 1), 0.0
         self._sent_samples = [0.0] * fragments
         self._pending: list[_Pending] = []
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="inart sites") if group is not None else None
@@ -182,6 +186,8 @@ class StreamingDiLoCo:
         """After each step of the inner optimiser. samples: what this site has trained on in the step (of all its
         processes): the weight of its part. Returns whether the model was changed. Raises OverlayError, at all processes
         of the site alike."""
+        if self._ended:
+            self._pace.stepped(time.monotonic() - self._ended)
         self.steps += 1
         self.samples += samples
         changed = False
@@ -191,6 +197,7 @@ class StreamingDiLoCo:
         while self._pending and self._pending[0].due <= self.steps:
             self._finish()
             changed = True
+        self._ended = time.monotonic()
         return changed
 
     def synchronise(self) -> None:
@@ -232,10 +239,19 @@ class StreamingDiLoCo:
         future: Future[Averaged] = Future()
         if self._group is not None:
             assert self._worker is not None, "there is one where there is a group"
-            future = self._worker.submit(self._average, fragment, fragment.gradient(), round_, weight)
-        self._pending.append(_Pending(fragment, self.steps + self.delay, future))
+            future = self._worker.submit(self._average, fragment, fragment.gradient(), round_, weight, time.monotonic())
+        self._pending.append(_Pending(fragment, self.steps + self._delay_now(), future))
 
-    def _average(self, fragment: Fragment, gradient: Floats, round_: int, weight: float) -> Averaged:
+    def _delay_now(self) -> int:
+        """The delay of the round that is sent now, the same in all processes of the site."""
+        if self.delay is not None:
+            return self.delay
+        planned = [self._pace.delay()]
+        if self._world > 1:
+            dist.broadcast_object_list(planned, src=0)
+        return planned[0]
+
+    def _average(self, fragment: Fragment, gradient: Floats, round_: int, weight: float, sent: float) -> Averaged:
         """In the worker's thread: averages, moves the outer values, and offers the new state to sites that join."""
         assert self._group is not None, "only the site's first process has a worker"
         found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits, keep=self.keep)
@@ -244,6 +260,7 @@ class StreamingDiLoCo:
         fragment.move(gradient, self.rate, self.momentum)
         self._shared_round = round_ + 1
         self._group.offer(self._state(), self._shared_round)
+        self._pace.took(time.monotonic() - sent)
         return found
 
     def _finish(self) -> None:

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from overlay.core.errors import OverlayError
+from overlay.core.site_network import SiteNetwork
+from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import DiLoCo, Fragment, StreamingDiLoCo
 from tests.overlay.site_training import flat, inner_step, make_model
 from tests.overlay.test_sites import coordinating
@@ -31,7 +33,7 @@ class Trainer:
         self.site, self.step = ord(name), 0
         with MAKING:  # PyTorch's random generator is shared by the process.
             self.model = make_model(self.site)
-        self.outer = kind(self.model, joined(coordinator, name), every=2, **options)
+        self.outer = kind(self.model, joined(coordinator, name), **{"every": 2, **options})
         self.inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
 
     def rounds(self, count: int) -> None:
@@ -57,7 +59,7 @@ def together(trainers: list[Trainer], rounds: int) -> None:
     assert all(np.array_equal(trainer.shared(), trainers[0].shared()) for trainer in trainers)
 
 
-@pytest.mark.parametrize(("kind", "options"), [(DiLoCo, {}), (StreamingDiLoCo, {"fragments": 2, "delay": 1})])
+@pytest.mark.parametrize(("kind", "options"), [(DiLoCo, {}), (StreamingDiLoCo, {"fragments": 2, "delay": None})])
 def test_a_site_that_is_behind_takes_the_others_model_and_goes_on(kind, options):
     with coordinating(3, probe_seconds=0, patience=0.3) as (coordinator, _):
         a, b, slow = made(coordinator, "abc", kind, **options)
@@ -147,7 +149,7 @@ if "RANK" in os.environ:
     dist.init_process_group("gloo")
 rank = int(os.environ.get("RANK", 0))
 model = make_model(rank + 5 * (os.environ["INART_SITE"] == "tokyo"))
-outer = inart.sites.StreamingDiLoCo(model, inart.sites.init(), every=4, fragments=2, delay=1, mixing=0.0, bits=8)
+outer = inart.sites.StreamingDiLoCo(model, inart.sites.init(), every=4, fragments=2, delay=None, mixing=0.0, bits=8)
 inner = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(16):
     inner_step(model, inner, len(os.environ["INART_SITE"]), step)  # DDP: equal steps at all processes of a site
@@ -183,3 +185,28 @@ def test_a_site_with_several_processes(tmp_path):
     one, two, other = (np.load(tmp_path / f"{name}.npy") for name in ("paris0", "paris1", "tokyo0"))
     assert np.array_equal(one, two)
     assert not np.array_equal(one, flat(make_model(0))) and np.isfinite(other).all()
+
+
+def test_the_delay_that_is_planned_follows_the_network(monkeypatch):
+    """Links that carry a round in a second or two at first, and in a few milliseconds then: sites send at the rates of
+    the plan.
+    """
+
+    def big(_: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(12, 2000), nn.Tanh(), nn.Linear(2000, 3))
+
+    monkeypatch.setattr("tests.overlay.test_sites_optimisers.make_model", big)
+    network = SiteNetwork(8192)
+    with make_coordinator("127.0.0.1", 0, SiteSettings(2, probe_seconds=0.0), network) as coordinator:
+        trainers: list[Trainer] = []
+        delays = []
+        for mbps, rounds in ((1.0, 3), (1000.0, 6)):
+            for pair in ("ab", "ba"):
+                network.told(*pair, mbps)
+            trainers = trainers or made(coordinator, "ab", StreamingDiLoCo, fragments=1, delay=None, every=300, bits=32)
+            together(trainers, rounds)
+            delays.append([trainer.outer._pace.delay() for trainer in trainers])
+        slow, fast = delays
+        assert min(slow) > 2 * max(fast), delays
+        for trainer in trainers:
+            trainer.outer.close()

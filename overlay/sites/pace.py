@@ -1,0 +1,47 @@
+"""How many steps a fragment's round is given until its result is mixed in: the fewest in which training never waits.
+
+Mixing in late costs quality, and mixing in before the round is done makes training stand still. So the delay follows
+what is measured: how long rounds take from when they are sent, also behind others, and how long steps take. Each site
+may have its own: it changes when the site's own model gets the result, not the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+
+FIRST = 5
+"""The paper's delay, for the first rounds, of which nothing is known."""
+
+MARGIN = 1.1
+"""A round is expected to take so many times as long as the longest of the last ones."""
+
+STEPS = 16
+
+
+class Pace:
+    """Of one site. fragments: how many rounds the model travels in; most: the largest delay, in steps."""
+
+    def __init__(self, fragments: int, most: int) -> None:
+        self._most, self._delay = most, min(FIRST, most)
+        self._rounds: deque[float] = deque(maxlen=2 * fragments)
+        self._steps: deque[float] = deque(maxlen=STEPS)
+
+    def stepped(self, seconds: float) -> None:
+        """A step of training took so long, without what it stood still for the network."""
+        self._steps.append(seconds)
+
+    def took(self, seconds: float) -> None:
+        """A round was done so long after it was sent."""
+        self._rounds.append(seconds)
+
+    def delay(self) -> int:
+        """Of the round that is sent now. It grows at once when rounds take longer; it becomes smaller by two steps or
+        more only, so that it does not change with every small difference."""
+        step = median(self._steps) if self._steps else 0.0
+        if self._rounds and step > 0:
+            wanted = min(self._most, math.ceil(MARGIN * max(self._rounds) / step))
+            if wanted > self._delay or wanted < self._delay - 1:
+                self._delay = wanted
+        return self._delay
