@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan
@@ -36,42 +40,16 @@ def atp(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
     racks = [topology.access_switch(w) for w in job.workers]
     members = Counter(racks)
     capacity = {v: topology.residual_aggregation_mbps(v) for v in members}
-    ingress = {root: topology.residual_ingress_mbps(root) for root in roots}
-
-    def admitted(rate: float) -> dict[tuple[str, str], int]:
-        """Per (switch, root), how many of its workers' flows are aggregated there when workers send at `rate`.
-
-        Flows are taken root by root, fullest root first, so that direct flows end up where there is room.
-        """
-        result: dict[tuple[str, str], int] = {}
-        for rank, v in enumerate(members):
-            # An unlimited switch stays so at any rate, also at the unlimited one (where the quotient would be NaN).
-            left = capacity[v] if math.isinf(capacity[v]) else capacity[v] / rate * (1 + 1e-9)
-            order = sorted(roots, key=lambda r: (ingress[r] / split[r], (roots.index(r) - rank) % len(roots)))
-            for root in order:
-                count = members[v] if math.isinf(left) else min(members[v], int(left / split[root]))
-                # A flow that is aggregated alone saves nothing.
-                result[v, root] = count if count > 1 or members[v] == 1 == count else 0
-                left -= result[v, root] * split[root]
-        return result
-
-    def feasible_rate(counts: dict[tuple[str, str], int]) -> float:
-        rates = [math.inf]
-        for root in roots:
-            streams = sum((counts[v, root] > 0) + members[v] - counts[v, root] for v in members)
-            rates.append(ingress[root] / (split[root] * streams))
-        for v in members:
-            load = sum(counts[v, root] * split[root] for root in roots)
-            rates.append(capacity[v] / load if load else math.inf)
-        return min(rates)
-
+    flows = _Flows(members, capacity, {root: topology.residual_ingress_mbps(root) for root in roots}, split)
     candidates = {math.inf}
     for v, count in members.items():
         if 0 < capacity[v] < math.inf:
             for root in roots:
                 candidates |= {capacity[v] / (n * split[root]) for n in range(1, count * len(roots) + 1)}
-    rated = [(feasible_rate(counts), rate, counts) for rate, counts in ((r, admitted(r)) for r in sorted(candidates))]
-    counts = max(rated, key=lambda item: item[:2])[2]
+    rates = np.array(sorted(candidates))
+    rated = flows.feasible(rates)
+    best = int(np.flatnonzero(rated == rated.max())[-1])
+    counts = {(v, root): int(count[0]) for v, root, count in flows.admitted(rates[best : best + 1])}
     choices = []
     for root in roots:
         left = {v: counts[v, root] for v in members}
@@ -81,3 +59,47 @@ def atp(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
             left[v] -= 1
         choices.append(Choice(root, split[root], tuple(points)))
     return plan_choices(topology, job, "atp", choices, seed, network=network)
+
+
+@dataclass(frozen=True)
+class _Flows:
+    """Which workers' flows are added at their racks' switches. members: workers by switch; capacity: what it adds,
+    Mbit/s; ingress: by root with a part of the model; split: that part."""
+
+    members: Mapping[str, int]
+    capacity: Mapping[str, float]
+    ingress: Mapping[str, float]
+    split: Mapping[str, float]
+
+    def admitted(self, rates: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
+        """Yield (switch, root, how many of its workers' flows are aggregated there when workers send at each rate).
+
+        Flows are taken root by root, fullest root first, so that direct flows end up where there is room.
+        """
+        roots, split = list(self.ingress), self.split
+        for rank, (v, there) in enumerate(self.members.items()):
+            # An unlimited switch stays so at any rate, also at the unlimited one (where the quotient would be NaN).
+            most = self.capacity[v]
+            left = np.full(len(rates), math.inf) if math.isinf(most) else most / rates * (1 + 1e-9)
+            turned = [(root, (number - rank) % len(roots)) for number, root in enumerate(roots)]
+            for root, _ in sorted(turned, key=lambda each: (self.ingress[each[0]] / split[each[0]], each[1])):
+                count = np.minimum(there, np.floor(left / split[root]))
+                if there > 1:
+                    count[count == 1] = 0  # A flow that is aggregated alone saves nothing.
+                left = left - count * split[root]
+                yield v, root, count
+
+    def feasible(self, rates: np.ndarray) -> np.ndarray:
+        """Return the rates that are possible with what is admitted at each of these."""
+        streams = {root: np.zeros(len(rates)) for root in self.ingress}
+        loads = {v: np.zeros(len(rates)) for v in self.members}
+        for v, root, count in self.admitted(rates):
+            streams[root] += (count > 0) + self.members[v] - count
+            loads[v] += count * self.split[root]
+        found = np.full(len(rates), math.inf)
+        for root, ingress in self.ingress.items():
+            found = np.minimum(found, ingress / (self.split[root] * streams[root]))
+        for v, load in loads.items():
+            without = np.full(len(rates), math.inf)
+            found = np.minimum(found, np.divide(self.capacity[v], load, out=without, where=load > 0))
+        return found

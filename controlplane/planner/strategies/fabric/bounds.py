@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,9 +56,15 @@ def cheap_bound(topology: Topology, job: Job) -> Bound:
     """The least of the bound that is known (`bounded_by`), the evaluator's bound, that of any all-reduce, those of the
     cuts, and that of all racks together; where hosts have several roles, the cuts are those of the network in which
     these are taken apart, and all racks together are looked at in both."""
+    return _cheap_bound(topology, job, _known.get())
+
+
+@lru_cache(maxsize=4)
+def _cheap_bound(topology: Topology, job: Job, known: Bound | None) -> Bound:
+    """A search asks for it again and again, of the same network and job."""
     parts = separated(topology, job)
     best = Bound(bound(topology, job), "switches, parameter servers and workers' links")
-    if (known := _known.get()) is not None:
+    if known is not None:
         best = _less(known, best, SMALL)
     if best.mbps <= 0:
         return best

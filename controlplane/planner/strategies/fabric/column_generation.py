@@ -22,14 +22,20 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
 from controlplane.planner.strategies.deadline import OutOfTime, deadline
+from controlplane.planner.strategies.fabric.exact_pricing import WayUp
+from controlplane.planner.strategies.fabric.exact_pricing import results as exact_results
 from controlplane.planner.strategies.fabric.master import Master, Prices
 from controlplane.planner.strategies.fabric.pricing import Pricing
-from controlplane.planner.strategies.solver import NotInTime
+from controlplane.planner.strategies.solver import NotInTime, SolverError
 
 TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
 SMOOTHING = 0.3
-TREES_PER_ROUND = 6
+TREES_PER_ROUND = 6  # of each root
+MOST_ROOTS = (
+    12  # that have trees in a round, where prices are smoothed: the cheapest ones, which change with the prices
+)
+TREES_OF_ALL = 72  # of all roots in a round, as far as there is one of each: prices are then looked at again
 ROUNDS = 60
 LEAST, STALLS = 3, 2  # a round ends where its last trees did not help; after so many of each root at least
 NEARLY = 0.1  # how much too dear a further tree of a round may be
@@ -115,6 +121,18 @@ def add_trees(master: Master, plans: list[Plan]) -> bool:
     return len(master.columns) > before
 
 
+def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
+    """The parameter servers (positions) for which trees are looked for; unless everyone, of many that may have any
+    share those to which all ways together are cheapest."""
+    if (split := master.frozen_split) is not None:
+        return [i for i, name in enumerate(master.job.parameter_servers) if split.get(name, 0.0) > 0]
+    roots = range(len(master.job.parameter_servers))
+    if everyone or len(roots) <= MOST_ROOTS:
+        return list(roots)
+    ways = [float(pricing.to_root(root)[0].sum()) for root in roots]
+    return [int(i) for i in np.argsort(ways, kind="stable")[:MOST_ROOTS]]
+
+
 def price_roots(
     master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool, *, enough: float = math.inf
 ) -> tuple[bool, float]:
@@ -125,15 +143,12 @@ def price_roots(
     round lie beside each other instead of on top of each other.
     """
     added, least = False, 1.0
-    roots = [
-        i
-        for i, name in enumerate(master.job.parameter_servers)
-        if master.frozen_split is None or master.frozen_split.get(name, 0.0) > 0
-    ]
-    repeats = 1 if exactly else TREES_PER_ROUND
+    roots = _roots(master, pricing, everyone=exactly or used is prices)
+    repeats = 1 if exactly else max(1, min(TREES_PER_ROUND, TREES_OF_ALL // len(roots)))
     part = 1.0 / (TREES_PER_ROUND * len(roots))
     load = np.zeros(len(master.capacity))
     reached, stalls, limit = 0.0, 0, deadline()
+    counted = master.network.topology.results_on_links
     for repeat in range(repeats):
         for root in roots:
             if limit.passed():
@@ -142,7 +157,11 @@ def price_roots(
                 pricing.update(master.dearer(used, load), load[: master.switch_row0])
             results = pricing.results(root)
             if exactly:
-                designs = [pricing.exact_design(root)]
+                try:
+                    designs = [WayUp(pricing, root, whole=True).design()]
+                    results = (counted and exact_results(pricing, root, whole=True)) or results
+                except SolverError:  # time is over
+                    return added, least
             else:
                 designs = [pricing.design(root), *(pricing.stars(root, 4) if not repeat else [])]
             worth = used.split[root]

@@ -59,10 +59,13 @@ LIFTING_S = 5.0  # for the copies' rates
 LIFTING_LATE_S = 0.5  # the same when time is over
 ENOUGH_EACH = 2  # trees per parameter server from which on it does not matter that each of them has some
 MOST_SUBSETS = 8  # of parameter servers, of which each is planned alone for a job with few trees
+ALL_SUBSETS = 63  # the same on networks up to ALL_SUBSETS_WORK, where a plan takes some hundredths of a second
+ALL_SUBSETS_WORK = 400  # workers times servers times switches
 EXACT_WORK = 64  # workers times servers times switches up to which the optimum of one tree each is looked for
 EXACT_S = 4.0  # for all of these together, of processor time: a busy machine finds the same
 LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
 SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
+AT_HOSTS = 0.75  # of the time: for trees that need no slots, before those that do where hosts can add, too
 COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
 COPIED_LATE = 40_000  # trees times workers of a smaller network's plan that are also copied when time is over
 
@@ -85,7 +88,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     except (Infeasible, DoesNotFit) as error:
         refusal = error
     roots = len(job.parameter_servers)
-    few = job.max_trees < ENOUGH_EACH * roots or 2**roots - 1 <= MOST_SUBSETS
+    few = job.max_trees < ENOUGH_EACH * roots or 2**roots - 1 <= _most_subsets(topology, job)
     if not plans or (few and plans[0].rate_mbps < cheap_bound(topology, job).mbps * (1 - TOLERANCE)):
         plans += _of_fewer_roots(
             topology, job, seed, plans[0].rate_mbps if plans and not _by_size(topology, job) else 0.0
@@ -132,11 +135,15 @@ def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) 
     return found
 
 
+def _most_subsets(topology: Topology, job: Job) -> int:
+    return ALL_SUBSETS if _work(topology, job) <= ALL_SUBSETS_WORK else MOST_SUBSETS
+
+
 def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
     """Which parameter servers may have the trees: any that are no more than trees, or of many servers those that are
     best alone, and one more at a time."""
     roots, most = job.parameter_servers, min(job.max_trees or 1, len(job.parameter_servers))
-    if sum(comb(len(roots), size) for size in range(1, most + 1)) <= MOST_SUBSETS:
+    if sum(comb(len(roots), size) for size in range(1, most + 1)) <= _most_subsets(topology, job):
         return [part for size in range(1, most + 1) for part in combinations(roots, size)]
     alone = {root: cheap_bound(topology, replace(job, parameter_servers=(root,))).mbps for root in roots}
     order = sorted(roots, key=lambda root: -alone[root])
@@ -214,7 +221,7 @@ def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | Non
     if not short or not others or job.max_trees is not None:
         return []
     try:
-        with part_of_time(SEARCHED):
+        with part_of_time(AT_HOSTS):
             plan = _in_time(Network(unlimited(topology.replace(nodes=short))), job, seed, frozen_split)
         return [finish(topology, job, "inart", plan.trees, seed)]
     except (Infeasible, DoesNotFit, Unreachable):

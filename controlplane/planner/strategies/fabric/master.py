@@ -11,6 +11,7 @@ import numpy as np
 from controlplane.planner.evaluate import root_mbps
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Tree
+from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
 from controlplane.planner.strategies.deadline import Deadline, deadline
@@ -124,9 +125,10 @@ class Master:
         root = self.root_position[tree.root]
         for (u, v), count in tree.crossed().items():
             use[network.link[index[u], index[v]]] += count
+        own = own_switch(network.topology, tree.root)  # what is added up there the root takes in, flow by flow
         for end, count in tree.ends().items():
-            if end == tree.root:
-                use[self.root_row0 + root] += count
+            if end in (tree.root, own):
+                use[self.root_row0 + root] += count - (end == tree.root and own in tree.points)
             else:
                 use[self.switch_row0 + self.switch_position[index[end]]] += count
         for u, v in tree.return_edges if network.topology.results_on_links else ():

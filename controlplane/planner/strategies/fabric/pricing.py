@@ -1,8 +1,8 @@
 """Cheapest aggregation trees under given prices, for column generation.
 
 Given the resources' prices, a root's cheapest tree is a facility location problem (open an aggregation point, pay its
-way onwards; connect workers and other points) beside a Steiner tree for the results; both are solved by local search,
-the first also exactly on small instances.
+way onwards; connect workers and other points) beside a Steiner tree for the results; both are solved by local search
+(on small instances also exactly: exact_pricing.py).
 
 Workers that hang on the same switch, and on no other, are one here (`Rack`): their ways differ in nothing but their own
 links, which every tree uses once. So some cheapest tree adds them all at the same point, and it is looked for.
@@ -26,7 +26,6 @@ from controlplane.planner.plan.model import Relay, Tree
 from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Access, Network, downwards
 from controlplane.planner.strategies.fabric.master import Column, Master, Prices
-from controlplane.planner.strategies.solver import Program
 
 TIE = 1e-6  # what slack resources cost beside the binding ones, so that paths stay short and spread
 CLOSING_PHASES = 3
@@ -210,34 +209,13 @@ class Pricing:
 
     def design(self, root: int) -> Design:
         """Local search for the cheapest way up to root (position in job.parameter_servers)."""
-        search = _Search(self, *self.to_root(root), self.own[root])
+        search = _Search(self, *self.to_root(root))
         for phase in range(CLOSING_PHASES):
             search.open_points()
             if phase == CLOSING_PHASES - 1 or not search.close_points():
                 break
         search.close_points()
         return search.design()
-
-    def exact_design(self, root: int) -> Design:
-        """The cheapest single-level way up to root, as a mixed-integer program of facility location."""
-        direct, final = self.to_root(root)
-        points = [int(f) for f in np.flatnonzero(np.isfinite(final)) if np.isfinite(self.rack_cost[:, f]).all()]
-        racks, facilities = len(self.racks), len(points)
-        # Columns: open_f, then per rack direct and one per facility.
-        stride = facilities + 1
-        cost = np.concatenate([final[points], np.column_stack([direct, self.rack_cost[:, points]]).ravel()])
-        program = Program("column generation: a tree", gap=1e-6)
-        program.add_columns(cost, 0.0, 1.0, whole=np.arange(len(cost)) < facilities)
-        for r in range(racks):
-            first = facilities + r * stride
-            program.add_row(range(first, first + stride), [1.0] * stride, 1.0, 1.0)
-            for f in range(facilities):
-                program.add_row([f, first + 1 + f], [-1.0, 1.0], upper=0.0)
-        solution = program.solve()
-        chosen = solution.values[facilities:].reshape(racks, stride).argmax(axis=1)
-        members = np.array([-1 if c == 0 else points[c - 1] for c in chosen])
-        onwards = {f: -1 for f in points if (members == f).any()}
-        return Design(solution.objective, members, onwards)
 
     def stars(self, root: int, count: int) -> list[Design]:
         """The cheapest trees with all workers at one switch."""
@@ -374,14 +352,14 @@ class Pricing:
 
 
 class _Search:
-    """Facility location by opening and closing points. Arrays by rack and by facility (position of the switch)."""
+    """Facility location by opening and closing points. Arrays by rack and by facility: position in `kept`, the switches
+    that can be opened (of those that add where few do, a search is over few)."""
 
-    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray, barred: int | None) -> None:
-        """barred: a facility that must not be opened."""
-        self.rack_cost, self.point_cost = pricing.rack_cost, pricing.point_cost
-        if barred is not None:
-            self.rack_cost, self.point_cost = self.rack_cost.copy(), self.point_cost.copy()
-            self.rack_cost[:, barred] = self.point_cost[:, barred] = self.point_cost[barred] = np.inf
+    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray) -> None:
+        self.kept = np.flatnonzero(np.isfinite(final))
+        final = final[self.kept]
+        self.rack_cost = pricing.rack_cost[:, self.kept]
+        self.point_cost = pricing.point_cost[np.ix_(self.kept, self.kept)]
         self.direct, self.final = direct, final
         self.racks = np.full(len(direct), -1)
         self.cost = direct.copy()
@@ -469,5 +447,6 @@ class _Search:
             if not len(unused):
                 break
             self.onwards[unused] = CLOSED
-        onwards = {int(p): int(self.onwards[p]) for p in points}
-        return Design(float(self.cost.sum() + self.paid[points].sum()), self.racks, onwards)
+        names = np.append(self.kept, -1)  # the last: the root
+        onwards = {int(names[p]): int(names[self.onwards[p]]) for p in points}
+        return Design(float(self.cost.sum() + self.paid[points].sum()), names[self.racks], onwards)

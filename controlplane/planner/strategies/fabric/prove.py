@@ -19,6 +19,7 @@ from controlplane.planner.strategies.fabric.column_generation import End, genera
 from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
 from controlplane.planner.strategies.fabric.inart import inart
+from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
 PATIENCE = 1e-4  # gap to which column generation goes on: better prices prove more
@@ -69,5 +70,12 @@ def proven_bound(topology: Topology, job: Job) -> Bound:
     if generated is None:
         raise ValueError("no bound over all trees: some server reaches the others in no way over switches")
     master, _ = generated
-    found = Bound(column_bound(master, master.solve()[2]), "all trees over these links, by column generation's prices")
+    prices = master.solve()[2]
+    most = column_bound(master, prices)
+    if start.rate_mbps < most * (1 - PATIENCE):
+        try:
+            most = min(most, column_bound(master, prices, whole=True))
+        except SolverError:  # time is over
+            pass
+    found = Bound(most, "all trees over these links, by column generation's prices")
     return min(found, cheap, key=lambda each: each.mbps)
