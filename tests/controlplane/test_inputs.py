@@ -138,6 +138,7 @@ NAN_NODE = changed("nodes", "V1", aggregation_mbps=float("nan"))
         ("--job", {"a": 1}, "unknown attribute 'a'"),
         ("--job", {**JOB.to_json(), "workers": ["nobody"]}, "worker 'nobody' does not exist"),
         ("--frozen-split", {"a": 1}, "field 'job' is missing"),
+        ("--frozen-split", [1], "a plan is an object with a job"),
     ],
 )
 def test_an_error_in_a_file_names_the_file(option, content, words, tmp_path, capsys):
@@ -154,6 +155,7 @@ def test_an_error_in_a_file_names_the_file(option, content, words, tmp_path, cap
     [
         (["--rate-at-least", "nan"], "--rate-at-least must be a part of the rate"),
         (["--rate-at-least", "3"], "--rate-at-least must be a part of the rate"),
+        (["--host-ms", "nan"], "--host-ms must be a number of milliseconds of at least 0, got nan"),
         (["--strategy", "nobody"], "unknown strategy 'nobody'"),
         (["compare", "--strategies", "lbmm", "nobody"], "unknown strategy 'nobody'"),
         (["--draw", "plan.nothing"], "no picture has the format 'nothing'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -164,6 +165,8 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
     if arguments.time_limit is not None and not arguments.time_limit > 0:
         raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")
+    if arguments.host_ms is not None and not 0 <= arguments.host_ms < math.inf:
+        raise ValueError(f"--host-ms must be a number of milliseconds of at least 0, got {arguments.host_ms:g}")
 
 
 def refuse_unwritable(arguments: argparse.Namespace) -> None:

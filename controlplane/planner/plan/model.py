@@ -262,6 +262,8 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """Raises PlanError or JobError, naming the missing or wrong field."""
+        if not isinstance(data, Mapping):
+            raise PlanError("a plan is an object with a job, a strategy and trees")
         try:
             plan = cls(
                 Job.from_json(data["job"]),
