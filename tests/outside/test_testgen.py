@@ -53,7 +53,7 @@ def test_a_program_that_p4testgen_cannot_test_is_said_to_be_one(tmp_path, monkey
 def test_a_test_that_differs_is_reported_with_the_difference():
     if why := missing("softswitch"):
         pytest.skip(why)
-    folder = Path(__file__).parents[1] / "conformance" / "programs"
+    folder = Path(__file__).parents[2] / "softswitch/tests/conformance/programs"
     config, info = (folder / "registers.json").read_bytes(), (folder / "registers.p4info.txtpb").read_text()
     report = testgen.Report("registers")
     right, wrong = "packet 0 02 000005\nexpect 1 02 000005 $", "packet 0 02 000005\n"

@@ -14,8 +14,10 @@ from controlplane.planner.generators import fattree, leaf_spine, random_topology
 from controlplane.planner.job import Job, JobError, parse_job, place_job
 from controlplane.planner.plan.cost import cost_of, data_packets, exponent_packets, packets, windows
 from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.model import Assignment, Relay, Tree
 from controlplane.planner.plan.pacing import bucket_packets
-from controlplane.planner.plan.slots import under_way, with_host_ms
+from controlplane.planner.plan.round_trips import round_trips
+from controlplane.planner.plan.slots import HOSTS, under_way, with_host_ms
 from controlplane.planner.simulate.plans import Flows, run_plan, synchronisation_seconds
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
@@ -212,3 +214,19 @@ def test_buckets_are_those_of_the_engine():
         assert bucket_packets(tree / packet, total / packet, slots, values, shared) == pytest.approx(
             bucket(tree, total, slots, values, shared)
         )
+
+
+def test_a_roots_own_contribution_may_come_last():
+    """Host h5 is worker and parameter server, and its contribution has the longest way to the switch that adds."""
+    topology = fattree(4, 100.0)
+    near = [Assignment(worker, "a1", (worker, "e1", "a1")) for worker in ("h1", "h2")]
+    far = Assignment("h5", "a1", ("h5", "e3", "a3", "c1", "a1"))
+    up = Relay("a1", "h5", ("a1", "c1", "a3", "e3", "h5"))
+    down = [("h5", "e3"), ("e3", "a3"), ("a3", "c1"), ("c1", "a1"), ("a1", "e1"), ("e1", "h1"), ("e1", "h2")]
+    tree = Tree("h5", 1.0, (*near, far), (up,), tuple(down))
+    [levels] = round_trips([tree], topology, BITS)
+    assert [(level.source, level.end) for level in levels] == [
+        ("workers", "a1"), ("a1", "h5"), ("h5", "workers"), (HOSTS, "")
+    ]  # fmt: skip
+    packet_ms = BITS / 100e6 * 1e3  # on each link but a server's own, which is as fast as one wishes
+    assert [level.ms for level in levels[:3]] == pytest.approx([3 * packet_ms, 4 * packet_ms, 5 * packet_ms])

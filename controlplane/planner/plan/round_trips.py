@@ -105,8 +105,8 @@ def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:
     tree = chunk.tree
     levels = [Level(tree.root, "workers", chunk.answered - chunk.done[tree.root])]
     node = tree.root
-    while chunk.last[node] in chunk.done and chunk.last[node] != node:
-        before = chunk.last[node]
+    # A root that is a worker, too, is among the senders: with its own contribution the way up begins.
+    while (before := chunk.last[node]) in chunk.done and before != tree.root:
         levels.insert(0, Level(before, node, chunk.done[node] - chunk.done[before]))
         node = before
     return [Level("workers", node, chunk.done[node]), *levels, Level(HOSTS, "", hosts_ms(tree, topology))]
