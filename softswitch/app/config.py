@@ -32,6 +32,7 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "reorder_ms": (0, 60_000),
     "queue_packets": (1, 1e6),
     "queue_bytes": (1, 1e9),
+    "ecn_packets": (0, 1e6),
     "ahead_bytes": (0, 65536),
     "corrupt": (0, 1),
     "corrupt_every": (0, 1e9),
@@ -43,7 +44,7 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
 }
 PROBABILITIES = ("loss", "duplicate", "reorder", "corrupt")
 _WHOLE = (
-    "burst_bytes", "queue_packets", "queue_bytes", "ahead_bytes",
+    "burst_bytes", "queue_packets", "queue_bytes", "ecn_packets", "ahead_bytes",
     "corrupt_every", "corrupt_from", "corrupt_until", "corrupt_udp", "corrupt_hidden",
 )  # fmt: skip
 

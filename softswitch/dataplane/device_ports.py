@@ -134,10 +134,10 @@ class Ports(State):
     def port_stats(self) -> dict[int, PortStats]:
         """Return the counters of every port that was ever used."""
         names = native.drop_names()
-        out = (ctypes.c_uint64 * (9 + len(names)))()
+        out = (ctypes.c_uint64 * (10 + len(names)))()
         stats: dict[int, PortStats] = {}
         for port in range(MAX_PORTS):
             if self._lib.ss_port_stats(self._native, port, out) == 0:
-                drops = {name: n for name, n in zip(names, out[9:], strict=True) if n}
-                stats[port] = PortStats(out[0], out[1], out[2], out[3], drops, out[4], out[5], out[6], out[7], out[8])
+                drops = {name: n for name, n in zip(names, out[10:], strict=True) if n}
+                stats[port] = PortStats(out[0], out[1], out[2], out[3], drops, *out[4:10])
         return stats

@@ -100,9 +100,10 @@ class Fabric:
 
         rate_mbps: the line's rate in Mbit/s of frame bytes. burst_bytes: how far ahead of the line's schedule a frame
         may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: limit of the queue for
-        the line; more is dropped. class0_mbps to class7_mbps: the rate of the frames of that priority, where the device
-        has several priority queues (each with that limit). ahead_bytes: frames of at most this size without TCP data
-        overtake all that waits.
+        the line; more is dropped. ecn_packets (0: none): an IPv4 packet that may be marked (ECT) and finds so many
+        waiting in its queue is marked (CE). class0_mbps to class7_mbps: the rate of the frames of that priority, where
+        the device has several priority queues (each with those limits). ahead_bytes: frames of at most this size
+        without TCP data overtake all that waits.
         delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
         frame is held back by reorder_ms (default 1) more, and later ones overtake it. corrupt: probability that a
         random bit of a random byte of the frame flips; corrupt_every: flip one in each so-many-th frame (0: none).

@@ -19,6 +19,7 @@ class Shape(ctypes.Structure):
         ("burst_bytes", ctypes.c_uint64),
         ("queue_bytes", ctypes.c_uint64),
         ("queue_packets", ctypes.c_uint64),
+        ("ecn_packets", ctypes.c_uint64),
         ("ahead_bytes", ctypes.c_uint64),
         ("delay_ns", ctypes.c_uint64),
         ("jitter_ns", ctypes.c_uint64),

@@ -20,7 +20,7 @@ class PortStats:
 
     ``rx_superframes``, ``tx_superframes``: kernel frames that held several of these packets. ``corrupted``: packets
     sent with a bit flipped by the port's shape. ``queued_packets``, ``queued_bytes``: no counters, but what waits for
-    the line of a port with a shape at this moment.
+    the line of a port with a shape at this moment. ``marked``: packets that its shape has marked (``ecn_packets``).
     """
 
     rx_packets: int
@@ -33,6 +33,7 @@ class PortStats:
     corrupted: int = 0
     queued_packets: int = 0
     queued_bytes: int = 0
+    marked: int = 0
 
 
 def check_port(port: int) -> None:
@@ -68,6 +69,7 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
         burst_bytes=int(given.get("burst_bytes", 0)),
         queue_bytes=int(given.get("queue_bytes", default_queue)),
         queue_packets=int(given.get("queue_packets", 0)),
+        ecn_packets=int(given.get("ecn_packets", 0)),
         ahead_bytes=int(given.get("ahead_bytes", 0)),
         delay_ns=int(given.get("delay_ms", 0) * 1e6),
         jitter_ns=int(given.get("jitter_ms", 0) * 1e6),

@@ -17,7 +17,7 @@ def _device(number: str, device: dict[str, Any]) -> str:
     pipeline = p4runtime["pipeline"]
     state = "restarting" if not p4runtime["up"] else f"pipeline {pipeline[:12]}" if pipeline else "no pipeline"
     name = "" if device["name"] == number else f" ({device['name']})"
-    shown = [f"device {number}{name}: {state}", *_ports(device["ports"]), *_drops(device), *_flips(device)]
+    shown = [f"device {number}{name}: {state}", *_ports(device["ports"]), *_drops(device), *_changed(device)]
     for role, one in p4runtime["roles"].items():
         if one["sessions"]:
             primary = one["primary_election_id"]
@@ -52,9 +52,15 @@ def _drops(device: dict[str, Any]) -> list[str]:
     return shown
 
 
-def _flips(device: dict[str, Any]) -> list[str]:
-    flipped = {port: one["corrupted"] for port, one in device["ports"].items() if one["corrupted"]}
-    return [f"  frames with a flipped bit, sent by port {port}: {count}" for port, count in flipped.items()]
+def _changed(device: dict[str, Any]) -> list[str]:
+    """Return lines about frames that the shapes of ports have changed."""
+    said = {"corrupted": "frames with a flipped bit", "marked": "frames marked as having met congestion"}
+    return [
+        f"  {words}, sent by port {port}: {one[name]}"
+        for port, one in device["ports"].items()
+        for name, words in said.items()
+        if one[name]
+    ]
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -63,7 +63,7 @@ void ss_classes_serve(struct ss_port *port, uint64_t now) {
 }
 
 /* Takes a frame into its class's queue; each queue has the port's limits. Returns false, and frees nothing, when it is
- * full. */
+ * full; else the frame is used up. */
 bool ss_classes_add(struct ss_port *port, struct ss_buf *buf, uint64_t now) {
     const struct ss_shape *shape = &port->shape;
     unsigned c = buf->class < SS_CLASSES ? buf->class : SS_CLASSES - 1;
@@ -71,6 +71,7 @@ bool ss_classes_add(struct ss_port *port, struct ss_buf *buf, uint64_t now) {
     if ((shape->queue_bytes && port->class_bytes[c] + buf->len > shape->queue_bytes && port->classes[c].n) ||
         (shape->queue_packets && port->classes[c].n >= shape->queue_packets))
         return false;
+    buf = ss_port_mark(port, buf, port->classes[c].n);
     buf->depart = now;
     ss_push(&port->classes[c], buf);
     port->n_classed++;

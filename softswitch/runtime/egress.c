@@ -3,10 +3,11 @@
  * A shaped port is a queue, a line and a delay. The line takes frames one after the other at `rate`; a frame that finds
  * more than the queue's limit still waiting for the line is dropped. A frame may start up to `burst` bytes ahead of the
  * line's schedule (a token bucket). Its departure is computed when it is accepted, so the long-term rate is exact
- * whatever the timer does. Frames of at most `ahead` bytes overtake all that waits, and delay it (as acknowledgements
- * do with RFC 3449's "ACKs-first scheduling"). Then a frame takes `delay` plus a uniform jitter, which keeps the order;
- * with probability `reorder` it is held back by `reorder_ns` more, and later frames overtake it. Before all that, a bit
- * of a frame may be flipped, as broken memory or a broken network card does (`corrupt`). */
+ * whatever the timer does. An IPv4 packet that may be marked (ECT, RFC 3168) and finds `ecn_packets` in its queue is
+ * marked as having met congestion (CE). Frames of at most `ahead` bytes overtake all that waits, and delay it (as
+ * acknowledgements do with RFC 3449's "ACKs-first scheduling"). Then a frame takes `delay` plus a uniform jitter, which
+ * keeps the order; with probability `reorder` it is held back by `reorder_ns` more, and later frames overtake it.
+ * Before all that, a bit of a frame may be flipped, as broken memory or a broken network card does (`corrupt`). */
 #include <stdlib.h>
 
 #include "runtime.h"
@@ -167,6 +168,42 @@ static void queue_full(struct ss_port *port, struct ss_buf *buf) {
     ss_buf_free(buf);
 }
 
+enum { IP_AT = 14, UDP_SUM_AT = 40, UDP_PAYLOAD_AT = 42 };
+
+/* A frame that this port alone may write to: others may hold the same bytes (replicas), then a copy takes its place.
+ * NULL: there is no memory, and `buf` stays. */
+static struct ss_buf *own(struct ss_buf *buf) {
+    if (!ss_buf_shared(buf)) return buf;
+    struct ss_buf *copy = ss_buf_copy(buf->data, buf->len);
+    if (!copy) return NULL;
+    copy->class = buf->class;
+    ss_buf_free(buf);
+    return copy;
+}
+
+/* Marks an IPv4 packet whose sender takes marks (ECT); returns the frame to send. */
+static struct ss_buf *mark(struct ss_port *port, struct ss_buf *buf) {
+    const uint8_t *frame = buf->data;
+    if (buf->len < IP_AT + 20 || frame[12] != 0x08 || frame[13] != 0x00 || frame[IP_AT] >> 4 != 4) return buf;
+    uint8_t ecn = frame[IP_AT + 1] & 3;
+    struct ss_buf *written = ecn == 0 || ecn == 3 ? NULL : own(buf);
+    if (!written) return buf;
+    port->marked++;
+    uint8_t *ip = written->data + IP_AT;
+    ip[1] |= 3;
+    /* RFC 1624: the header's first word, and so the sum of all, is larger by as much as these bits are. */
+    uint32_t sum = (0xffffu ^ ((uint32_t)ip[10] << 8 | ip[11])) + (3u - ecn);
+    sum = ~((sum & 0xffff) + (sum >> 16));
+    ip[10] = (uint8_t)(sum >> 8);
+    ip[11] = (uint8_t)sum;
+    return written;
+}
+
+/* Returns the frame to put into a queue in which so many wait: marked, if these are too many. */
+struct ss_buf *ss_port_mark(struct ss_port *port, struct ss_buf *buf, uint64_t waiting) {
+    return port->shape.ecn_packets && waiting >= port->shape.ecn_packets ? mark(port, buf) : buf;
+}
+
 /* Sends a frame, which leaves the line's queue at buf->depart, on its way to the other end: delay, jitter, reordering.
  * The caller updates the heap. */
 void ss_port_propagate(struct ss_port *port, struct ss_buf *buf) {
@@ -207,6 +244,7 @@ static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_bu
         queue_full(port, buf);
         return;
     }
+    buf = ss_port_mark(port, buf, port->backlog_packets);
     buf->depart = now;
     if (shape->rate_bps > 0) {
         double per_byte = 8e9 / shape->rate_bps;
@@ -226,16 +264,13 @@ static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_bu
     heap_update(thread, port);
 }
 
-enum { IP_AT = 14, UDP_SUM_AT = 40, UDP_PAYLOAD_AT = 42 };
-
 static bool udp_over_ipv4(const struct ss_buf *buf) {
     const uint8_t *frame = buf->data, *ip = frame + IP_AT;
     return buf->len > UDP_PAYLOAD_AT && frame[12] == 0x08 && frame[13] == 0x00 && ip[0] == 0x45 && ip[9] == 17 &&
            (ip[6] & 0x3f) == 0 && ip[7] == 0; /* no options, and no fragment */
 }
 
-/* Flips a random bit of a random byte, if the shape says so and it is this frame's turn; returns the frame to send.
- * Others may hold the same bytes (replicas): then a copy takes the frame's place. */
+/* Flips a random bit of a random byte, if the shape says so and it is this frame's turn; returns the frame to send. */
 static struct ss_buf *corrupt(struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
     if (shape->corrupt <= 0 && !shape->corrupt_every) return buf;
@@ -244,13 +279,9 @@ static struct ss_buf *corrupt(struct ss_port *port, struct ss_buf *buf) {
     if ((shape->corrupt_udp && !udp) || shape->corrupt_from >= until) return buf;
     bool turn = shape->corrupt_every && ++port->corrupt_turn % shape->corrupt_every == 0;
     if (!chance(port, shape->corrupt) && !turn) return buf;
-    if (ss_buf_shared(buf)) {
-        struct ss_buf *own = ss_buf_copy(buf->data, buf->len);
-        if (!own) return buf;
-        own->class = buf->class;
-        ss_buf_free(buf);
-        buf = own;
-    }
+    struct ss_buf *written = own(buf);
+    if (!written) return buf;
+    buf = written;
     uint64_t at = shape->corrupt_from + ss_random(&port->random) % (until - shape->corrupt_from);
     if (shape->corrupt_hidden && udp) buf->data[UDP_SUM_AT] = buf->data[UDP_SUM_AT + 1] = 0;
     buf->data[at] ^= (uint8_t)(1u << (ss_random(&port->random) >> 32 & 7));

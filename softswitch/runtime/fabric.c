@@ -656,17 +656,19 @@ SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t
 }
 
 /* Writes to `out`: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, frames with a flipped bit,
- * frames and bytes that wait for the line now, then the drops by reason. -ENOENT: the port was never used. */
+ * frames and bytes that wait for the line now, packets that were marked (ECN), then the drops by reason. -ENOENT: the
+ * port was never used. */
 SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (port) {
         ss_port_backlog(port, ss_now_ns());
-        uint64_t head[9] = {port->rx_packets, port->rx_bytes,        port->tx_packets,
-                            port->tx_bytes,   port->rx_super,        atomic_load(&port->tx_super),
-                            port->corrupted,  port->backlog_packets, port->backlog_bytes};
+        uint64_t head[10] = {port->rx_packets, port->rx_bytes,        port->tx_packets,
+                             port->tx_bytes,   port->rx_super,        atomic_load(&port->tx_super),
+                             port->corrupted,  port->backlog_packets, port->backlog_bytes,
+                             port->marked};
         memcpy(out, head, sizeof head);
-        memcpy(out + 9, port->drops, sizeof port->drops);
+        memcpy(out + 10, port->drops, sizeof port->drops);
     }
     ss_thread_unlock(device->thread);
     return port ? 0 : -ENOENT;

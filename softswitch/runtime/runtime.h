@@ -82,6 +82,7 @@ struct ss_shape {
     uint64_t burst_bytes;
     uint64_t queue_bytes;   /* 0: not limited by bytes */
     uint64_t queue_packets; /* 0: not limited by packets */
+    uint64_t ecn_packets;   /* what finds so many waiting is marked, if it may be (ECN); 0: nothing is */
     uint64_t ahead_bytes;   /* frames of at most this size, without TCP data, do not wait */
     uint64_t delay_ns, jitter_ns, reorder_ns;
     double loss, duplicate, reorder;
@@ -131,6 +132,7 @@ struct ss_port {
     struct ss_port *next_dirty;
     uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super;
     uint64_t corrupted;    /* frames of which a bit was flipped */
+    uint64_t marked;       /* packets that were marked as having met congestion */
     uint64_t corrupt_turn; /* frames that could have been corrupted, counted for corrupt_every */
     atomic_uint_least64_t tx_super;
     uint64_t drops[SS_DROP_REASONS];
@@ -336,6 +338,7 @@ void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint1
 void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
 uint64_t ss_port_backlog(struct ss_port *port, uint64_t now);
 uint64_t ss_port_wait(const struct ss_port *port, unsigned class, uint64_t now);
+struct ss_buf *ss_port_mark(struct ss_port *port, struct ss_buf *buf, uint64_t waiting);
 void ss_port_propagate(struct ss_port *port, struct ss_buf *buf);
 void ss_port_reshaped(struct ss_thread *thread, struct ss_port *port);
 void ss_fire_timers(struct ss_thread *thread);

@@ -133,6 +133,7 @@ def test_stats(running: Running) -> None:
         "corrupted": 0,
         "queued_packets": 0,
         "queued_bytes": 0,
+        "marked": 0,
     }
     assert one["drops"] == {"parser": 4}
     assert one["shape"] == {"0": {}, "1": {"rate_mbps": 20.0, "loss": 0.5}}
