@@ -8,6 +8,7 @@ which doubles each time that it is silent still, or when an operator says so.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,8 +91,16 @@ class Watch:
         self._culprits.look()
 
     def _look_at_switches(self) -> None:
-        ready = {keeper.target.name: keeper.ready for keeper in self.network.switches.keepers}
-        self.network.failover.take(SwitchesSeen(ready))
+        keepers = {keeper.target.name: keeper for keeper in self.network.switches.keepers}
+        ready = {name: keeper.ready for name, keeper in keepers.items()}
+        timed_out = {name for name, keeper in keepers.items() if keeper.timed_out}
+        prompt = {name: keeper.prompt for name, keeper in keepers.items() if ready[name]}
+        self.network.failover.take(SwitchesSeen(ready, timed_out, prompt))
+        away, off = self.network.state.parts.trust.away, self.network.state.off
+        asked_since = max((away[name] for name in timed_out if name in away and name not in off), default=-math.inf)
+        for name, asked in prompt.items():
+            if asked <= asked_since:  # whether it answers tells whether this machine is slow
+                keepers[name].wake()
 
     def _look_at_trees(self) -> None:
         for job in self.network.jobs:

@@ -6,17 +6,21 @@ like one that lost some packets.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 
 from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import NotPrimary, TargetError
+from controlplane.targets.base import NotPrimary, TargetError, timed_out
 from controlplane.targets.held import Held
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_DEADLINE_SECONDS = 5.0
+PROMPT_SECONDS = 1.0
+"""An answer within this time says that neither the switch nor this machine is slow."""
 RECONNECT_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 5.0
 
@@ -36,6 +40,8 @@ class Keeper:
         self.ordered = False  # whoever sets `rules` now writes them, too
         self.state = "connected"
         self.problem = ""
+        self.prompt = -math.inf
+        """When the last heartbeat was sent that was answered within PROMPT_SECONDS (s, monotonic)."""
         self._log = log
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -75,12 +81,21 @@ class Keeper:
     def _healthy(self) -> bool:
         if self.target.demoted:
             raise NotPrimary("another controller took the switch over; its rules are that one's now")
-        return self.target.alive and self.target.runs_program(HEARTBEAT_DEADLINE_SECONDS)
+        asked = time.monotonic()
+        healthy = self.target.alive and self.target.runs_program(HEARTBEAT_DEADLINE_SECONDS)
+        if healthy and time.monotonic() - asked <= PROMPT_SECONDS:
+            self.prompt = asked
+        return healthy
 
     @property
     def ready(self) -> bool:
         """Whether the switch can be written to now."""
         return self.state == "connected" and self.target.alive
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether all that is known of a switch that is not ready is that it did not answer in time."""
+        return not self.ready and timed_out(self.problem)
 
     @property
     def as_it_shall_be(self) -> bool:

@@ -32,6 +32,13 @@ class TargetError(Exception):
     """A switch could not be reached or did not do what it was told; the message names the switch and what to do."""
 
 
+def timed_out(problem: str) -> bool:
+    """Whether a problem, in gRPC's or a target's words, is that no answer came in time. A process that has ended is
+    refused or cut off at once; here the switch, the way to it, or this controller's own machine may be slow."""
+    words = problem.lower()
+    return any(each in words for each in ("deadline", "timeout", "timed out", "not answer"))
+
+
 class NotPrimary(TargetError):
     """Another controller is the switch's primary controller."""
 

@@ -134,6 +134,25 @@ def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it
     assert "s1" in switches_of(running) and "s2" not in switches_of(running)
 
 
+def test_switches_that_all_stop_answering_are_not_lost_and_one_alone_is(rig, running, clock, until):
+    """What all of them have in common is the controller's own machine, or its network."""
+
+    def look_after(seconds: float) -> dict[str, Why]:
+        clock.now += seconds
+        rig.watch._look_at_switches()
+        return dict(rig.network.state.off)
+
+    for target in rig.targets.values():
+        target.hang()
+    keepers = rig.network.switches.keepers
+    until(lambda: all(keeper.timed_out for keeper in keepers), "no switch answers")
+    assert not any(look_after(1.0) for _ in range(100))
+    for name, target in rig.targets.items():
+        target.down = name == "s1"
+    until(lambda: sum(keeper.ready for keeper in keepers) == len(keepers) - 1, "all but s1 answer")
+    until(lambda: look_after(0.1) == {"s1": Why.LOST}, "s1 is lost")
+
+
 def test_a_switch_in_maintenance_stays_so_though_it_is_on_the_only_path(rig, running, clock):
     rig.network.replan(off=["s1"])
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)

@@ -21,6 +21,20 @@ def test_switch_that_restarts_at_once_is_not_lost_and_one_that_stays_away_is():
     assert not lost, "that is known already"
 
 
+def test_a_switch_that_times_out_is_lost_when_most_others_have_answered_since():
+    ready = {"s1": False, "s2": True, "s3": True, "s4": True}
+
+    def lost_at(now: float, timed_out: set[str], prompt: dict[str, float]) -> list[str]:
+        seen, _, _ = trust.look_at_switches(Trust(), ready, {}, 10.0)
+        return trust.look_at_switches(seen, ready, {}, now, timed_out=timed_out, prompt=prompt)[1]
+
+    assert lost_at(10.5, set(), {}) == ["s1"], "it refuses connections: nobody else is asked"
+    assert not lost_at(1000.0, {"s1"}, {"s2": 9.9, "s3": 9.9, "s4": 10.1}), "most have not answered since"
+    assert lost_at(10.5, {"s1"}, {"s2": 9.9, "s3": 10.1, "s4": 10.1}) == ["s1"]
+    alone, _, _ = trust.look_at_switches(Trust(), {"s1": False}, {}, 10.0)
+    assert trust.look_at_switches(alone, {"s1": False}, {}, 11.0, timed_out={"s1"})[1] == ["s1"], "it is the only one"
+
+
 def test_switch_is_used_again_when_it_has_answered_for_some_time_unless_an_operator_took_it_out():
     for why, used in ((Why.LOST, ["s1"]), (Why.OPERATOR, []), (Why.CORRUPTS, [])):
         seen, _, steady = trust.look_at_switches(Trust(), {"s1": True}, {"s1": why}, 0.0)

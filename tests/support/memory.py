@@ -31,6 +31,11 @@ class MemoryTarget:
         self.alive, self.down, self.rules = False, True, empty(self.name)
         self.on_lost("it died")
 
+    def hang(self) -> None:
+        """Answer nothing any more, until `down` is reset; nothing is forgotten."""
+        self.alive, self.down = False, True
+        self.on_lost("UNAVAILABLE: ping timeout")
+
     def connect(self, timeout: float) -> None:
         if self.down:
             raise TargetError(f"switch {self.name} does not answer")

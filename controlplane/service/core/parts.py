@@ -7,7 +7,7 @@ docs/controller.md has the table. What follows for jobs (led around at once, pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.service.core import ports, trust
@@ -22,9 +22,12 @@ from controlplane.service.core.ways import Layout, Need, avoidable, only_ways
 
 @dataclass(frozen=True)
 class SwitchesSeen:
-    """Whether each switch answers now."""
+    """Whether each switch answers now. timed_out: those that do not, of which nothing else is known. prompt: by switch,
+    when it was last sent a question that it answered at once, as `now`."""
 
     ready: Mapping[str, bool]
+    timed_out: Collection[str] = ()
+    prompt: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]
     """The state after an event, and what is to be done, in this order. now: seconds of a clock that never goes back."""
     match event:
         case SwitchesSeen(ready):
-            return _switches_seen(state, {name: up for name, up in ready.items() if name in state.layout.switches}, now)
+            known = {name: up for name, up in ready.items() if name in state.layout.switches}
+            return _switches_seen(state, replace(event, ready=known), now)
         case PortsSeen(states):
             return _ports_seen(state, {name: up for name, up in states.items() if name in state.layout.switches}, now)
         case FoundSilent(found):
@@ -209,8 +213,10 @@ def _restore(
     return state, [line, LeadAround(silent, again=bool(silent)), PlanSoon()]
 
 
-def _switches_seen(state: Parts, ready: Mapping[str, bool], now: float) -> tuple[Parts, list[Action]]:
-    seen, lost, steady = trust.look_at_switches(state.trust, ready, state.off, now)
+def _switches_seen(state: Parts, event: SwitchesSeen, now: float) -> tuple[Parts, list[Action]]:
+    seen, lost, steady = trust.look_at_switches(
+        state.trust, event.ready, state.off, now, timed_out=event.timed_out, prompt=event.prompt
+    )
     state, done = replace(state, trust=seen), list[Action]()
     if lost:
         state, done = _lose(state, {name: f"switch {name} does not answer" for name in lost}, Why.LOST)

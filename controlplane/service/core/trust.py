@@ -5,8 +5,10 @@ Pure: a look takes what there was (`Trust`) and what is seen now, and gives what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from controlplane.service.core.disabled import Why
 
@@ -56,13 +58,33 @@ class Trust:
 
 
 def look_at_switches(
-    trust: Trust, ready: Mapping[str, bool], off: Mapping[str, Why], now: float
+    trust: Trust,
+    ready: Mapping[str, bool],
+    off: Mapping[str, Why],
+    now: float,
+    *,
+    timed_out: Collection[str] = (),
+    prompt: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Trust, list[str], list[str]]:
     """What there is after a look at all switches (ready: whether each answers); those that are lost now, and those that
-    are to be used again."""
+    are to be used again.
+
+    A switch that did not answer in time (timed_out) is lost only if most of the others have, since then, been asked
+    and answered at once (prompt: when they were asked): else it is this controller, or its network, that is slow, and
+    leading every job around switches that work would make that worse.
+    """
     away = {name: trust.away.get(name, now) for name, answers in ready.items() if not answers}
     back = {name: trust.back.get(name, now) for name, answers in ready.items() if answers}
-    lost = [name for name, since in away.items() if now - since >= LOST_SECONDS and name not in off]
+    others = [prompt.get(name, -math.inf) for name, answers in ready.items() if answers]
+
+    def confirmed(name: str, since: float) -> bool:
+        return name not in timed_out or len(ready) == 1 or 2 * sum(asked > since for asked in others) > len(others)
+
+    lost = [
+        name
+        for name, since in away.items()
+        if now - since >= LOST_SECONDS and name not in off and confirmed(name, since)
+    ]
     steady = [name for name, since in back.items() if off.get(name) == Why.LOST and now - since >= STEADY_SECONDS]
     return replace(trust, away=away, back=back), lost, steady
 
