@@ -155,7 +155,6 @@ LEFT: Over = {
     "controlplane/planner/shapes.py:clos": {"parameters": 10},
     "controlplane/planner/simulate/engine.py:Simulator": {"methods": 30},
     "controlplane/planner/topology.py:Topology": {"lines": 379, "methods": 38},
-    "evaluation/hosts/star.py:star": {"parameters": 11},
     "ps_server/native/receive.c:root_receive": {"lines": 99},
     "topologies/emulation.py:Emulation": {"methods": 33},
     "worker_agent/agent.py:Agent": {"methods": 30},

@@ -74,23 +74,22 @@ class Setting:
         """Seconds of size / bandwidth, in wire bytes."""
         return 8 * frame_bytes(self.values) * -(-self.size // (4 * data_values(self.values))) / (self.mbps * 1e6)
 
-    def job(self, epoch: int = 1) -> Star:
+    def job(self) -> Star:
         """Return a job with as much under way, in all trees together, as a round trip at this rate may need."""
         window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
         slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
         trees, beside = max(self.trees, self.servers), self.gathers and self.servers > 1
         slots = max(64, slots >> math.ceil(math.log2(trees))) << beside
-        return star(
+        made = star(
             self.workers,
             self.servers,
             trees=[TreeShape(tree % self.servers, 1 / trees, self.aggregated) for tree in range(trees)],
             rate_mbps=self.mbps / (1 if self.aggregated else self.workers),
             values_per_packet=self.values,
             slots=slots,
-            epoch=epoch,
             gathers=self.gathers,
-            beside=beside,
         )
+        return made.beside() if beside else made
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from p4src.artifacts import find
 
 SWITCH = "switch"
 UNLIMITED_MBPS = 1e6
+JOB_ID = 7
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ class Star:
     trees: tuple[TreeShape, ...]
     rules: RuleSet
 
+    def beside(self) -> Star:
+        """The same job, whose gathers run beside its reductions, in half of each tree's slots each."""
+        return replace(
+            self,
+            workers=tuple(_in_two_directions(agent) for agent in self.workers),
+            servers=tuple(_in_two_directions(agent) for agent in self.servers),
+        )
+
 
 def star(
     workers: int,
@@ -52,17 +61,14 @@ def star(
     values_per_packet: int = 256,
     slots: int = 512,
     rate_mbps: float = 0.0,
-    epoch: int = 1,
-    job_id: int = 7,
     hosts: Sequence[str] = (),
     gathers: bool = False,
-    beside: bool = False,
 ) -> Star:
     """Return a star.
 
     rate_mbps: wire rate of a worker in all (0: not paced). slots: window of each tree, whatever its rate. hosts: the
     hosts at the switch's ports 1, 2, .., including some that the job does not use (default: the job's). gathers: what a
-    worker gathers does not come back to it. beside: and gathers run beside reductions, in half of the slots each.
+    worker gathers does not come back to it (see also `Star.beside`).
     """
     names = tuple(f"w{index}" for index in range(workers)), tuple(f"s{index}" for index in range(servers))
     topology = _topology(*names, hosts)
@@ -71,10 +77,9 @@ def star(
     if gathers:
         plan = replace(plan, gather_speed=workers / (workers - 1))
     limits = Limits.of_program("v1model", find("v1model", values_per_packet).manifest)
-    deployment = build(plan, topology, limits, job_id=job_id, epoch=epoch, gathers=gathers)
+    deployment = build(plan, topology, limits, job_id=JOB_ID, epoch=1, gathers=gathers)
     rules = deployment.rulesets[SWITCH]
-    resized = {name: _resized(agent, slots, bool(rate_mbps)) for name, agent in deployment.agents.items()}
-    agents = {name: _directed(agent, 2 if beside else 1) for name, agent in resized.items()}
+    agents = {name: _resized(agent, slots, bool(rate_mbps)) for name, agent in deployment.agents.items()}
     return Star(
         tuple(agents[name] for name in names[0]),
         tuple(agents[name] for name in names[1]),
@@ -105,22 +110,22 @@ def _tree(shape: TreeShape, workers: Sequence[str], servers: Sequence[str]) -> T
 
 
 def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
-    """Return the agent's configuration with windows of `slots` chunks."""
+    """Return the agent's configuration with windows of `slots` chunks, all for one direction."""
     return replace(
         agent,
         worker_trees=tuple(
-            replace(tree, slots=slots, rate_mbps=tree.rate_mbps if paced else 0.0) for tree in agent.worker_trees
+            replace(tree, slots=slots, rate_mbps=tree.rate_mbps if paced else 0.0, directions=1)
+            for tree in agent.worker_trees
         ),
-        root_trees=tuple(replace(tree, slots=slots) for tree in agent.root_trees),
+        root_trees=tuple(replace(tree, slots=slots, directions=1) for tree in agent.root_trees),
     )
 
 
-def _directed(agent: AgentConfig, directions: int) -> AgentConfig:
-    """Return the agent's configuration with so many directions in each tree."""
+def _in_two_directions(agent: AgentConfig) -> AgentConfig:
     return replace(
         agent,
-        worker_trees=tuple(replace(tree, directions=directions) for tree in agent.worker_trees),
-        root_trees=tuple(replace(tree, directions=directions) for tree in agent.root_trees),
+        worker_trees=tuple(replace(tree, directions=2) for tree in agent.worker_trees),
+        root_trees=tuple(replace(tree, directions=2) for tree in agent.root_trees),
     )
 
 

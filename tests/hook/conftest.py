@@ -73,7 +73,7 @@ def middle() -> Iterator[tuple[Star, StarNetwork, Switch]]:
     """The job, its hosts and the switch between them, for all tests."""
     if os.geteuid() != 0:
         pytest.skip("needs root: network namespaces")
-    job = star(2, 1, [TreeShape(0, 1.0, True)], rate_mbps=400, gathers=True, beside=True)
+    job = star(2, 1, [TreeShape(0, 1.0, True)], rate_mbps=400, gathers=True).beside()
     agents = (*job.workers, *job.servers)
     with (
         StarNetwork("inart-th", [a.node for a in agents], [a.address for a in agents]) as namespaces,
