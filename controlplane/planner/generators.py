@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from controlplane.planner.shapes import Network, Option, Shape, clos, dumbbell, refuse_size, ring, whole_number
+from controlplane.planner.shapes import Network, Option, Rates, Shape, clos, dumbbell, refuse_size, ring, whole_number
 from controlplane.planner.topology import Topology, TopologyError
 
 WANS = ("b4", "internet2", "aws", "netstorm")
-LEAF_SPINE_OPTIONS = ("leaves", "spines", "servers", "bandwidth", "uplink", "aggregation", "ingress", "delay")
 FATTREE_OPTIONS = ("k", "bandwidth", "aggregation", "ingress", "seed", "oversubscription", "delay")
 
 
@@ -89,13 +89,13 @@ def leaf_spine(
         raise TopologyError(f"a leaf-spine needs leaves, spines and servers, got {leaves}, {spines}, {servers}")
     what = f"a leaf-spine of {leaves} leaves and {spines} spines"
     refuse_size(what, leaves * (servers + 1) + spines, 2 * leaves * (spines + servers))
-    network = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    network = Network(Rates(bandwidth_mbps, aggregation_mbps, ingress_mbps, delay_ms))
     roofs = [network.switch(f"s{i + 1}") for i in range(spines)]
     for i in range(leaves):
         leaf = network.switch(f"e{i + 1}")
         for spine in roofs:
-            network.link(spine, leaf, bandwidth_mbps if uplink_mbps is None else uplink_mbps)
-        network.servers(leaf, servers, bandwidth_mbps)
+            network.link(spine, leaf, uplink_mbps)
+        network.servers(leaf, servers)
     return Topology(network.nodes, network.links, f"leafspine-{leaves}-{spines}-{servers}")
 
 
@@ -173,6 +173,11 @@ _RATES = {
 }
 
 
+def _by_rates(make: Callable[..., Topology]) -> Callable[..., Topology]:
+    """The rule for a Shape, where `make` takes each rate by its name."""
+    return lambda rates, **options: make(**options, **vars(rates))
+
+
 def shapes() -> dict[str, Shape]:
     """All rules by name."""
     trunk = Option("Mbit/s of a link between switches (default: as the servers')", None)
@@ -180,12 +185,12 @@ def shapes() -> dict[str, Shape]:
     return {
         "fattree": Shape(
             "a fat-tree of k pods: k^3/4 servers, 5k^2/4 switches",
-            fattree,
+            _by_rates(fattree),
             {"k": Option("ports of a switch, even", 4, True), **_RATES, "oversubscription": over},
         ),
         "leafspine": Shape(
             "leaf switches, each with a link to every spine switch",
-            leaf_spine,
+            _by_rates(leaf_spine),
             {
                 "leaves": Option("how many", 4, True),
                 "spines": Option("how many", 2, True),
@@ -316,19 +321,7 @@ def parse_topology(spec: str) -> Topology:
     kind, _, text = spec.partition(":")
     if kind == "fattree":
         return _fattree(spec, text)
-    if kind == "leafspine":
-        options = _options(spec, text, LEAF_SPINE_OPTIONS)
-        return leaf_spine(
-            _whole(spec, options, "leaves", 4),
-            _whole(spec, options, "spines", 2),
-            _whole(spec, options, "servers", 4),
-            _value(spec, options, "bandwidth", 20.0),
-            uplink_mbps=_value(spec, options, "uplink", 0.0) if "uplink" in options else None,
-            aggregation_mbps=_value(spec, options, "aggregation", 9.0),
-            ingress_mbps=_value(spec, options, "ingress", 20.0),
-            delay_ms=_value(spec, options, "delay", 0.0),
-        )
-    if kind in ("ring", "dumbbell", "clos"):
+    if kind in ("leafspine", "ring", "dumbbell", "clos"):
         return shapes()[kind].build(_parts(spec, text), f"topology {spec!r}")
     if kind == "testbed":
         options = _options(spec, text, ("switch", "server", "link", "results"))

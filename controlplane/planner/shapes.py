@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from controlplane.common.inputs import unknown_name
@@ -23,15 +23,33 @@ def refuse_size(what: str, nodes: int, links: int) -> None:
         raise TopologyError(f"{what} is too large: at most {MOST_NODES} nodes and {MOST_LINKS} links are made by rule")
 
 
-class Network:
-    """Nodes and links as they are added. Rates in Mbit/s, None: no limit of its own; delay of every link in ms."""
+@dataclass(frozen=True)
+class Rates:
+    """The capacities that every rule has; the defaults are those of the InArt paper, section 5.3.1.
 
-    def __init__(self, aggregation_mbps: float | None, ingress_mbps: float | None, delay_ms: float) -> None:
+    bandwidth_mbps: of each server's link, Mbit/s. aggregation_mbps: input rate that a switch can add, ingress_mbps:
+    input rate that a parameter server can take; both in Mbit/s, None: no limit of its own. delay_ms: of every link.
+    """
+
+    bandwidth_mbps: float = 20.0
+    aggregation_mbps: float | None = 9.0
+    ingress_mbps: float | None = 20.0
+    delay_ms: float = 0.0
+
+
+DEFAULT_RATES = Rates()
+
+
+class Network:
+    """Nodes and links as they are added, with their capacities."""
+
+    def __init__(self, rates: Rates) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
         self.links: list[tuple[str, str, dict[str, Any]]] = []
-        self._adds = {} if aggregation_mbps is None else {"aggregation_mbps": aggregation_mbps}
-        self._takes = {} if ingress_mbps is None else {"ingress_mbps": ingress_mbps}
-        self._delay = {"delay_ms": delay_ms} if delay_ms else {}
+        self._adds = {} if rates.aggregation_mbps is None else {"aggregation_mbps": rates.aggregation_mbps}
+        self._takes = {} if rates.ingress_mbps is None else {"ingress_mbps": rates.ingress_mbps}
+        self._delay = {"delay_ms": rates.delay_ms} if rates.delay_ms else {}
+        self._mbps = rates.bandwidth_mbps
         self._servers = 0
 
     def switch(self, name: str) -> str:
@@ -39,51 +57,38 @@ class Network:
         refuse_size("this topology", len(self.nodes), len(self.links))
         return name
 
-    def servers(self, switch: str, count: int, mbps: float) -> None:
+    def servers(self, switch: str, count: int) -> None:
         """Hang so many servers on a switch; they are h1, h2, ... over all of the network."""
         for _ in range(count):
             self._servers += 1
             self.nodes[f"h{self._servers}"] = {"kind": "server", **self._takes}
-            self.link(switch, f"h{self._servers}", mbps)
+            self.link(switch, f"h{self._servers}")
 
-    def link(self, u: str, v: str, mbps: float) -> None:
-        attributes = {"bandwidth_mbps": mbps, **self._delay}
+    def link(self, u: str, v: str, mbps: float | None = None) -> None:
+        """Add a link. mbps: in each direction (None: as the servers' links)."""
+        attributes = {"bandwidth_mbps": self._mbps if mbps is None else mbps, **self._delay}
         self.links += [(u, v, attributes), (v, u, attributes)]
         refuse_size("this topology", len(self.nodes), len(self.links))
 
 
 def ring(
-    switches: int = 4,
-    servers: int = 2,
-    bandwidth_mbps: float = 20.0,
-    *,
-    trunk_mbps: float | None = None,
-    aggregation_mbps: float | None = 9.0,
-    ingress_mbps: float | None = 20.0,
-    delay_ms: float = 0.0,
+    switches: int = 4, servers: int = 2, rates: Rates = DEFAULT_RATES, *, trunk_mbps: float | None = None
 ) -> Topology:
     """Switches s1.. in a ring, each with so many servers (h1..). trunk_mbps: of each link of the ring (absent: as the
     servers' links)."""
     if switches < 3 or servers < 1:
         raise TopologyError(f"a ring needs 3 switches and a server on each, got {switches} and {servers}")
-    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    made = Network(rates)
     names = [made.switch(f"s{i + 1}") for i in range(switches)]
     for one, after in zip(names, names[1:] + names[:1], strict=True):
-        made.link(one, after, bandwidth_mbps if trunk_mbps is None else trunk_mbps)
+        made.link(one, after, trunk_mbps)
     for name in names:
-        made.servers(name, servers, bandwidth_mbps)
+        made.servers(name, servers)
     return Topology(made.nodes, made.links, f"ring-{switches}-{servers}")
 
 
 def dumbbell(
-    left: int = 4,
-    right: int = 4,
-    bandwidth_mbps: float = 20.0,
-    *,
-    trunk_mbps: float | None = None,
-    aggregation_mbps: float | None = 9.0,
-    ingress_mbps: float | None = 20.0,
-    delay_ms: float = 0.0,
+    left: int = 4, right: int = 4, rates: Rates = DEFAULT_RATES, *, trunk_mbps: float | None = None
 ) -> Topology:
     """Two switches s1, s2 with one link between them; the first servers (h1..) are on s1, the others on s2.
 
@@ -91,10 +96,10 @@ def dumbbell(
     """
     if left < 1 or right < 1:
         raise TopologyError(f"a dumbbell needs servers on both sides, got {left} and {right}")
-    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
-    made.link(made.switch("s1"), made.switch("s2"), bandwidth_mbps if trunk_mbps is None else trunk_mbps)
-    made.servers("s1", left, bandwidth_mbps)
-    made.servers("s2", right, bandwidth_mbps)
+    made = Network(rates)
+    made.link(made.switch("s1"), made.switch("s2"), trunk_mbps)
+    made.servers("s1", left)
+    made.servers("s2", right)
     return Topology(made.nodes, made.links, f"dumbbell-{left}-{right}")
 
 
@@ -105,11 +110,8 @@ def clos(
     cores: int = 2,
     *,
     servers: int = 4,
-    bandwidth_mbps: float = 20.0,
+    rates: Rates = DEFAULT_RATES,
     oversubscription: float = 1.0,
-    aggregation_mbps: float | None = 9.0,
-    ingress_mbps: float | None = 20.0,
-    delay_ms: float = 0.0,
 ) -> Topology:
     """A folded Clos of three tiers: pods of so many leaves (e1..) and spines (a1..), each leaf with so many servers
     (h1..); the i-th spine of every pod has a link to each of `cores` core switches (c1..) of its own plane.
@@ -122,9 +124,9 @@ def clos(
         )
     if oversubscription <= 0:
         raise TopologyError(f"oversubscription must be above 0, got {oversubscription}")
-    uplink = servers * bandwidth_mbps / spines / oversubscription
+    uplink = servers * rates.bandwidth_mbps / spines / oversubscription
     core_link = leaves * uplink / cores / oversubscription
-    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    made = Network(rates)
     planes = [[made.switch(f"c{plane * cores + i + 1}") for i in range(cores)] for plane in range(spines)]
     for pod in range(pods):
         ups = [made.switch(f"a{pod * spines + i + 1}") for i in range(spines)]
@@ -135,7 +137,7 @@ def clos(
             leaf = made.switch(f"e{pod * leaves + i + 1}")
             for up in ups:
                 made.link(up, leaf, uplink)
-            made.servers(leaf, servers, bandwidth_mbps)
+            made.servers(leaf, servers)
     return Topology(made.nodes, made.links, f"clos-{pods}-{leaves}-{spines}-{cores}-{servers}")
 
 
@@ -150,7 +152,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Shape:
-    """One rule: what it makes, with what; options are given to it by the names in `arguments` (else their own)."""
+    """One rule: what it makes, with what.
+
+    make: gets the options by their names in ARGUMENTS (else their own); those that Rates has, together as `rates`.
+    """
 
     help: str
     make: Callable[..., Topology]
@@ -166,7 +171,8 @@ class Shape:
                 values[ARGUMENTS.get(name, name)] = _number(given[name], f"{what}: {name}", option.whole)
             elif option.default is not None:
                 values[ARGUMENTS.get(name, name)] = int(option.default) if option.whole else option.default
-        return self.make(**values)
+        rates = {field.name: values.pop(field.name) for field in fields(Rates) if field.name in values}
+        return self.make(**values, rates=Rates(**rates))
 
 
 ARGUMENTS = {

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
-from controlplane.planner.shapes import dumbbell
+from controlplane.planner.shapes import Rates, dumbbell
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from evaluation.jobs.stream import Arrival, max_min, most_together, run, ways
@@ -14,7 +14,7 @@ from evaluation.jobs.stream import Arrival, max_min, most_together, run, ways
 
 def jobs() -> tuple[Topology, list[Arrival]]:
     """Return two jobs across a link of 10 Mbit/s that only their workers use; no switch on the way can aggregate."""
-    topology = dumbbell(2, 2, 100.0, trunk_mbps=10.0, aggregation_mbps=0.0, ingress_mbps=100.0)
+    topology = dumbbell(2, 2, Rates(100.0, aggregation_mbps=0.0, ingress_mbps=100.0), trunk_mbps=10.0)
     one, two = Job("one", ("h1",), ("h3",), 1000), Job("two", ("h2",), ("h4",), 1000)
     return topology, [Arrival(one, 0.0, 100.0), Arrival(two, 5.0, 100.0)]
 

@@ -58,8 +58,8 @@ def make_rig(network: StarNetwork, switch: Switch) -> Iterator[Callable[..., Rig
         anybody: bool = False,
     ) -> Rig:
         hosts = list(network.hosts)
-        sizes = {"values_per_packet": values, "slots": slots, "rate_mbps": rate_mbps}
-        job = star(workers, SERVERS, trees, **sizes, hosts=hosts, gathers=gathers)
+        sizes = {"values_per_packet": values, "slots": slots}
+        job = star(workers, SERVERS, trees, **sizes, rate_mbps=rate_mbps, hosts=hosts, gathers=gathers)
         job = job.beside() if beside else job
         rigs.append(Rig(network, switch, job, timeout=timeout, without=without, io=io, anybody=anybody))
         return rigs[-1]
