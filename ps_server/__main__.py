@@ -10,12 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from controlplane.common import command_line
-from controlplane.common.agentconfig import AgentConfig, RepairedTree
-from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from ps_server.versions import Versions
 from worker_agent.agent import controller_address
@@ -28,42 +26,10 @@ class ParameterServer(Member):
     """A parameter server of a job; keeps serving until `close`."""
 
     role: Literal["parameter_server"] = "parameter_server"
-    joins_late = True
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, controller: str, node: str | None = None, **options: Any) -> None:
         self.versions = Versions()
-        super().__init__(*arguments, **options)
-
-    def _configure(self, config: AgentConfig, interface: str) -> None:
-        self.versions.configure(config, interface)
-
-    def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
-        self.versions.prepare(config, interface, again or not self.ready)
-        return 0
-
-    def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        self.versions.switch_over()
-
-    def _withdraw(self) -> None:
-        self.versions.withdraw()
-
-    def _repaired(self, trees: Sequence[RepairedTree]) -> None:
-        self.versions.repaired(trees)
-
-    def _retire(self) -> None:
-        self.versions.retire()
-
-    def _stop(self, reason: str) -> None:
-        """Do nothing: without workers nothing arrives, and a new epoch starts afresh."""
-
-    def _end(self) -> None:
-        self.versions.end()
-
-    def _open_chunks(self) -> Mapping[int, int]:
-        return self.versions.open_chunks()
-
-    def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
-        return self.versions.statistics()
+        super().__init__(controller, node, self.versions, **options)
 
 
 def make_parser() -> argparse.ArgumentParser:

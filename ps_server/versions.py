@@ -11,11 +11,14 @@ from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from ps_server.server import Server
 from worker_agent.errors import AgentError
-from worker_agent.member import scalars
+from worker_agent.plan_versions import PlanVersions
+from worker_agent.reporter import Statistics, scalars
 
 
-class Versions:
-    """Called by one thread at a time; only `statistics` may come from another."""
+class Versions(PlanVersions):
+    """Called by one thread at a time; only `open_chunks` and `statistics` may come from another."""
+
+    joins_late = True
 
     def __init__(self) -> None:
         self._server: Server | None = None
@@ -23,7 +26,6 @@ class Versions:
         self._old: Server | None = None
 
     def configure(self, config: AgentConfig, interface: str) -> None:
-        """Run `config` from now on, whatever ran before. Raises AgentError, ValueError, OSError."""
         self.withdraw()
         self.retire()
         if self._server is None:
@@ -31,40 +33,38 @@ class Versions:
         else:
             self._server.reconfigure(config)
 
-    def prepare(self, config: AgentConfig, interface: str, anew: bool) -> None:
-        """Make ready for `config` beside what runs. anew: nobody waits for what was before. Raises AgentError,
-        ValueError, OSError."""
-        if anew:
+    def prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
+        if again:  # nobody waits for what was before
             self.withdraw()
             self.retire()
         if self._next is not None or self._old is not None:
             raise AgentError("the update before this one has not ended")
         self._next = Server(config, interface)
+        return 0
 
-    def switch_over(self) -> None:
+    def switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
         """What was prepared holds. Both run: the workers' last operations before this are still answered by the old."""
         self._old, self._server, self._next = self._server, self._next, None
 
     def withdraw(self) -> None:
-        """What was prepared is not needed."""
         successor, self._next = self._next, None
         if successor is not None:
             successor.close()
 
     def retire(self) -> None:
-        """What ran before the last switch-over is not needed any more."""
         old, self._old = self._old, None
         if old is not None:
             old.close()
 
     def repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """Trees were led another way."""
         for server in (self._server, self._next, self._old):
             if server is not None:
                 server.repaired(trees)
 
-    def end(self) -> None:
-        """Give everything back."""
+    def stop(self, reason: str) -> None:
+        """Do nothing: without workers nothing arrives, and a new epoch starts afresh."""
+
+    def end(self, in_order: bool) -> None:
         self.withdraw()
         self.retire()
         if self._server is not None:
@@ -79,11 +79,9 @@ class Versions:
         return self._server
 
     def open_chunks(self) -> Mapping[int, int]:
-        """By tree, its oldest chunk that somebody is missing from. Raises AgentError: nothing runs."""
         return self.server.open_chunks()
 
-    def statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
-        """For the controller's status. Raises AgentError: nothing runs."""
+    def statistics(self) -> Statistics:
         server = self.server
         stats = server.stats()
         numbers = scalars(stats)

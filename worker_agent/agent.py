@@ -8,12 +8,10 @@ with connect("10.1.0.1:9600") as agent:
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
-from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree, suspect_key
 from controlplane.common.rpc import channels
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, fetch_status
@@ -22,15 +20,14 @@ from worker_agent.collectives import Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
-from worker_agent.member import LOOK_SECONDS, Member, scalars
-from worker_agent.own_root import OwnRoot
-from worker_agent.relay import NOTHING, Relay, Repeated
+from worker_agent.member import Member
+from worker_agent.relay import Repeated
+from worker_agent.reporter import LOOK_SECONDS
 from worker_agent.ways import Ways
 from worker_agent.work import Work
+from worker_agent.worker_versions import Listeners, WorkerVersions
 
 LATE_SECONDS = 2.0
-HOLD_SECONDS = 30.0
-"""The most seconds that operations are held back for an update that neither takes place nor is withdrawn."""
 
 
 class Agent(Member):
@@ -63,11 +60,12 @@ class Agent(Member):
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._operation_timeout = operation_timeout
-        self._relay = Relay(self._report_drained)
-        self._root = OwnRoot()
-        self._hold: threading.Timer | None = None
         self._listeners: list[Callable[[str], None]] = []
-        super().__init__(controller, node, interface=interface, tls=tls, job=job, take_over=take_over, log=log)
+        tell = Listeners(self._tell_stop, self._give_up, self._report_drained, log)
+        self._versions = WorkerVersions(operation_timeout, tell)
+        super().__init__(
+            controller, node, self._versions, interface=interface, tls=tls, job=job, take_over=take_over, log=log
+        )
 
     @property
     def world_size(self) -> int:
@@ -97,7 +95,7 @@ class Agent(Member):
         Raises AbortedError, with what is missing, while the job does not run.
         """
         self._engine()
-        work = self._relay.submit(array, collective(op).encoded(bits, seed), dtype)
+        work = self._versions.submit(array, collective(op).encoded(bits, seed), dtype)
         work.add_done_callback(self._check)
         return work
 
@@ -159,75 +157,13 @@ class Agent(Member):
         return self._engine().stats()
 
     def _engine(self) -> Engine:
-        engine, problem = self._relay.engine, self.problem
-        if engine is None or problem:
-            raise AbortedError(problem or "the agent is closed")
-        return engine
+        if problem := self.problem:
+            raise AbortedError(problem)
+        return self._versions.engine
 
-    # -- Member -----------------------------------------------------------------------------------------------------
+    # -- what the versions of the plan say ----------------------------------------------------------------------------
 
-    def _make_engine(self, interface: str) -> Callable[[AgentConfig], Engine]:
-        return lambda config: Engine(config, interface, self._operation_timeout)
-
-    def _configure(self, config: AgentConfig, interface: str) -> None:
-        self._tell_stop(f"epoch {config.epoch} has begun")
-        self._root.configure(config, interface)
-        self._relay.configure(config, self._make_engine(interface), f"epoch {config.epoch} has begun")
-
-    def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
-        self._cancel_hold()
-        self._root.prepare(config, interface, again)
-        prepare = self._relay.prepare_again if again else self._relay.prepare
-        try:
-            number = prepare(config, self._make_engine(interface))
-        except BaseException:
-            self._root.withdraw()
-            raise
-        self._hold = threading.Timer(HOLD_SECONDS, self._end_hold)
-        self._hold.daemon = True
-        self._hold.start()
-        return number
-
-    def _end_hold(self) -> None:
-        if self._relay.holding:
-            reason = f"a change of plan was announced, and no word of it came for {HOLD_SECONDS:g} s"
-            self._relay.abort(reason)
-            self._give_up(reason)
-
-    def _done(self) -> Sequence[int]:
-        return self._relay.results
-
-    def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        self._cancel_hold()
-        self._root.switch_over()
-        if not self._relay.repeating:
-            self._relay.switch_over(first_operation)
-            return
-        repeated = self._relay.switch_again(first_operation, given)
-        if repeated.operations:
-            self._log(f"{repeated.operations} operations, {repeated.nbytes} bytes, are done again")
-        self._report_drained(repeated)
-
-    def _withdraw(self) -> None:
-        if not self._relay.repeating:  # Otherwise another change or a stop follows.
-            self._cancel_hold()
-        self._root.withdraw()
-        self._relay.withdraw()
-
-    def _repaired(self, trees: Sequence[RepairedTree]) -> None:
-        self._root.repaired(trees)
-        self._relay.repaired(trees)
-
-    def _retire(self) -> None:
-        self._root.retire()
-        self._relay.retire()
-
-    def _cancel_hold(self) -> None:
-        if self._hold is not None:
-            self._hold.cancel()
-            self._hold = None
-
-    def _report_drained(self, repeated: Repeated = NOTHING) -> None:
+    def _report_drained(self, repeated: Repeated) -> None:
         config = self.config
         if config is not None:
             report = pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.DRAINED)
@@ -238,41 +174,9 @@ class Agent(Member):
         for listener in list(self._listeners):
             listener(reason)
 
-    def _stop(self, reason: str) -> None:
-        self._cancel_hold()
-        self._tell_stop(reason)
-        self._relay.abort(reason)
-
     def _give_up(self, failure: str) -> None:
         self._tell_stop(failure)
         super()._give_up(failure)
-
-    def _end(self) -> None:
-        self._cancel_hold()
-        self._tell_stop("the agent is closed")
-        self._relay.close()
-        if self._left_well:
-            self._root.linger()
-        self._root.end()
-
-    def _open_chunks(self) -> Mapping[int, int]:
-        return self._engine().open_chunks()
-
-    def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
-        stats = self.stats()
-        numbers = scalars(stats)
-        trees = [pb.TreeReport(tree=tree.tree) for tree in stats.trees]
-        for report, tree in zip(trees, stats.trees, strict=True):
-            report.busy_seconds, report.round_trip_seconds = tree.busy_seconds, tree.rtt_lowest
-            report.answered_bytes = int(tree.measured_mbps * tree.busy_seconds * 1e6 / 8)
-            if tree.oldest_unanswered < tree.next_sequence:
-                report.oldest_chunk = tree.oldest_unanswered
-        refused = sum(tree.check_failures for tree in stats.trees)
-        numbers |= {REFUSED: refused} if refused else {}
-        numbers |= {suspect_key(tree.tree): float(tree.check_failures) for tree in stats.trees if tree.check_failures}
-        numbers |= {"resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}
-        self._root.add_to(numbers, trees)
-        return numbers, trees
 
     def __enter__(self) -> Agent:
         return self

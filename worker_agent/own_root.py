@@ -44,7 +44,7 @@ class OwnRoot:
     def switch_over(self) -> None:
         """See `Versions`; so all others."""
         if self._versions is not None:
-            self._versions.switch_over()
+            self._versions.switch_over(0, {})
 
     def withdraw(self) -> None:
         if self._versions is not None:
@@ -74,7 +74,7 @@ class OwnRoot:
     def end(self) -> None:
         versions, self._versions = self._versions, None
         if versions is not None:
-            versions.end()
+            versions.end(in_order=True)
 
     def add_to(self, numbers: dict[str, float], trees: Sequence[pb.TreeReport]) -> None:
         """The root's report put into the worker's: whom it waits for, and what it refused."""

@@ -13,16 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controlplane.common.agentconfig import AgentConfig
 from tests.deploy.job import configs
 from tests.hosts.test_relay import SECONDS, Engine
+from worker_agent import worker_versions
 from worker_agent.agent import Agent
-from worker_agent.errors import AbortedError
+from worker_agent.errors import AbortedError, AgentError
 
 CONFIG = replace(configs("127.0.0.1")["w1"], epoch=7)
 
 
 class Summing(Engine):
-    """Ends every operation at once."""
+    """Ends every operation at once, and has nothing to report."""
+
+    def __init__(self, config: AgentConfig, interface: str, operation_timeout: float) -> None:
+        super().__init__(config)
+
+    def open_chunks(self) -> dict[int, int]:
+        return {}
+
+    def stats(self) -> Any:
+        raise AgentError("nothing is counted")
 
     def allreduce_async(self, array: np.ndarray, op: Any, *, dtype: str | None = None) -> Any:
         work = super().allreduce_async(array, op, dtype=dtype)
@@ -41,21 +52,18 @@ class Waiting(Agent):
         self.tried = threading.Event()
         super().__init__(f"unix:{folder}/nobody", "w1", operation_timeout=operation_timeout)
 
-    def _make_engine(self, interface: str) -> Any:
-        return Summing
-
-    def _statistics(self) -> Any:
-        return {}, []
-
-    def _open_chunks(self) -> dict[int, int]:
-        return {}
-
     def allreduce_async(self, *arguments: Any, **options: Any) -> Any:
         try:
             return super().allreduce_async(*arguments, **options)
         except AbortedError:
             self.tried.set()
             raise
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the agent makes is no engine that needs a network."""
+    monkeypatch.setattr(worker_versions, "Engine", Summing)
 
 
 @pytest.fixture

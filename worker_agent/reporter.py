@@ -1,0 +1,88 @@
+"""Reports an agent's statistics to the controller: from time to time, and at once when a tree makes no progress."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from controlplane.common.rpc import inart_pb2 as pb
+from worker_agent.errors import AgentError
+
+REPORT_SECONDS = 1.0
+LOOK_SECONDS = 0.15
+STUCK_SECONDS = 0.3
+"""A tree that makes no progress for so long is reported at once: something may have failed."""
+
+Statistics = tuple[Mapping[str, float], Sequence[pb.TreeReport]]
+"""Of an agent, and of each of its trees, as the controller's status has them."""
+
+
+def scalars(stats: Any) -> dict[str, float]:
+    """The numbers among a dataclass's fields, but not zeros."""
+    values = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float) and value}
+
+
+class Reporter:
+    """A thread that looks at the trees several times a second, from `start` to `close`.
+
+    Args:
+        running: whether there is anything to report now.
+        open_chunks: by tree, its oldest chunk that is under way; called at each look. Raises AgentError.
+        statistics: what is reported. Raises AgentError.
+        send: takes the report.
+    """
+
+    def __init__(
+        self,
+        running: Callable[[], bool],
+        open_chunks: Callable[[], Mapping[int, int]],
+        statistics: Callable[[], Statistics],
+        send: Callable[[Mapping[str, float], Sequence[pb.TreeReport]], object],
+    ) -> None:
+        self._running, self._open_chunks, self._statistics, self._send = running, open_chunks, statistics, send
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; it may be called from that thread, too."""
+        self._closed.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        open_since: dict[int, tuple[int, float]] = {}
+        reported = time.monotonic()
+        told = False
+        while not self._closed.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            if not self._running():
+                open_since, told = {}, False
+                continue
+            try:
+                before, open_since = open_since, {}
+                for tree, chunk in self._open_chunks().items():
+                    known, since = before.get(tree, (None, now))
+                    open_since[tree] = chunk, since if known == chunk else now
+                stuck = any(now - since >= STUCK_SECONDS for _, since in open_since.values())
+                if now - reported >= REPORT_SECONDS or (stuck and not told):
+                    self._report(open_since, now)
+                    reported = now
+                told = stuck
+            except AgentError:  # closed or failed meanwhile
+                continue
+
+    def _report(self, open_since: Mapping[int, tuple[int, float]], now: float) -> None:
+        statistics, trees = self._statistics()
+        for tree in trees:
+            chunk, since = open_since.get(tree.tree, (None, now))
+            if tree.HasField("oldest_chunk"):
+                waiting = now - since if chunk == tree.oldest_chunk else 0.0
+                tree.waiting_seconds = max(tree.waiting_seconds, waiting)
+        self._send(statistics, trees)
