@@ -152,7 +152,6 @@ def test_functions_of_c_are_counted_as_a_reader_counts() -> None:
 
 
 LEFT: Over = {
-    "controlplane/planner/simulate/engine.py:Simulator": {"methods": 30},
     "controlplane/planner/topology.py:Topology": {"lines": 379, "methods": 38},
     "ps_server/native/receive.c:root_receive": {"lines": 99},
     "topologies/emulation.py:Emulation": {"methods": 33},

@@ -12,45 +12,38 @@ import ctypes
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from controlplane.planner.simulate.calls import (
+    SimulationError,
+    address,
+    existing,
+    existing_many,
+    ids_of,
+    reals_of,
+    refused,
+)
 from controlplane.planner.simulate.native import library
 
 Sharing = Literal["fair", "fcfs"]
 _ONE_ID, _TWO_IDS, _ONE_REAL = ctypes.c_int32 * 1, ctypes.c_int32 * 2, ctypes.c_double * 1
 
 
-class SimulationError(ValueError):
-    """A wrong call (unknown resource, negative size, time in the past), or a run that can never end."""
-
-
-def _ids(values: ArrayLike) -> NDArray[np.int32]:
-    return np.ascontiguousarray(values, dtype=np.int32)
-
-
-def _address(array: NDArray[np.generic]) -> int:
-    return array.__array_interface__["data"][0]  # several times faster than .ctypes.data
-
-
-def _reals(values: ArrayLike) -> NDArray[np.float64]:
-    return np.ascontiguousarray(values, dtype=np.float64)
-
-
 class Simulator:
     """Resources 0 .. n-1 with capacities in Mbit/s (infinity: no limit; 0: out of order)."""
 
     def __init__(self, capacities: ArrayLike, sharing: Sharing = "fair") -> None:
-        values = _reals(capacities).ravel()
+        values = reals_of(capacities).ravel()
         if sharing not in ("fair", "fcfs"):
             raise SimulationError(f'sharing must be "fair" or "fcfs", got {sharing!r}')
         if np.isnan(values).any() or (values < 0).any():
             raise SimulationError("capacities must be numbers >= 0")
         self._lib = library()
         self._n = len(values)
-        self._sim = self._lib.fs_new(self._n, _address(values), sharing == "fcfs")
+        self._sim = self._lib.fs_new(self._n, address(values), sharing == "fcfs")
         if not self._sim:
             raise MemoryError("no memory for the simulator")
         self._callbacks: list[Callable[[int], None] | None] = []
@@ -94,20 +87,15 @@ class Simulator:
 
     # --- resources ---
 
-    def _resource(self, resource: int) -> int:
-        if not 0 <= resource < self._n:
-            raise SimulationError(f"resource {resource} does not exist, there are {self._n}")
-        return resource
-
     def set_capacity(self, resource: int, mbps: float) -> None:
         """From now on."""
         if not mbps >= 0:
             raise SimulationError(f"a capacity must be >= 0, got {mbps}")
-        self._lib.fs_set_capacity(self._sim, self._resource(resource), mbps)
+        self._lib.fs_set_capacity(self._sim, existing("resource", resource, self._n), mbps)
 
     def carried(self, resource: int) -> float:
         """What the resource has carried until now, Mbit."""
-        return self._lib.fs_carried(self._sim, self._resource(resource))
+        return self._lib.fs_carried(self._sim, existing("resource", resource, self._n))
 
     # --- flows ---
 
@@ -166,7 +154,7 @@ class Simulator:
             None,
         )
         if first < 0:
-            self._refused(first, path, [group], [size])
+            raise refused(first, path, [group], [size], self._n)
         self._n_flows += 1
         return first
 
@@ -184,120 +172,81 @@ class Simulator:
         after: flow k is only promised. It counts for its group at once, and arrives at its resource at the instant when
         group after[k] is done (the next time), without a callback. What one group sets off stands together.
         """
-        size, path, group = _reals(sizes), _ids(resources), _ids(groups)
+        size, path, group = reals_of(sizes), ids_of(resources), ids_of(groups)
         if not len(size) == len(path) == len(group):
             raise SimulationError(f"{len(size)} sizes, {len(path)} resources, {len(group)} groups: must be alike")
-        wait = None if after is None else _ids(after)
+        wait = None if after is None else ids_of(after)
         if wait is not None and len(wait) != len(size):
             raise SimulationError(f"{len(size)} flows, but {len(wait)} groups to wait for")
-        first = self._add(group, size, None, path, None, priority=priority, after=wait)
-        return range(first, first + len(size))
-
-    def _add(
-        self,
-        groups: NDArray[np.int32],
-        sizes: NDArray[np.float64],
-        offsets: NDArray[np.int32] | None,
-        path: NDArray[np.int32],
-        coefficients: NDArray[np.float64] | None,
-        *,
-        priority: int,
-        after: NDArray[np.int32] | None = None,
-    ) -> int:
-        priorities = np.full(len(sizes), priority, dtype=np.int32) if priority else None  # alive during the call
+        priorities = np.full(len(size), priority, dtype=np.int32) if priority else None  # alive during the call
         first = self._lib.fs_add(
             self._sim,
-            len(sizes),
-            _address(groups),
-            _address(sizes),
-            None if offsets is None else _address(offsets),
-            _address(path),
-            None if coefficients is None else _address(coefficients),
-            None if priorities is None else _address(priorities),
-            None if after is None else _address(after),
+            len(size),
+            address(group),
+            address(size),
+            None,
+            address(path),
+            None,
+            None if priorities is None else address(priorities),
+            None if wait is None else address(wait),
         )
         if first < 0:
-            self._refused(
-                first, path.tolist(), [*groups.tolist(), *([] if after is None else after.tolist())], sizes.tolist()
-            )
-        self._n_flows += len(sizes)
-        return first
-
-    def _refused(self, code: int, path: Sequence[int], groups: Sequence[int], sizes: Sequence[float]) -> NoReturn:
-        if code == -1:
-            raise MemoryError("no memory for flows")
-        raise SimulationError(
-            {
-                -2: f"a resource of {list(path)} does not exist, there are {self._n}",
-                -3: f"a group of {list(groups)} does not exist",
-                -4: f"sizes must be finite and >= 0, got {list(sizes)}",
-                -5: "coefficients must be > 0",
-                -6: "the flows that wait for one group must stand together, and a group has one such row at a time",
-            }[code]
-        )
-
-    def _flow(self, flow: int) -> int:
-        if not 0 <= flow < self._n_flows:
-            raise SimulationError(f"flow {flow} does not exist")
-        return flow
+            named = [*group.tolist(), *([] if wait is None else wait.tolist())]
+            raise refused(first, path.tolist(), named, size.tolist(), self._n)
+        self._n_flows += len(size)
+        return range(first, first + len(size))
 
     def remaining(self, flow: int) -> float:
         """Mbit still to send; 0 when finished."""
-        return self._lib.fs_remaining(self._sim, self._flow(flow))
-
-    def _flows(self, flows: ArrayLike) -> NDArray[np.int32]:
-        ids = _ids(flows)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < self._n_flows):
-            raise SimulationError("a flow does not exist")
-        return ids
+        return self._lib.fs_remaining(self._sim, existing("flow", flow, self._n_flows))
 
     def remaining_many(self, flows: ArrayLike) -> NDArray[np.float64]:
         """Mbit still to send of each; -1 for finished ones."""
-        ids = self._flows(flows)
+        ids = existing_many(flows, self._n_flows)
         result = np.empty(len(ids))
-        self._lib.fs_remaining_many(self._sim, len(ids), _address(ids), _address(result))
+        self._lib.fs_remaining_many(self._sim, len(ids), address(ids), address(result))
         return result
 
     def set_groups(self, flows: ArrayLike, groups: ArrayLike) -> None:
         """Unfinished flows count for other groups, one each; the old ones are not called back for that."""
-        ids, new = self._flows(flows), _ids(groups)
+        ids, new = existing_many(flows, self._n_flows), ids_of(groups)
         if len(ids) != len(new):
             raise SimulationError(f"{len(ids)} flows, but {len(new)} groups")
         if len(new) and not (new.min() >= 0 and new.max() < len(self._callbacks)):
             raise SimulationError("a group does not exist")
-        self._lib.fs_set_group_many(self._sim, len(ids), _address(ids), _address(new))
+        self._lib.fs_set_group_many(self._sim, len(ids), address(ids), address(new))
 
     def rate(self, flow: int) -> float:
         """Mbit/s now; 0 when finished or waiting."""
-        return self._lib.fs_rate(self._sim, self._flow(flow))
+        return self._lib.fs_rate(self._sim, existing("flow", flow, self._n_flows))
 
     def set_remaining(self, flow: int, size: float) -> None:
         """Changes what an unfinished flow has yet to send; 0 ends it (and counts as done for its group)."""
         if not (size >= 0 and math.isfinite(size)):
             raise SimulationError(f"a size must be finite and >= 0, got {size}")
-        self._lib.fs_set_remaining(self._sim, self._flow(flow), size)
+        self._lib.fs_set_remaining(self._sim, existing("flow", flow, self._n_flows), size)
 
     def set_remaining_many(self, flows: ArrayLike, sizes: ArrayLike) -> None:
         """`set_remaining` of each, in their order."""
-        ids, left = self._flows(flows), _reals(sizes)
+        ids, left = existing_many(flows, self._n_flows), reals_of(sizes)
         if len(ids) != len(left):
             raise SimulationError(f"{len(ids)} flows, but {len(left)} sizes")
         if not (np.isfinite(left).all() and (left >= 0).all()):
             raise SimulationError("sizes must be finite and >= 0")
-        self._lib.fs_set_remaining_many(self._sim, len(ids), _address(ids), _address(left))
+        self._lib.fs_set_remaining_many(self._sim, len(ids), address(ids), address(left))
 
     def set_path(self, flow: int, path: Sequence[int]) -> None:
         """Moves an unfinished flow to other resources (a multicast loses receivers, a route changes)."""
-        ids = _ids(path)
+        ids = ids_of(path)
         if len(set(path)) != len(ids):
             raise SimulationError(f"a resource is named twice in {list(path)}")
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._n):
             raise SimulationError(f"a resource of {ids.tolist()} does not exist, there are {self._n}")
-        if self._lib.fs_set_path(self._sim, self._flow(flow), len(ids), _address(ids)) < 0:
+        if self._lib.fs_set_path(self._sim, existing("flow", flow, self._n_flows), len(ids), address(ids)) < 0:
             raise MemoryError("no memory for flows")
 
     def set_priority(self, flow: int, priority: int) -> None:
-        self._lib.fs_set_priority(self._sim, self._flow(flow), priority)
+        self._lib.fs_set_priority(self._sim, existing("flow", flow, self._n_flows), priority)
 
     # --- running ---
 
@@ -320,7 +269,7 @@ class Simulator:
                 raise MemoryError("no memory for flows")
             if count:
                 done = np.empty(count, dtype=np.int32)
-                take(self._sim, _address(done))
+                take(self._sim, address(done))
                 for group in done.tolist():
                     callback = callbacks[group]
                     if callback is not None:

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from controlplane.planner.simulate.engine import SimulationError, Simulator
+from controlplane.planner.simulate.calls import SimulationError
+from controlplane.planner.simulate.engine import Simulator
 from controlplane.planner.topology import Topology
 
 
