@@ -5,11 +5,9 @@ with Emulation(topology) as emulation:
     process = emulation.popen("h1", ["python", "-m", "ps_server", "--controller", f"{emulation.controller_host}:9600"])
 """
 
-import ctypes
 import math
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -29,7 +27,6 @@ from topologies.network import EmulationError
 from topologies.reaper import MARK
 from topologies.switches import InterfaceCounters, Layout, SwitchAddress, Switches
 
-CLONE_NEWNET = 0x40000000
 NEEDED_COMMANDS = {
     "mnexec": "mininet",
     "ifconfig": "net-tools",
@@ -129,6 +126,13 @@ class Emulation:
             raise EmulationError("some process or interface of the emulation could not be removed")
 
     @property
+    def switches(self) -> Switches:
+        """The switches' processes: what they have in their queues, count and hold is asked of them."""
+        if self._switches is None:
+            raise EmulationError("the emulation is not running")
+        return self._switches
+
+    @property
     def net(self) -> Mininet:
         """The Mininet object (for its CLI)."""
         if self._net is None:
@@ -176,34 +180,6 @@ class Emulation:
         """Return the path of one of the host's namespaces (net, mnt), for setns."""
         return f"/proc/{self.net[host].pid}/ns/{kind}"
 
-    def packet_socket(self, host: str) -> socket.socket:
-        """Return a raw socket on the host's data interface, made in its namespace, for use by this process."""
-        result: list[socket.socket | BaseException] = []
-
-        def enter_and_open() -> None:
-            try:
-                descriptor = os.open(self.namespace(host), os.O_RDONLY)
-                try:
-                    # Only this thread enters the namespace, and it ends here; the socket stays in the namespace where
-                    # it was made.
-                    libc = ctypes.CDLL(None, use_errno=True)
-                    if libc.setns(descriptor, CLONE_NEWNET) != 0:
-                        raise OSError(ctypes.get_errno(), "setns")
-                finally:
-                    os.close(descriptor)
-                raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-                raw.bind((self.interface(host), 0))
-                result.append(raw)
-            except OSError as error:
-                result.append(error)
-
-        thread = threading.Thread(target=enter_and_open)
-        thread.start()
-        thread.join()
-        if isinstance(result[0], BaseException):
-            raise EmulationError(f"no raw socket in {host}: {result[0]}") from result[0]
-        return result[0]
-
     # --- the network ---
 
     def interface(self, host: str) -> str:
@@ -213,7 +189,7 @@ class Emulation:
     def counters(self, host: str) -> InterfaceCounters:
         """Return what the host's link has carried so far, counted in packets (not super-frames)."""
         switch = self.topology.access_switch(host)
-        counted = self._running_switches().link_counters(switch).get((switch, host))
+        counted = self.switches.link_counters(switch).get((switch, host))
         if counted is not None:
             return counted.other_end
         for line in Path(f"/proc/{self.net[host].pid}/net/dev").read_text().splitlines():
@@ -222,13 +198,6 @@ class Emulation:
                 fields = [int(field) for field in numbers.split()]
                 return InterfaceCounters(fields[0], fields[1], fields[8], fields[9])
         raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
-
-    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
-        """Return, for the port of each (switch, neighbour), what it received (rx) and sent (tx), all read at once.
-
-        Empty if the switches do not count.
-        """
-        return self._running_switches().link_counters()
 
     def ping(self, pairs: Iterable[tuple[str, str]] | None = None, timeout: float = 60.0) -> list[tuple[str, str]]:
         """Ping once for each (from, to), by default all; returns the pairs without an answer."""
@@ -257,76 +226,41 @@ class Emulation:
 
         softswitch/docs/guide.md has all options.
         """
-        self._running_switches().shape(u, v, **faults)
+        self.switches.shape(u, v, **faults)
 
     def reboot(self, switch: str) -> None:
         """Restart one switch with empty memory and tables; returns when it answers."""
-        self._running_switches().reboot(switch)
+        self.switches.reboot(switch)
 
     def fail(self, switch: str, seconds: float = math.inf) -> None:
         """Switch one off for `seconds`; returns at once. It comes back with empty memory and tables."""
-        self._check_switches(switch)
-        self._running_switches().fail(switch, min(seconds, threading.TIMEOUT_MAX))
+        _check_switches(self.topology, switch)
+        self.switches.fail(switch, min(seconds, threading.TIMEOUT_MAX))
 
     def cut(self, u: str, v: str) -> None:
         """Cut the link between two switches: it loses everything in both directions until `mend`."""
-        self._check_switches(u, v)
-        self._running_switches().cut(u, v)
+        _check_switches(self.topology, u, v)
+        self.switches.cut(u, v)
 
     def mend(self, u: str, v: str) -> None:
         """Restore a link that `cut` had cut."""
-        self._check_switches(u, v)
-        self._running_switches().mend(u, v)
-
-    def _check_switches(self, *names: str) -> None:
-        wrong = [name for name in names if name not in self.topology.switches]
-        if wrong:
-            raise EmulationError(f"{wrong[0]} is not a switch: only switches, and links between them, can fail")
-
-    def queued_bytes(self, u: str, v: str) -> int:
-        """Return what waits at this moment in the queue of switch u towards its neighbour v. Raises EmulationError."""
-        return self._running_switches().queued_bytes(u, v)
+        _check_switches(self.topology, u, v)
+        self.switches.mend(u, v)
 
     def drops(self) -> dict[str, dict[str, int]]:
         """Return the number of frames that each switch has lost, by reason."""
-        return self._running_switches().drops()
-
-    def corrupted(self) -> dict[str, int]:
-        """Return the number of frames that each switch has sent with a flipped bit."""
-        return self._running_switches().corrupted()
-
-    def flip(self, switch: str, registers: str, count: int = 1, most_index: int = 1 << 20) -> int:
-        """Flip random bits in a switch's registers, in elements 0 to most_index; returns the number of bits.
-
-        registers: prefix of the registers' names.
-        """
-        self._check_switches(switch)
-        return self._running_switches().flip(switch, registers, count, most_index)
-
-    def is_up(self, switch: str) -> bool:
-        """Return whether a switch answers its controller. Raises EmulationError if the switches cannot tell."""
-        return self._running_switches().is_up(switch)
-
-    def interface_index(self, host: str) -> int:
-        """Return the kernel's index of a host's data interface, which changes with `remake_interface`."""
-        for line in self.run(host, ["ip", "-o", "link", "show", "dev", self.interface(host)]).stdout.splitlines():
-            return int(line.split(":")[0])
-        raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
+        return self.switches.drops()
 
     def remake_interface(self, host: str) -> None:
         """Delete a host's data interface and make it again, with the same name and addresses."""
-        offloads = self._running_switches().takes_offloads
+        offloads = self.switches.takes_offloads
         network.remake_host_link(self.net, self.topology, self._running(), host, offloads=offloads, mtu=self.mtu)
-
-    def check(self) -> None:
-        """Raise EmulationError if a switch process has ended."""
-        self._running_switches().check()
 
     def wait(self, condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
         """Poll until the condition holds; raises EmulationError with `what` after the timeout or when a switch ends."""
         deadline = time.monotonic() + timeout
         while not condition():
-            self.check()
+            self.switches.check()
             if time.monotonic() > deadline:
                 raise EmulationError(f"after {timeout:.0f} s still not: {what}")
             time.sleep(0.02)
@@ -336,10 +270,11 @@ class Emulation:
             raise EmulationError("the emulation is not running")
         return self._lifetime
 
-    def _running_switches(self) -> Switches:
-        if self._switches is None:
-            raise EmulationError("the emulation is not running")
-        return self._switches
+
+def _check_switches(topology: Topology, *names: str) -> None:
+    wrong = [name for name in names if name not in topology.switches]
+    if wrong:
+        raise EmulationError(f"{wrong[0]} is not a switch: only switches, and links between them, can fail")
 
 
 def _check_machine() -> None:

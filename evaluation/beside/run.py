@@ -112,7 +112,7 @@ class _Queue:
 
     def _look(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
-            self._samples.append((time.monotonic(), self._emulation.queued_bytes(*self._port)))
+            self._samples.append((time.monotonic(), self._emulation.switches.queued_bytes(*self._port)))
 
 
 def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[Share]:

@@ -56,9 +56,9 @@ class NetworkEvents:
     def _switch(self, one: Happening) -> Steps:
         switch = one.event.target
         self._emulation.fail(switch, max(0.1, one.event.seconds))
-        one.happened = eventually(lambda: not self._emulation.is_up(switch))
+        one.happened = eventually(lambda: not self._emulation.switches.is_up(switch))
         yield
-        one.evidence["is back"] = eventually(lambda: self._emulation.is_up(switch), BACK_SECONDS)
+        one.evidence["is back"] = eventually(lambda: self._emulation.switches.is_up(switch), BACK_SECONDS)
 
     def _reboot(self, one: Happening) -> Steps:
         self._emulation.reboot(one.event.target)
@@ -84,7 +84,7 @@ class NetworkEvents:
 
     def _flip(self, one: Happening) -> Steps:
         switch = one.event.target
-        before = self._emulation.corrupted()[switch]
+        before = self._emulation.switches.corrupted()[switch]
         where = random.Random(one.event.seed).choice((HEADER_OFFSET, PROTOCOL.values_offset))
         faults = {"corrupt": FLIPPED, "corrupt_udp": 1.0, "corrupt_hidden": 1.0, "corrupt_from": float(where)}
         neighbours = self._emulation.topology.neighbours(switch)
@@ -95,7 +95,7 @@ class NetworkEvents:
         finally:
             for neighbour in neighbours:
                 self._emulation.shape(switch, neighbour, corrupt=0.0)
-        one.evidence["frames corrupted"] = self._emulation.corrupted()[switch] - before
+        one.evidence["frames corrupted"] = self._emulation.switches.corrupted()[switch] - before
         self._operator.take_back(one)
         one.evidence["in"] = "values" if where == PROTOCOL.values_offset else "header and values"
         one.happened = one.evidence["frames corrupted"] > 0
@@ -105,7 +105,7 @@ class NetworkEvents:
 
         def flip() -> None:
             with suppress(Exception):  # it has just rebooted
-                flipped = self._emulation.flip(one.event.target, VALUE_REGISTERS, FLIPS_AT_ONCE, FLIP_SLOTS)
+                flipped = self._emulation.switches.flip(one.event.target, VALUE_REGISTERS, FLIPS_AT_ONCE, FLIP_SLOTS)
                 one.evidence["bits flipped"] += flipped
 
         with repeated(flip, FLIP_EVERY):
@@ -113,11 +113,16 @@ class NetworkEvents:
         one.happened = one.evidence["bits flipped"] > 0
         self._operator.take_back(one)
 
+    def _interface_index(self, host: str) -> int:
+        """Return the kernel's index of a host's data interface, which changes when it is made again."""
+        shown = self._emulation.run(host, ["ip", "-o", "link", "show", "dev", self._emulation.interface(host)])
+        return int(shown.stdout.split(":")[0])
+
     def _interface(self, one: Happening) -> Steps:
         node = one.event.target
-        before = self._emulation.interface_index(node)
+        before = self._interface_index(node)
         self._emulation.remake_interface(node)
-        after = self._emulation.interface_index(node)
+        after = self._interface_index(node)
         one.evidence["interface index"] = f"{before} -> {after}"
         one.happened = before != after
         yield

@@ -111,7 +111,7 @@ def _disturbed(
         thread.start()
     until = findings.began + settings.seconds
     while time.monotonic() < until:
-        emulation.check()
+        emulation.switches.check()
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))
     for thread in events:
         while thread.is_alive():

@@ -164,7 +164,7 @@ class Controllers:
     def _says(self, name: str, words: str, times: int = 1) -> None:
         until = time.monotonic() + START_SECONDS
         while self._said(name).count(words) < times:
-            self._emulation.check()
+            self._emulation.switches.check()
             ended = self._processes[name].poll()
             if ended not in (None, LOST_STATUS):
                 raise EmulationError(f"controller {name} has ended with {ended}:\n{self.last_words()}")

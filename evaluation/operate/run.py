@@ -186,7 +186,7 @@ class _DayRun:
             thread.start()
         for thread in (*lives, threads[0]):
             while thread.is_alive():
-                self._emulation.check()
+                self._emulation.switches.check()
                 thread.join(1.0)
         self._resident.finish(END_SECONDS)
         self._over.set()
@@ -275,7 +275,9 @@ class _DayRun:
     def _switch(self, step: Step) -> str:
         self._emulation.fail(step.target, step.seconds)
         time.sleep(step.seconds)
-        self._emulation.wait(lambda: self._emulation.is_up(step.target), f"{step.target} answers again", END_SECONDS)
+        self._emulation.wait(
+            lambda: self._emulation.switches.is_up(step.target), f"{step.target} answers again", END_SECONDS
+        )
         return f"was off for {step.seconds:.1f} s"
 
     def _server(self, step: Step) -> str:

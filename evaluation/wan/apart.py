@@ -53,7 +53,7 @@ class Sampler:
     def _run(self) -> None:
         while not self._over.is_set():
             before = time.monotonic()
-            counted = self._emulation.link_counters()
+            counted = self._emulation.switches.link_counters()
             self.samples.append(((before + time.monotonic()) / 2, counted))
             self._over.wait(EVERY_SECONDS)
 

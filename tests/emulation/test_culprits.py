@@ -34,7 +34,7 @@ def test_spine_that_flips_bits_is_named_and_kept_off(how) -> None:
 
         def flip() -> None:
             while not ended.wait(0.1):
-                rig.emulation.flip(bad, REGISTERS, 400, 255)
+                rig.emulation.switches.flip(bad, REGISTERS, 400, 255)
 
         thread = threading.Thread(target=flip, daemon=True)
         if how == "memory":

@@ -8,6 +8,7 @@ import pytest
 
 from p4src.protocol import HEADER_OFFSET, IPV4_OFFSET, PROTOCOL, UDP_OFFSET, VERSION
 from tests.emulation.rig import Rig, paper_testbed
+from topologies.packet_socket import packet_socket
 from worker_agent.wire import packet
 
 VALUES = PROTOCOL.targets["v1model"].values_per_packet
@@ -88,13 +89,17 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         yield running
 
 
+def socket_of(rig: Rig, host: str) -> socket.socket:
+    return packet_socket(rig.emulation.namespace(host), rig.emulation.interface(host))
+
+
 @pytest.mark.parametrize("case", list(CASES))
 def test_hostile_frames_are_counted_and_change_nothing(rig: Rig, case: str) -> None:
     make, sender, verdict = CASES[case]
     draw = random.Random(case)
     before = rig.verdicts()
     rig.submit(100_000)
-    with rig.emulation.packet_socket(sender) as raw:
+    with socket_of(rig, sender) as raw:
         for sent in range(BATCH, COUNT + 1, BATCH):
             for _ in range(BATCH):
                 raw.send(make(rig, draw))
@@ -114,7 +119,7 @@ def test_a_stranger_cannot_speak_to_the_root(rig: Rig) -> None:
     labels = {flow.label for tree in roots for flow in tree.flows} | {tree.return_label for tree in roots}
     before = rig.verdicts()["unknown"]
     rig.submit(100_000)
-    with rig.emulation.packet_socket("W6") as raw:
+    with socket_of(rig, "W6") as raw:
         for label in sorted(labels):
             for flags in (0, 1, 2):
                 raw.send(good(rig, label=label, bitmap=0b111111, flags=flags))
@@ -123,6 +128,6 @@ def test_a_stranger_cannot_speak_to_the_root(rig: Rig) -> None:
 
 
 def test_the_socket_is_the_hosts(rig: Rig) -> None:
-    with rig.emulation.packet_socket("W2") as raw:
+    with socket_of(rig, "W2") as raw:
         assert raw.getsockname()[0] == rig.emulation.interface("W2")
         assert raw.family == socket.AF_PACKET

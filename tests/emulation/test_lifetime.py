@@ -142,7 +142,7 @@ def test_two_at_once() -> None:
             assert root.returncode == 0
         assert one.switch_addresses["V1"].address != other.switch_addresses["V1"].address
         one.stop()
-        other.check()
+        other.switches.check()
         assert other.run("W2", ["true"]).returncode == 0
 
 
