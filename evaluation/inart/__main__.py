@@ -15,11 +15,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from controlplane.common import command_line
 from evaluation.inart import few, instances
 from evaluation.inart.figures import FIGURES, Figure, Panel
@@ -56,6 +51,11 @@ def print_figure(figure: Figure, panels: list[Panel]) -> None:
 
 
 def plot_figure(figure: Figure, panels: list[Panel], path: Path) -> None:
+    import matplotlib  # here, as `times` says how much memory planning takes
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     drawn, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), constrained_layout=True, squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
         width = 0.8 / len(panel.series)

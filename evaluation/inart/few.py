@@ -14,7 +14,6 @@ from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan.planning import ERRORS
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import limited_time
-from controlplane.planner.strategies.fabric.exact import exact
 from controlplane.planner.topology import Topology
 
 EXACT_S = 15.0
@@ -91,7 +90,7 @@ def measure(seed: int) -> Few:
 
 
 def _rate(name: str, topology: Topology, job: Job) -> float:
-    strategy = exact if name == "exact" else get_strategy(name)
+    strategy = get_strategy(name)
     try:
         return strategy(topology, job).rate_mbps
     except ERRORS:

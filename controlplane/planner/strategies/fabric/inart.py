@@ -65,7 +65,7 @@ EXACT_WORK = 64  # workers times servers times switches up to which the optimum 
 EXACT_S = 4.0  # for all of these together, of processor time: a busy machine finds the same
 LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
 SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
-AT_HOSTS = 0.75  # of the time: for trees that need no slots, before those that do where hosts can add, too
+AT_HOSTS = 0.85  # of the time: for trees that need no slots, before those that do where hosts can add, too
 COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
 COPIED_LATE = 40_000  # trees times workers of a smaller network's plan that are also copied when time is over
 

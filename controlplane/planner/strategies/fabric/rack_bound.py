@@ -119,7 +119,7 @@ class _Program:
 
     def __init__(self, workers: int, results: bool, rooted: Counter[Rack], plain: Counter[Rack], core: float) -> None:
         self.program = Program("the racks' bound")
-        self.count = 0
+        self.columns: list[tuple[float, float]] = []  # cost and upper bound of each, to be added at once
         self.ends: list[tuple[int, float]] = []  # what reaches the roots of a rack, and how many such racks there are
         everywhere = 1 - 1 / workers
         racks: list[tuple[Rack, int, int]] = [(rack, many, r) for r, (rack, many) in enumerate(rooted.items())]
@@ -187,9 +187,8 @@ class _Program:
             self.row([*entries, *_merged([*total, (rate, 1.0)])], upper=0.0)
 
     def column(self, cost: float = 0.0, upper: float = INFINITY) -> int:
-        self.program.add_columns([cost], 0.0, upper)
-        self.count += 1
-        return self.count - 1
+        self.columns.append((cost, upper))
+        return len(self.columns) - 1
 
     def row(self, entries: list[tuple[int, float]], lower: float = -INFINITY, upper: float = INFINITY) -> None:
         if not entries or (lower == -INFINITY and upper == INFINITY):
@@ -198,6 +197,8 @@ class _Program:
         self.program.add_row(columns, values, lower, upper)
 
     def solve(self) -> float:
+        cost, upper = zip(*self.columns, strict=True)
+        self.program.add_columns(cost, 0.0, upper)
         return -self.program.solve().objective
 
 
