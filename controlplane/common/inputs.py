@@ -37,12 +37,13 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
-def parse_part(text: str, option: str) -> float:
-    """Parse a part of the rate, above 0 and at most 1: "90%" or "0.9". Raises ValueError that names the option."""
+def parse_part(text: str, option: str, of: str = "the rate") -> float:
+    """Parse a part, above 0 and at most 1: "90%" or "0.9". of: what it is a part of. Raises ValueError that names the
+    option."""
     try:
         part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         part = -1.0
     if not 0 < part <= 1:
-        raise ValueError(f"{option} must be a part of the rate, like 90% or 0.9, got {text!r}")
+        raise ValueError(f"{option} must be a part of {of}, like 90% or 0.9, got {text!r}")
     return part

@@ -175,7 +175,7 @@ def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, 
     ("command", "own", "others"),
     [
         ("plan", ("--losses", "--draw", "--output"), ("--plot", "--apart", "--strategies")),
-        ("compare", ("--strategies", "--prove"), ("--losses", "--draw", "--plot")),
+        ("compare", ("--strategies", "--prove", "--losses", "--headroom"), ("--draw", "--plot")),
         ("pareto", ("--plot",), ("--draw", "--losses", "--strategies")),
         ("place", ("--apart", "--output"), ("--prove", "--plot", "--keep")),
     ],

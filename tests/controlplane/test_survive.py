@@ -20,6 +20,7 @@ from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import leaf_spine, parse_topology
 from controlplane.planner.job import Job, parse_job, place_job
 from controlplane.planner.plan.survive import losses
+from controlplane.planner.plan.weakened import kept, on_whole_links, weakened, with_headroom
 from controlplane.planner.strategies import get_strategy
 from tests.controlplane.instances import instances
 from tests.controlplane.test_strategies import REFUSALS
@@ -90,6 +91,97 @@ def test_rates_after_losses(instance, strategy):
         else:
             assert loss.rate_mbps <= loss.bound_mbps * (1 + 1e-6)
     assert [loss.rate_mbps for loss in found] == sorted(loss.rate_mbps for loss in found)
+
+
+def rate_of_shares(plan, topology):
+    """Return the rate of the plan with its shares as they are, counted here from its routes."""
+    total: dict[object, float] = {}
+    for tree in plan.trees:
+        for name, use in tree_uses(tree, topology).items():
+            total[name] = total.get(name, 0.0) + use * tree.share
+    rates = [np.inf]
+    for name, use in total.items():
+        if isinstance(name, tuple):
+            rates.append(topology.residual_bandwidth_mbps(*name) / use)
+        elif topology.kind(name) == "switch":
+            rates.append(topology.residual_aggregation_mbps(name) / use)
+        else:
+            rates.append(topology.residual_ingress_mbps(name) / use)
+    return min(rates)
+
+
+def with_one_slower(topology, link, loses):
+    """Return the network in which both directions of the link "u-v" have lost a part."""
+    pairs = [(u, v) for u, v in topology.links if link in (f"{u}-{v}", f"{v}-{u}")]
+    return topology.replace(
+        links={pair: {"bandwidth_mbps": topology.bandwidth_mbps(*pair) * (1 - loses)} for pair in pairs}
+    )
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=SLOW)
+@given(instances(max_switches=5, max_workers=5), st.sampled_from(["inart", "atp"]), st.sampled_from([0.1, 0.3, 0.9]))
+def test_what_is_kept_when_a_link_loses_a_part(instance, strategy, loses):
+    topology, job = instance
+    try:
+        plan = get_strategy(strategy)(topology, job)
+    except REFUSALS:
+        return
+    rate = evaluate(plan, topology).rate_mbps
+    links = {"-".join(sorted(pair)) for pair in topology.links}
+    after = {link: rate_of_shares(plan, with_one_slower(topology, link, loses)) for link in links}
+    left = kept(plan, topology, rate, loses)
+    assert left.rate_mbps == pytest.approx(min(after.values()), rel=1e-6, abs=1e-9)
+    assert left.part == pytest.approx(left.rate_mbps / rate if rate > 0 else 1.0)
+    found = weakened(plan, topology, rate, loses)
+    costly = {link for link, mbps in after.items() if mbps < rate * (1 - 1e-6)}
+    assert costly <= {item.link for item in found}
+    assert left.link == "" or left.link in {item.link for item in found}
+    for item in found:
+        slower = with_one_slower(topology, item.link, loses)
+        assert item.unchanged_mbps == pytest.approx(after[item.link], rel=1e-6, abs=1e-9)
+        assert item.rate_mbps == pytest.approx(best_rate(plan.trees, slower), rel=1e-5, abs=1e-9)
+        assert item.unchanged_mbps <= item.rate_mbps * (1 + 1e-6) <= item.bound_mbps * (1 + 1e-5) + 1e-9
+
+
+def test_headroom_keeps_the_most() -> None:
+    topology = parse_topology("fattree:k=4,bandwidth=10-30,seed=1")
+    job = parse_job("workers=12,ps=2,seed=1", topology)
+    plain = get_strategy("inart")(topology, job)
+    careful = on_whole_links(get_strategy("inart")(with_headroom(topology, 0.2), job), topology)
+    least = [kept(plan, topology, plan.rate_mbps, 0.2).rate_mbps for plan in (plain, careful)]
+    assert careful.rate_mbps == evaluate(careful, topology).rate_mbps <= plain.rate_mbps * (1 + 1e-6)
+    assert least[1] > least[0] * 1.01, "here it costs a little of the rate, and keeps more"
+
+
+def test_parts_of_links_on_the_command_line(capsys) -> None:
+    network = ["--topology", "fattree:k=4,bandwidth=10-30,seed=1", "--job", "workers=12,ps=2,seed=1"]
+    assert main(["plan", *network, "--losses", "20%", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    now, again = printed["kept"], printed["kept_with_new_shares"]
+    assert now["loses"] == 0.2 and now["link"] == printed["slower_links"][0]["link"]
+    assert now["rate_mbps"] == pytest.approx(now["part"] * printed["rate_mbps"]) and now["part"] <= again["part"] <= 1
+    assert main(["plan", *network, "--losses", "20%", "--headroom", "20%"]) == 0
+    assert f"when any one link loses 20 %: {100 * now['part']:.1f} %" not in capsys.readouterr().out
+    assert main(["compare", *network, "--losses", "20%", "--strategies", "inart", "atp", "--json"]) == 0
+    rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)["strategies"]}
+    assert rows["inart"]["kept"] == now and 0.8 - 1e-9 <= rows["atp"]["kept"]["part"] <= 1
+    assert main(["compare", *network, "--losses", "20%", "--strategies", "inart"]) == 0
+    assert f"; keeps {100 * now['part']:.1f} %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--losses", "0%"], "--losses must be a part of links' capacity, like 90% or 0.9, got '0%'"),
+        (["--losses", "100%"], "--losses must be less than 100%: a link that is lost is `--losses` without a part"),
+        (["--headroom", "1"], "--headroom must be less than 100%: nothing would be left"),
+        (["compare", "--losses"], "compare: --losses needs a part of links' capacity, like --losses 20%"),
+        (["pareto", "--headroom", "20%"], "--headroom is for plan and compare: pareto has no use for it"),
+    ],
+)
+def test_parts_of_links_that_say_nothing(words, message, capsys) -> None:
+    assert main([*words, "--topology", "testbed"]) == 2
+    assert message in capsys.readouterr().err
 
 
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=SLOW)

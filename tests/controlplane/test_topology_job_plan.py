@@ -325,7 +325,7 @@ def test_a_file_that_cannot_be_written_is_reported_before_planning(tmp_path, cap
     [
         (["--strategies", "inart", "atp"], "--strategies is for compare: plan has no use for it"),
         (["--plot", "x.png"], "--plot is for pareto"),
-        (["pareto", "--losses"], "--losses is for plan: pareto has no use for it"),
+        (["pareto", "--losses"], "--losses is for plan and compare: pareto has no use for it"),
         (["--time-limit", "-1"], "--time-limit must be above 0 s, got -1"),
         (["--time-limit", "nan"], "--time-limit must be above 0 s, got nan"),
     ],

@@ -43,11 +43,29 @@ ONLY = {
     "draw": ("plan",),
     "prove": ("plan", "compare"),
     "rate_at_least": ("plan",),
-    "losses": ("plan",),
+    "losses": ("plan", "compare"),
+    "headroom": ("plan", "compare"),
     "apart": ("place",),
     "frozen_split": ("plan", "compare"),
 }
 """The commands that each of these options goes with."""
+
+
+ALL = "all"
+"""What `--losses` alone stands for: a link or switch is lost as a whole."""
+
+
+def part_of_links(arguments: argparse.Namespace, name: str) -> float | None:
+    """Return the part of links' capacity, between 0 and 1, that `--losses` or `--headroom` says; None: it says none.
+    Raises ValueError."""
+    text = getattr(arguments, name)
+    if text in (None, ALL):
+        return None
+    part = parse_part(text, f"--{name}", "links' capacity")
+    if part == 1:
+        whole = "a link that is lost is `--losses` without a part" if name == "losses" else "nothing would be left"
+        raise ValueError(f"--{name} must be less than 100%: {whole}")
+    return part
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -128,6 +146,11 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
     )
     group.add_argument(
+        "--headroom",
+        metavar="PART",
+        help="plan with this part of each link less, like 20%%: the most that can be kept when any one link loses it",
+    )
+    group.add_argument(
         "--apart",
         action="store_true",
         help="no parameter server on a worker's server (default: also there, where that is faster)",
@@ -139,7 +162,12 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
         "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
     )
     group.add_argument(
-        "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
+        "--losses",
+        nargs="?",
+        const=ALL,
+        metavar="PART",
+        help="show the rate after the loss of any one link or switch (new shares); with a part, like 20%%: what is "
+        "kept when any one link loses so much of its capacity",
     )
     group.add_argument("--plot", metavar="PNG", help="draw it")
     command_line.add_output(
@@ -157,6 +185,10 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{option} is for {others}: {command} has no use for it")
     if arguments.rate_at_least is not None:
         parse_part(arguments.rate_at_least, "--rate-at-least")
+    if arguments.losses == ALL and command == "compare":
+        raise ValueError("compare: --losses needs a part of links' capacity, like --losses 20%")
+    for option in ("losses", "headroom"):
+        part_of_links(arguments, option)
     named = arguments.strategies if command == "compare" else [arguments.strategy]
     for name in [] if named in (None, ["all"]) else named:
         if name in (*HOST_WAYS, ON_WORKERS, ON_HOSTS) and command == "compare":

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from controlplane.cli.plan.arguments import part_of_links
 from controlplane.cli.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
 from controlplane.planner.job import Job
 from controlplane.planner.plan.adding_hosts import workers_add
@@ -26,6 +27,7 @@ from controlplane.planner.plan.host_collectives import (
 from controlplane.planner.plan.host_ways import ON_HOSTS, ON_WORKERS
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.planning import ERRORS, solve, timed
+from controlplane.planner.plan.weakened import Kept, kept, on_whole_links, with_headroom
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.cuts import Bound
@@ -177,13 +179,17 @@ def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> 
 def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job, bound: Bound | None) -> dict[str, Any]:
     try:
         with timed(arguments.time_limit or LIMIT_EACH_S) as limit:
-            plan, seconds = solve(arguments, name, topology, job)
+            headroom = part_of_links(arguments, "headroom")
+            network = topology if headroom is None else with_headroom(topology, headroom)
+            plan, seconds = solve(arguments, name, network, job)
+            plan = plan if headroom is None else on_whole_links(plan, topology)
             if bound is None and name == OURS and not limit.cut_short:
                 bound = closer_bound(plan, topology)
         found: Planned = planned(plan, topology, seconds, limit.cut_short, bound)
     except ERRORS as error:
         return {"strategy": name, "refused": str(error)}
     rate = found.evaluation.rate_mbps
+    loses = part_of_links(arguments, "losses")
     return {
         "strategy": name,
         "rate_mbps": rate,
@@ -192,6 +198,7 @@ def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job,
         "gap": found.gap,
         **({} if plan.proven_mbps is None else {"proven_mbps": plan.proven_mbps}),
         "bottleneck": found.evaluation.bottleneck.to_json(),
+        **({} if loses is None else {"kept": kept(plan, topology, rate, loses).to_json()}),
         "trees": len(plan.trees),
         "communication_seconds": communication_seconds(plan, rate),
         "seconds": communication_seconds(plan, rate) if found.cost is None else found.cost.job_seconds(),
@@ -229,6 +236,6 @@ def _line(row: dict[str, Any], counted: bool) -> str:
         + (f"{row.get('packet_seconds', math.nan):>14.4f}" if counted else "")
         + f"{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"
         f"  {row['bottleneck']['kind'].replace('_', ' ')} {row['bottleneck']['name']}"
-        + " (best so far: time was over)"
-        * row["cut_short"]
+        + " (best so far: time was over)" * row["cut_short"]
+        + (f"; keeps {Kept(**row['kept'])}" if "kept" in row else "")
     )

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from controlplane.cli.plan.arguments import ALL, part_of_links
 from controlplane.cli.plan.pareto import fewest
 from controlplane.cli.plan.report import Planned, planned, print_plan, report, written
 from controlplane.planner.job import Job
@@ -14,6 +15,8 @@ from controlplane.planner.plan.host_collectives import faster_than
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import searching, solve, timed
 from controlplane.planner.plan.survive import Loss, lines, losses
+from controlplane.planner.plan.weakened import kept, kept_with_new_shares, on_whole_links, weakened, with_headroom
+from controlplane.planner.plan.weakened import lines as lines_of_slower
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 
@@ -21,7 +24,10 @@ from controlplane.planner.topology import Topology
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print the plan; write and draw it if asked for. Raises planning.ERRORS, OSError."""
     found = _made(arguments, topology, job)
-    after = losses(found.plan, topology) if arguments.losses else []
+    after = losses(found.plan, topology) if arguments.losses == ALL else []
+    loses = part_of_links(arguments, "losses")
+    slower = [] if loses is None else weakened(found.plan, topology, found.evaluation.rate_mbps, loses)
+    left = None if loses is None else kept(found.plan, topology, found.evaluation.rate_mbps, loses)
     changes = None
     if arguments.frozen_split:
         from controlplane.planner.plan.replan import difference
@@ -30,9 +36,15 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         changes = difference(previous, found.plan).to_json(previous, found.plan)
     if not arguments.json:
         _print(found, topology, after, changes)
+        if left is not None:
+            print("\n".join(lines_of_slower(slower, found.evaluation.rate_mbps, left)))
     if arguments.json or arguments.output:
         content = report(found, topology)
         content |= {"losses": [loss.to_json() for loss in after]} if after else {}
+        if left is not None:
+            again = kept_with_new_shares(slower, found.evaluation.rate_mbps, left.loses)
+            content |= {"kept": left.to_json(), "kept_with_new_shares": again.to_json()}
+            content |= {"slower_links": [item.to_json() for item in slower]}
         content |= {} if changes is None else {"difference": changes}
         if arguments.output:
             with open(arguments.output, "w") as file:
@@ -45,9 +57,13 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
 
 def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> Planned:
     with timed(searching(arguments)) as limit:
-        plan, seconds = solve(arguments, arguments.strategy, topology, job)
+        headroom = part_of_links(arguments, "headroom")
+        network = topology if headroom is None else with_headroom(topology, headroom)
+        plan, seconds = solve(arguments, arguments.strategy, network, job)
         if arguments.rate_at_least is not None:
-            plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))
+            plan = fewest(plan, network, arguments.rate_at_least, get_strategy(arguments.strategy))
+        if headroom is not None:
+            plan = on_whole_links(plan, topology)
         bound = None
         if arguments.prove:
             from controlplane.planner.strategies.fabric.prove import proven_bound
