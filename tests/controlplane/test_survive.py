@@ -144,8 +144,8 @@ def test_what_is_kept_when_a_link_loses_a_part(instance, strategy, loses):
 
 
 def test_headroom_keeps_the_most() -> None:
-    topology = parse_topology("fattree:k=4,bandwidth=10-30,seed=1")
-    job = parse_job("workers=12,ps=2,seed=1", topology)
+    topology = parse_topology("fattree:k=6,bandwidth=10-30,seed=1")
+    job = parse_job("workers=50,ps=4,seed=1", topology)
     plain = get_strategy("inart")(topology, job)
     careful = on_whole_links(get_strategy("inart")(with_headroom(topology, 0.2), job), topology)
     least = [kept(plan, topology, plan.rate_mbps, 0.2).rate_mbps for plan in (plain, careful)]
