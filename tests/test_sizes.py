@@ -156,7 +156,6 @@ LEFT: Over = {
     "ps_server/native/receive.c:root_receive": {"lines": 99},
     "worker_agent/native/worker/receive.c:worker_receive": {"lines": 67},
     "worker_agent/native/worker/thread.c:worker_round": {"lines": 68},
-    "worker_agent/torch/recovery.py:Sequence": {"lines": 426, "methods": 32},
 }  # fmt: skip
 
 if __name__ == "__main__":

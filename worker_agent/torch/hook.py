@@ -34,7 +34,8 @@ from worker_agent.torch.groups import Ranks, agree, default_store, exchange
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
 from worker_agent.torch.presence import Presence
-from worker_agent.torch.recovery import Joining, Sequence
+from worker_agent.torch.recovery import Sequence
+from worker_agent.torch.returning import Joining
 from worker_agent.torch.route import Route
 from worker_agent.ways import Ways
 from worker_agent.work import Work

@@ -13,6 +13,8 @@ from worker_agent.torch.steps import Item
 
 LATE_SECONDS = 10.0
 """After this time, and then each time after twice as long, the log names the workers that are waited for."""
+LOOK_SECONDS = 0.1
+"""A rank that waits for several operations asks at these intervals whether another rank has failed."""
 
 logger = logging.getLogger("inart")
 
@@ -36,6 +38,21 @@ class Lateness:
         while not arrived.wait(seconds):
             seconds = time.monotonic() - item.added
             self.say(item, seconds)
+
+    def wait_for_all(self, items: list[Item], given_up: Callable[[], bool]) -> bool:
+        """Wait until all have arrived, and return whether all succeed. given_up: whether to wait no longer, since
+        another rank has failed, for which they may wait; it is asked from time to time."""
+        for item in items:
+            seconds = LATE_SECONDS
+            while not item.ended.wait(LOOK_SECONDS):
+                if given_up():
+                    return False
+                if time.monotonic() - item.added > seconds:
+                    self.say(item, time.monotonic() - item.added)
+                    seconds *= 2
+            if item.problem:
+                return False
+        return True
 
     def consider(self, item: Item) -> None:
         """Say that a bucket is late, if it is time to say so again."""

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from worker_agent.errors import AgentError, NotReadyError
+from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
 
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 JOIN_SECONDS = 2.0
+STEADY_SECONDS = 60.0
+"""After this many seconds in the network earlier failures are forgotten, and the next return begins quickly."""
+
+
+@dataclass(frozen=True)
+class Joining:
+    """How a process group comes back to the network.
+
+    join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError. valid:
+    returns what is wrong with a reducer; empty: nothing. failed, returned: called with the reasons of all ranks when a
+    step failed, and with the reducer when the network is used again.
+    """
+
+    join: Callable[[float], Reducer]
+    valid: Callable[[Reducer], str]
+    failed: Callable[[str], None]
+    returned: Callable[[Reducer], None]
 
 
 class Return:
@@ -84,3 +104,43 @@ class Return:
             except (AgentError, OSError):
                 pass
             self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
+
+
+class Returns:
+    """The returns to the network, one after each fall; quick falls one after another make the pauses longer.
+
+    group: of all ranks, for their agreement to return.
+    """
+
+    def __init__(self, network: Joining, group: dist.ProcessGroup, counts: Counts) -> None:
+        self._network, self._group, self._counts = network, group, counts
+        self._return: Return | None = None
+        self._pause = FIRST_PAUSE_SECONDS
+        self._since = time.monotonic()
+
+    def fall(self, reasons: str) -> None:
+        """The ranks use torch.distributed from now on, for these reasons: begin to try the network again."""
+        steady = time.monotonic() - self._since > STEADY_SECONDS
+        again = self._counts.falls > 0 and not steady
+        self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
+        self._counts.falls += 1
+        self._return = Return(self._network.join, self._network.valid, self._group, self._pause)
+        self._network.failed(reasons)
+
+    def poll(self) -> Reducer | None:
+        """Return what to come back with now; None: not yet. Called once a step, on all ranks alike."""
+        reducer = self._return.poll() if self._return is not None else None
+        if reducer is not None:
+            self.close()
+        return reducer
+
+    def returned(self, reducer: Reducer) -> None:
+        """The network is used again."""
+        self._since = time.monotonic()
+        self._network.returned(reducer)
+
+    def close(self) -> None:
+        """Stop trying."""
+        if self._return is not None:
+            self._return.close()
+            self._return = None

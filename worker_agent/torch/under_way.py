@@ -1,0 +1,52 @@
+"""The operations of a process group that are under way: each from its start until the caller has its result."""
+
+from __future__ import annotations
+
+import time
+
+from worker_agent.errors import AbortedError
+from worker_agent.metrics import Counts
+from worker_agent.torch.steps import Item
+
+
+class UnderWay:
+    """Operations are added by one thread at a time; any thread may end them."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._items: set[Item] = set()
+        self.aborted: AbortedError | None = None
+
+    def add(self, item: Item) -> None:
+        self._items.add(item)
+
+    def check(self) -> None:
+        """Raise AbortedError, if `refuse` was called."""
+        if self.aborted is not None:
+            raise self.aborted
+
+    def finish(self, item: Item, error: Exception | None) -> None:
+        """End an operation, and count it. error: it has none of the results."""
+        self._counts.reduced(item.buffer.numel() * item.buffer.element_size())
+        self.end(item, error)
+        if item.last and not item.step.network:
+            self._counts.step_ends(item.step.began, item.added)
+
+    def end(self, item: Item, error: Exception | None) -> None:
+        """End an operation; if it has ended, nothing happens."""
+        self._items.discard(item)
+        item.completion.finish(error)
+
+    def seconds(self) -> float:
+        """Return for how long the oldest operation has been under way; 0: there is none."""
+        items = set(self._items)
+        return time.monotonic() - min(item.added for item in items) if items else 0.0
+
+    def refuse(self, reason: str) -> None:
+        """Take no operation any more; `check` raises for this reason."""
+        self.aborted = AbortedError(reason)
+
+    def end_all(self) -> None:
+        """End all operations with the reason for which they are refused."""
+        for item in set(self._items):
+            self.end(item, self.aborted)
