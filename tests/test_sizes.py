@@ -152,7 +152,6 @@ def test_functions_of_c_are_counted_as_a_reader_counts() -> None:
 
 
 LEFT: Over = {
-    "controlplane/planner/topology.py:Topology": {"lines": 379, "methods": 38},
     "ps_server/native/receive.c:root_receive": {"lines": 99},
     "worker_agent/native/worker/receive.c:worker_receive": {"lines": 67},
     "worker_agent/native/worker/thread.c:worker_round": {"lines": 68},

@@ -16,7 +16,8 @@ from controlplane.planner.job import Job, JobError, parse_job, parse_next_job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import ATTRIBUTES
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.topology import SWITCH_LIMITS, Topology, TopologyError
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.planner.topology_checks import SWITCH_LIMITS
 
 NET = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
 JOB = parse_job("workers=4,ps=2", NET)

@@ -24,7 +24,8 @@ from itertools import pairwise
 from controlplane.planner.job import Job, JobError
 from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.plan.model import Plan, Relay, Tree
-from controlplane.planner.topology import LINK_NUMBERS, Topology
+from controlplane.planner.topology import Topology
+from controlplane.planner.topology_checks import LINK_NUMBERS
 
 INSIDE = 1000.0
 """Bandwidth of the links inside of hosts, in units of the fastest link of the network."""

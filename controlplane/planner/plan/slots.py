@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from controlplane.planner.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, held
 from controlplane.planner.plan.model import Plan, Tree
-from controlplane.planner.topology import HOST_TIMES, Topology
+from controlplane.planner.topology import Topology
+from controlplane.planner.topology_checks import HOST_TIMES
 
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1 << 14
 HOST_MS = 2.0

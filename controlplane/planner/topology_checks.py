@@ -1,0 +1,171 @@
+"""What a topology may say of a node and of a link; and the lookup of both, with errors that name them."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import networkx as nx
+
+from controlplane.planner.frontpanel import SETTINGS, SPEEDS_GBPS, FrontPanelError, make_port
+
+NODE_NUMBERS = ("aggregation_mbps", "ingress_mbps", "used_aggregation_mbps", "used_ingress_mbps")
+LINK_NUMBERS = ("bandwidth_mbps", "delay_ms", "used_bandwidth_mbps")
+SWITCH_LIMITS = ("slots", "label_entries", "multicast_groups", "fan_in", "max_workers", "values_per_packet")
+ABOUT = ("name", "label", "description", "x", "y")
+"""For people and for drawing; nothing here reads them."""
+HOST_TIMES = ("host_ms", "measured_ms")
+NODE_ATTRIBUTES = ("kind", *NODE_NUMBERS, *HOST_TIMES, "ip", "mac", "role", "loopback_ports", *SWITCH_LIMITS, *ABOUT)
+LINK_ATTRIBUTES = (*LINK_NUMBERS, "ports", "front_panel", *SETTINGS, *ABOUT)
+KINDS = ("switch", "server")
+LONGEST_ID = 100
+
+
+class TopologyError(ValueError):
+    """The topology is wrong, or was asked for something that it does not have; names the node or link."""
+
+
+def node_of(graph: nx.DiGraph, node: str) -> dict[str, Any]:
+    """Return the node's attributes. Raises TopologyError."""
+    try:
+        return graph.nodes[node]
+    except KeyError:
+        raise TopologyError(f"node {node!r} does not exist in topology {graph.name or '(unnamed)'}") from None
+
+
+def of_kind(graph: nx.DiGraph, node: str, kind: str) -> dict[str, Any]:
+    """Return the attributes of a switch, or of a server. Raises TopologyError."""
+    attributes = node_of(graph, node)
+    if attributes["kind"] != kind:
+        raise TopologyError(f"node {node!r} is a {attributes['kind']}, not a {kind}")
+    return attributes
+
+
+def link_of(graph: nx.DiGraph, u: str, v: str) -> dict[str, Any]:
+    """Return the attributes of the link from u to v. Raises TopologyError."""
+    node_of(graph, u), node_of(graph, v)
+    try:
+        return graph.edges[u, v]
+    except KeyError:
+        raise TopologyError(f"link {u} -> {v} does not exist") from None
+
+
+def _number(value: Any, what: str, unlimited: bool) -> float:
+    """A finite number >= 0; null and infinity mean unlimited where `unlimited`."""
+    if value is None and unlimited:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TopologyError(f"{what} must be a number, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise TopologyError(f"{what} is larger than any number that can be computed with") from None
+    if math.isnan(number):
+        raise TopologyError(f"{what} must be a number, got NaN (not a number)")
+    if number < 0:
+        raise TopologyError(f"{what} must not be negative, got {value!r}")
+    if math.isinf(number) and not unlimited:
+        raise TopologyError(f"{what} must be finite, got {value!r}")
+    return number
+
+
+def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node's attributes as numbers and addresses. Raises TopologyError for what cannot be."""
+    if not node:
+        raise TopologyError("a node's id must not be empty")
+    if not node.isprintable() or len(node) > LONGEST_ID:
+        raise TopologyError(f"a node's id has at most {LONGEST_ID} characters that can be printed, got {node[:200]!r}")
+    kind = attributes.get("kind")
+    if kind not in KINDS:
+        raise TopologyError(f'node {node!r}: kind must be "switch" or "server", got {kind!r}')
+    result = dict(attributes)
+    for key in NODE_NUMBERS:
+        if key in attributes:
+            if key.endswith("ingress_mbps") and kind == "switch":
+                raise TopologyError(f"node {node!r}: {key} does not belong on a {kind}")
+            result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=not key.startswith("used_"))
+            if math.isinf(result[key]):
+                del result[key]
+    for key in HOST_TIMES:
+        if key in attributes:
+            result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=False)
+    if kind != "server":
+        for key in ("ip", "role", *HOST_TIMES):
+            if key in attributes:
+                raise TopologyError(f"node {node!r}: {key} belongs on a server")
+    if "loopback_ports" in attributes:
+        _check_loopback_ports(node, kind, attributes["loopback_ports"])
+    if "ip" in result:
+        try:
+            address = ipaddress.IPv4Address(str(result["ip"]))
+        except ValueError:
+            raise TopologyError(f"node {node!r}: ip must be an IPv4 address, got {attributes['ip']!r}") from None
+        if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_reserved:
+            raise TopologyError(f"node {node!r}: ip {address} cannot be a server's")
+        result["ip"] = str(address)
+    if "mac" in result and not re.fullmatch(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}", str(result["mac"])):
+        raise TopologyError(f"node {node!r}: mac must be like 02:00:0a:00:00:07, got {attributes['mac']!r}")
+    if "mac" in result and int(result["mac"][:2], 16) & 1:
+        raise TopologyError(f"node {node!r}: mac {result['mac']} is a group's (its first byte is odd), not a server's")
+    if result.get("role") not in (None, "worker", "parameter_server"):
+        raise TopologyError(f'node {node!r}: role must be "worker" or "parameter_server", got {result["role"]!r}')
+    return result
+
+
+def _check_loopback_ports(node: str, kind: str, given: Any) -> None:
+    if kind != "switch":
+        raise TopologyError(f"node {node!r}: loopback_ports belong on a switch")
+    if not isinstance(given, list | tuple) or not all(isinstance(port, Mapping) for port in given):
+        example = '[{"front_panel": "31/0", "speed": "100G"}]'
+        raise TopologyError(f"node {node!r}: loopback_ports must be a list like {example}, got {given!r}")
+    for port in given:
+        unknown = set(port) - {"front_panel", *SETTINGS}
+        if unknown:
+            raise TopologyError(f"node {node!r}: loopback_ports: unknown {', '.join(sorted(unknown))}")
+        try:
+            make_port(port.get("front_panel"), port, loopback=True)
+        except FrontPanelError as error:
+            raise TopologyError(f"node {node!r}: loopback_ports: {error}") from None
+
+
+def checked_link(u: str, v: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of the link from u to v as numbers. Raises TopologyError for what cannot be."""
+    where = f"link {u} -> {v}"
+    if "bandwidth_mbps" not in attributes:
+        raise TopologyError(f"{where}: bandwidth_mbps is missing")
+    result = dict(attributes)
+    for key in LINK_NUMBERS:
+        if key in attributes:
+            result[key] = _number(attributes[key], f"{where}: {key}", unlimited=False)
+    ports = attributes.get("ports", {})
+    if not isinstance(ports, Mapping) or not all(
+        end in (u, v) and isinstance(port, int) and not isinstance(port, bool) and 0 < port < 1 << 16
+        for end, port in ports.items()
+    ):
+        raise TopologyError(f"{where}: ports must map its ends to port numbers, like {{{u!r}: 1}}, got {ports!r}")
+    _check_front_panel(u, v, result)
+    return result
+
+
+def _check_front_panel(u: str, v: str, attributes: Mapping[str, Any]) -> None:
+    where = f"link {u} -> {v}"
+    panel = attributes.get("front_panel")
+    if panel is None:
+        stray = [key for key in SETTINGS if key in attributes]
+        if stray:
+            raise TopologyError(f"{where}: {stray[0]} is a port's: say which with front_panel, like {{{v!r}: '1/0'}}")
+        return
+    if not isinstance(panel, Mapping) or not all(end in (u, v) for end in panel):
+        raise TopologyError(f"{where}: front_panel must map its ends to ports, like {{{v!r}: '1/0'}}, got {panel!r}")
+    for end, name in panel.items():
+        try:
+            port = make_port(name, attributes)
+        except FrontPanelError as error:
+            raise TopologyError(f"{where}: front_panel at {end}: {error}") from None
+        if attributes["bandwidth_mbps"] > SPEEDS_GBPS[port.speed] * 1000:
+            raise TopologyError(
+                f"{where}: bandwidth_mbps is {attributes['bandwidth_mbps']:g}, more than port {name}'s {port.speed}"
+            )
