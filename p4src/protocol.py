@@ -211,20 +211,22 @@ class HostFlag(IntFlag):
     """Bits of the flags field that only hosts read; switches pass them on.
 
     No P4 program knows them, so they are not in ``protocol.json``, whose digest is that of the compiled programs. All
-    packets of a chunk have the same bits, except ASK and LATE.
+    packets of a chunk have the same bits, except ASK, LATE and CONGESTED.
 
     SCATTER: the result goes to the chunk's owner only. SINGLE: the packet of one worker is the whole chunk. ASK: from a
     worker that adds nothing to a SINGLE chunk and lacks its result; with RESULT, from a parameter server that asks
     workers to send chunks again. LATE: sent again by a worker that nobody has asked, because no answer has come.
+    CONGESTED: of a result: a switch has marked a contribution to it (ECN, RFC 3168): a queue on the way is too long.
     """
 
     SCATTER = 8
     SINGLE = 16
     ASK = 32
     LATE = 64
+    CONGESTED = 128
 
 
-ENCODING = 5
+ENCODING = 6
 """Version of the encoding of a packet's values (fixed point, exponents, the check word) between hosts.
 
 Agents with another one are refused when they join. Switches do not depend on it, so it is not in ``protocol.json``,

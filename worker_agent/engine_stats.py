@@ -17,7 +17,7 @@ class TreeStats:
 
     measured_mbps: wire bits of the chunks (each once) over the time in which an operation was in progress (first send
     to last answer). rtt_seconds: the lowest of the last second or so. check_failures: results that were changed on the
-    way; they were not used, and requested again.
+    way; they were not used, and requested again. marked: answers that said that a queue on the way is too long (ECN).
     """
 
     tree: int
@@ -30,6 +30,7 @@ class TreeStats:
     duplicates: int
     refused: int
     check_failures: int
+    marked: int
     busy_seconds: float
     measured_mbps: float
     rtt_seconds: float
@@ -51,6 +52,7 @@ class TreeStats:
             duplicates=native.duplicates,
             refused=native.refused,
             check_failures=native.check_failures,
+            marked=native.marked,
             busy_seconds=native.busy_ns / 1e9,
             measured_mbps=native.answers * frame_bits / (native.busy_ns / 1e3) if native.busy_ns else 0.0,
             rtt_seconds=native.rtt_seconds,

@@ -90,6 +90,7 @@ _TREE_COUNTERS = (
     "duplicates",
     "refused",
     "check_failures",
+    "marked",
     "first_send_ns",
     "last_answer_ns",
     "busy_ns",

@@ -40,6 +40,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--queue", type=int, default=usual.queue, metavar="N", help="packets in the narrow link's queue (%(default)s)"
     )
+    parser.add_argument(
+        "--ecn", type=int, default=usual.ecn, metavar="N",
+        help="each case once more with switches that mark what finds N packets waiting (ECN), and TCP that answers",
+    )  # fmt: skip
     parser.add_argument("--congestion", default=usual.congestion, help="control of TCP: cubic, reno, ... (%(default)s)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw rates and queues")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON; -: print it alone")
@@ -57,7 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         settings = Settings(
-            arguments.mbps, arguments.workers, arguments.flows, arguments.seconds, arguments.queue, arguments.congestion
+            arguments.mbps,
+            arguments.workers,
+            arguments.flows,
+            arguments.seconds,
+            arguments.queue,
+            arguments.congestion,
+            arguments.ecn,
         )
         alone = arguments.json == Path("-")
         say: Say = (lambda line: None) if alone else stopwatch()

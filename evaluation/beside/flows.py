@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from pathlib import Path
 
 from topologies.zygote import Channel
 
@@ -16,7 +17,12 @@ STEP_SECONDS = 0.05
 """How often a receiver writes down what has come."""
 
 
-def sink(channel: Channel, *, address: str, flows: int) -> None:
+def _answer_marks(ecn: bool) -> None:
+    """Have the TCP of this host's namespace ask for marks and answer them (RFC 3168), or not."""
+    Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if ecn else "0")
+
+
+def sink(channel: Channel, *, address: str, flows: int, ecn: bool) -> None:
     """Receive so many connections until a message comes, which is answered with what each has received: a list for each
     of (time.monotonic(), bytes so far)."""
     seen: list[list[tuple[float, int]]] = [[] for _ in range(flows)]
@@ -29,6 +35,7 @@ def sink(channel: Channel, *, address: str, flows: int) -> None:
                 own.append((now, counted))
                 written = now
 
+    _answer_marks(ecn)
     with socket.create_server((address, PORT), backlog=flows) as server:
         server.settimeout(WAIT_SECONDS)
         channel.send("listening")
@@ -40,8 +47,9 @@ def sink(channel: Channel, *, address: str, flows: int) -> None:
     channel.send([list(own) for own in seen])
 
 
-def source(channel: Channel, *, address: str, congestion: str) -> None:
+def source(channel: Channel, *, address: str, congestion: str, ecn: bool) -> None:
     """Send to a sink until this process is ended, as fast as the kernel's congestion control (`congestion`) lets it."""
+    _answer_marks(ecn)
     with socket.create_connection((address, PORT), timeout=WAIT_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         connection.settimeout(None)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
@@ -44,7 +44,8 @@ OPERATION_SECONDS = 120.0
 @dataclass(frozen=True)
 class Settings:
     """mbps: of the narrow link. flows: of TCP, each way. seconds: how long the job would take with an equal share.
-    queue: packets that fit into the narrow link's queue. congestion: TCP's, as the kernel names it."""
+    queue: packets that fit into the narrow link's queue. congestion: TCP's, as the kernel names it. ecn: packets that
+    wait for a link, from which on switches mark others; 0: nothing is marked."""
 
     mbps: float = 20.0
     workers: int = 4
@@ -52,6 +53,7 @@ class Settings:
     seconds: float = 6.0
     queue: int = 64
     congestion: str = "cubic"
+    ecn: int = 0
 
 
 class Place:
@@ -116,7 +118,8 @@ class _Queue:
 
 
 def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[Share]:
-    """One case with each of these plans, on a network of its own. Raises EmulationError, HostFailure."""
+    """One case with each of these plans, on a network of its own: without marks, and where the settings have some, once
+    more with them. Raises EmulationError, HostFailure."""
     place = Place(case, settings)
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(place.topology, "softswitch"))
@@ -126,17 +129,22 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
         fabric = stack.enter_context(Fabric(emulation))
         zygote.wait_ready()
         shares = []
-        for plan in plans:
-            share = _measure(place, place.planned(plan, settings.mbps), settings, zygote, fabric)
-            share.case, share.plan = case, plan
-            shares.append(share)
-            say(f"{case}, planned for {plan}: {share.job_mbps:.2f} of {share.planned_mbps:.2f} Mbit/s, "
-                f"fairness {share.fairness:.3f}")  # fmt: skip
+        for ecn in sorted({0, settings.ecn}):
+            for u, v in place.topology.links:
+                if u in place.topology.switches:
+                    emulation.shape(u, v, ecn_packets=ecn)
+            for plan in plans:
+                planned = place.planned(plan, settings.mbps)
+                share = _measure(place, planned, replace(settings, ecn=ecn), zygote, fabric)
+                share.case, share.plan, share.ecn = case, plan, ecn
+                shares.append(share)
+                say(f"{case}, planned for {plan}{', marked' if ecn else ''}: {share.job_mbps:.2f} of "
+                    f"{share.planned_mbps:.2f} Mbit/s, fairness {share.fairness:.3f}")  # fmt: skip
         return shares
 
 
 def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabric: Fabric) -> Share:
-    emulation, flows = zygote.emulation, Flows(zygote, place.topology, settings.congestion)
+    emulation, flows = zygote.emulation, Flows(zygote, place.topology, settings)
     with fabric.serve(plan) as service, JobAgents(zygote, service.address, place.job) as agents:
         agents.ready(READY_SECONDS)
         try:
@@ -167,8 +175,8 @@ def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabri
 class Flows:
     """TCP flows in hosts, until `end`."""
 
-    def __init__(self, zygote: Zygote, topology: Topology, congestion: str) -> None:
-        self._zygote, self._topology, self._congestion = zygote, topology, congestion
+    def __init__(self, zygote: Zygote, topology: Topology, settings: Settings) -> None:
+        self._zygote, self._topology, self._settings = zygote, topology, settings
         self._sinks: list[tuple[HostProcess, list[tuple[str, str]]]] = []
         self._sources: list[HostProcess] = []
 
@@ -181,11 +189,13 @@ class Flows:
         for receiver in dict.fromkeys(receiver for _, receiver in pairs):
             own = [pair for pair in pairs if pair[1] == receiver]
             address = self._topology.address(receiver)
-            sink = self._zygote.spawn(receiver, f"{HERE}:sink", {"address": address, "flows": len(own)})
+            sink = self._zygote.spawn(
+                receiver, f"{HERE}:sink", {"address": address, "flows": len(own), "ecn": self._settings.ecn > 0}
+            )
             self._sinks.append((sink, own))
             sink.receive(READY_SECONDS)
             for sender, _ in own:
-                arguments = {"address": address, "congestion": self._congestion}
+                arguments = {"address": address, "congestion": self._settings.congestion, "ecn": self._settings.ecn > 0}
                 source = self._zygote.spawn(sender, f"{HERE}:source", arguments)
                 self._sources.append(source)
                 source.receive(READY_SECONDS)

@@ -50,7 +50,8 @@ class Share:
     """One run. case: which way TCP goes; plan: what the plan was made for. planned_mbps, job_mbps: what a worker is to
     send, and what it has sent from its first packet to its last answer. tcp_mbps: of each flow on the link, the same
     while; back_mbps: of those against the sums. queue: (seconds since the beginning, bytes that wait for the link).
-    queue_full: frames that switches have dropped because a queue was full."""
+    queue_full: frames that switches have dropped because a queue was full. ecn: packets that wait for a link, from
+    which on switches mark others; 0: they do not."""
 
     case: str
     plan: str
@@ -64,6 +65,7 @@ class Share:
     resent: int = 0
     right: bool = True
     idle: float = 1.0
+    ecn: int = 0
 
     @property
     def fairness(self) -> float:
@@ -89,15 +91,15 @@ class Share:
 def table(shares: Sequence[Share]) -> str:
     """For people, and for a page of Markdown."""
     lines = [
-        "| TCP | the plan | planned | job, Mbit/s | of its share | TCP flows | against it | fairness | "
+        "| TCP | marks | the plan | planned | job, Mbit/s | of its share | TCP flows | against it | fairness | "
         "queue: half, 99 %, ms | dropped | resent | idle |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for one in shares:
         lines.append(
-            f"| {one.case} | {one.plan} | {one.planned_mbps:.2f} | {one.job_mbps:.2f} | {one.job_part:.2f} | "
-            f"{_rates(one.tcp_mbps)} | {_rates(one.back_mbps)} | {one.fairness:.3f} | {one.queue_ms(0.5):.1f}, "
-            f"{one.queue_ms(0.99):.1f} | {one.queue_full} | {one.resent} | {one.idle:.0%} |"
+            f"| {one.case} | {one.ecn or ''} | {one.plan} | {one.planned_mbps:.2f} | {one.job_mbps:.2f} | "
+            f"{one.job_part:.2f} | {_rates(one.tcp_mbps)} | {_rates(one.back_mbps)} | {one.fairness:.3f} | "
+            f"{one.queue_ms(0.5):.1f}, {one.queue_ms(0.99):.1f} | {one.queue_full} | {one.resent} | {one.idle:.0%} |"
             + ("" if one.right else " WRONG")
         )
     return "\n".join(lines)
@@ -126,7 +128,9 @@ def draw(shares: Sequence[Share], path: Path) -> None:
                 bottom += rate
         above.set_xticks(range(len(groups)), [name for name, _, _ in groups])
         above.axhline(one.link_mbps / (1 + len(one.tcp_mbps or one.back_mbps)), color="grey", linestyle=":")
-        above.set_title(f"{one.case}, {one.plan}\nfairness {one.fairness:.2f}", fontsize="small")
+        above.set_title(
+            f"{one.case}, {one.plan}{', marks' if one.ecn else ''}\nfairness {one.fairness:.2f}", fontsize="small"
+        )
         below.plot([at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], linewidth=0.6)
         below.set_xlabel("s")
     panels[0][0].set_ylabel("Mbit/s (dotted: an equal share)")

@@ -53,6 +53,7 @@ def _network_library() -> ctypes.CDLL:
         "network_make": (pointer, [long, word]),
         "network_node": (word, [pointer, word, word, word]),
         "network_link": (None, [pointer, word, word, word, word, real, real, word]),
+        "network_narrow": (None, [pointer, word, word, real, word]),
         "network_entry": (None, [pointer, word, word, word, ctypes.c_uint8, word, word, word, word, word, long, long]),
         "network_group": (None, [pointer, word, word, word, pointer]),
         "network_beside": (None, [pointer, word, word]),
@@ -127,6 +128,7 @@ class WorkerStats:
     duplicates: int
     refused: int
     check_failures: int
+    marked: int
     operations_done: int
     operations_failed: int
     wakeups: int
@@ -243,6 +245,12 @@ class VirtualNetwork:
         """From now on: all links lose that share of their packets, and hosts are up to so late each time."""
         self._lib.network_faults(self._handle, loss, int(late_seconds * NS))
 
+    def narrow(self, u: str, v: str, mbps: float | None = None, *, mark_packets: int) -> None:
+        """From now on the link from u to v carries this rate (None: its own), and marks what finds so many packets
+        waiting (0: nothing)."""
+        rate = self.topology.bandwidth_mbps(u, v) if mbps is None else mbps
+        self._lib.network_narrow(self._handle, self._nodes[u], self._port(u, v), rate, mark_packets)
+
     def stop(self, nodes: Iterable[str], seconds: float) -> None:
         """Their agents stand still for so long."""
         until = self._lib.network_now(self._handle) + int(seconds * NS)
@@ -292,7 +300,7 @@ class VirtualNetwork:
         return sum(tree.share * tree.ends()[tree.root] for tree in self.plan.trees)
 
     def _counts(self, u: str, v: str) -> ctypes.Array[ctypes.c_uint64]:
-        counts = (ctypes.c_uint64 * 3)()
+        counts = (ctypes.c_uint64 * 5)()
         self._lib.network_carried(self._handle, self._nodes[u], self._port(u, v), counts)
         return counts
 
@@ -303,6 +311,14 @@ class VirtualNetwork:
     def dropped(self) -> int:
         """Packets that found a queue full."""
         return sum(self._counts(u, v)[1] for u, v in self.topology.links)
+
+    def marked(self) -> int:
+        """Packets that were marked, because a queue was too long."""
+        return sum(self._counts(u, v)[3] for u, v in self.topology.links)
+
+    def longest_wait(self, u: str, v: str) -> float:
+        """Seconds that a packet has waited for the link from u to v at most, since it was made `narrow`."""
+        return self._counts(u, v)[4] / NS
 
     def root_stats(self) -> RootStats:
         total = dict.fromkeys(RootStats.__dataclass_fields__, 0)

@@ -130,6 +130,7 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     }
     uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0;
     if (fresh) root_cell_begin(x, t, sequence);
+    c->congested |= x->engine.congested;
     for (uint32_t i = 0; i < x->words; i++) {
         both |= there[i] & set[i];
         new |= set[i] & ~there[i];

@@ -36,7 +36,7 @@ bool root_send_result(struct root_thread *x, struct root_tree *t, uint64_t seque
     }
     struct root_cell *c = cell_of(t, sequence);
     struct inart_header h = {
-        .flags = (uint8_t)(INART_FLAG_RESULT | c->flags),
+        .flags = (uint8_t)(INART_FLAG_RESULT | (c->congested ? INART_FLAG_CONGESTED : 0) | c->flags),
         .job = (uint16_t)x->job,
         .label = label,
         .epoch = x->epoch,

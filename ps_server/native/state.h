@@ -26,6 +26,7 @@ struct root_cell {
                    all once more */
     uint16_t asker; /* of a complete chunk, whom its result is to be sent once more: a worker's index + 1, or EVERYBODY;
                        0: nobody */
+    bool congested; /* a switch has marked one of its packets: workers are told with its result */
     uint64_t asked_at; /* 0: never; of a complete chunk: when its result was last sent once more */
     uint64_t sent_at;  /* when its result was last sent to all */
 };

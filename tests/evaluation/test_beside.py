@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,10 @@ def test_what_is_found_is_said_and_drawn(tmp_path: Path) -> None:
     json.dumps(found)
     against = Share("against", "all", 20.0, 20.0, 2.0, [], [6.0])
     assert against.fairness == pytest.approx(64 / 80) and against.job_part == pytest.approx(0.2)
-    assert table([SHARE]).splitlines()[-1].startswith("| with | all | 20.00 | 8.00 | 1.20 | 4.00 to 4.00 |  | 0.889 |")
+    assert (
+        table([SHARE]).splitlines()[-1].startswith("| with |  | all | 20.00 | 8.00 | 1.20 | 4.00 to 4.00 |  | 0.889 |")
+    )
+    assert table([replace(SHARE, ecn=16)]).splitlines()[-1].startswith("| with | 16 | all | 20.00 ")
     wrong = Share("both", "all", 20.0, 20.0, 8.0, [4.0], [9.0, 2.0], right=False)
     assert table([wrong]).endswith("WRONG") and "2.00 to 9.00" in table([wrong])
     draw([SHARE, wrong], tmp_path / "beside.png")

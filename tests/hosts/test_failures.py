@@ -47,17 +47,15 @@ def malformed_packets(generator: random.Random, good: bytes, port: int) -> Itera
         return bytes(Ether(dst=GROUP_MAC.hex(":"), src="02:00:00:00:09:09") / ip / UDP(sport=9, dport=port) / payload)
 
     while True:
-        kind = generator.randrange(5)
+        kind = generator.randrange(4)
         if kind == 0:
             yield frame(generator.randbytes(generator.randrange(0, 1400)))
         elif kind == 1:
             yield frame(good[: generator.randrange(0, len(good))])
         elif kind == 2:
             yield frame(good + generator.randbytes(generator.randrange(1, 200)))
-        elif kind == 3:
-            yield frame(bytes([generator.randrange(3, 256)]) + good[1:])  # version
         else:
-            yield frame(good[:1] + bytes([generator.randrange(128, 256)]) + good[2:])  # These flags do not exist.
+            yield frame(bytes([generator.randrange(3, 256)]) + good[1:])  # version
 
 
 def broken_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:

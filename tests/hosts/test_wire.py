@@ -18,6 +18,7 @@ from p4src.protocol import (
     PROTOCOL,
     VERSION,
     Flag,
+    HostFlag,
     data_values,
     exponents_per_packet,
     frame_bytes,
@@ -29,11 +30,14 @@ from tests.support.waiting import wait_until
 from worker_agent import fixedpoint
 from worker_agent.checkword import MARK
 from worker_agent.errors import AllReduceError
+from worker_agent.io_options import BACKENDS, IoOptions
 from worker_agent.wire import InArt, packet
 
 VALUES = 64
 DATA = data_values(VALUES)
 DIRECT = (TreeShape(0, 1.0, False),)
+MAY_BE_MARKED, MARKED = 2, 3
+"""The lowest bits of IPv4's type of service (ECN, RFC 3168)."""
 
 
 def test_scapy_lays_the_header_out_as_protocol_json_says() -> None:
@@ -83,28 +87,35 @@ def sent_by_engine(raw: Any) -> Any:
     return decoded
 
 
-def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("service", "flag"), [(MAY_BE_MARKED, 0), (MARKED, 0), (0, HostFlag.CONGESTED)])
+def test_scapy_can_be_the_server_of_a_c_worker(
+    make_rig: Callable[..., Rig], service: int, flag: int, backend: str
+) -> None:
+    """The worker counts a result that a switch has marked, or whose contributions were."""
+    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"], io=IoOptions(backend))
     config, server = rig.job.workers[0], rig.raw("s0")
     tree = config.worker_trees[0]
     tensor, checked = np.linspace(-3, 5, 100, dtype=np.float32), Checked(1, VALUES)
     work = rig.engines[0].allreduce_async(tensor, bits=32)
 
     def result(of: Any, values: list[int]) -> bytes:
-        return bytes(
-            packet(
-                values,
-                flags=int(of.flags) & Flag.MAXIMUM | Flag.RESULT,
-                job=of.job,
-                label=tree.return_label,
-                epoch=of.epoch,
-                sequence=of.sequence,
-                bitmap=len(config.workers),
-                port=tree.port,
-            )
+        made = packet(
+            values,
+            flags=int(of.flags) & Flag.MAXIMUM | Flag.RESULT | (flag if of.sequence else 0),
+            job=of.job,
+            label=tree.return_label,
+            epoch=of.epoch,
+            sequence=of.sequence,
+            bitmap=len(config.workers),
+            port=tree.port,
         )
+        made[IP].tos = service if of.sequence else 0
+        return bytes(made)
 
-    exponents = sent_by_engine(server)
+    first = server.recv()
+    assert Ether(first)[IP].tos == MAY_BE_MARKED
+    exponents = Ether(first)[InArt]
     assert (exponents.version, exponents.flags, exponents.job) == (VERSION, Flag.MAXIMUM, 7)
     assert exponents.label == tree.up_label
     assert (exponents.epoch, exponents.sequence, exponents.bitmap) == (config.epoch, 0, 0)
@@ -136,6 +147,8 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
         fixedpoint.dequantise(np.full(DATA, 7 + number, np.int32), biased, 1) for number, biased in enumerate(agreed)
     ]
     assert (tensor == np.concatenate(expected)[:100]).all()
+    marked = 0 if service == MAY_BE_MARKED else len(chunks)
+    assert rig.engines[0].stats().trees[0].marked == marked
 
 
 def test_a_worker_that_is_told_a_lower_exponent_than_its_own_says_so_at_once(make_rig: Callable[..., Rig]) -> None:
@@ -167,8 +180,14 @@ def test_a_worker_that_is_told_a_lower_exponent_than_its_own_says_so_at_once(mak
         work.wait()
 
 
-def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(DIRECT, values=VALUES, workers=2, without=["w0", "w1"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("marked", [(), (0,), (1,)])
+def test_scapy_can_be_the_workers_of_a_c_server(
+    make_rig: Callable[..., Rig], marked: tuple[int, ...], backend: str
+) -> None:
+    """The result says whether a switch has marked a contribution, whichever."""
+    rig = make_rig(DIRECT, values=VALUES, workers=2, without=["w0", "w1"], io=IoOptions(backend))
+    result = Flag.RESULT | (HostFlag.CONGESTED if marked else 0)
     raws = [rig.raw("w0"), rig.raw("w1")]
     labels, checked = [config.worker_trees[0] for config in rig.job.workers], Checked(2, VALUES)
     total = [3 * (position - 30) for position in range(DATA)]
@@ -176,12 +195,14 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
     for worker in range(2):
         data = [(worker + 1) * (position - 30) for position in range(DATA)]
         values = checked.sent(data, [worker], labels[worker].tree, 0)
-        raws[worker].send(
-            bytes(packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0, port=labels[0].port))
-        )
+        sent = packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0, port=labels[0].port)
+        sent[IP].tos = MARKED if worker in marked else MAY_BE_MARKED
+        raws[worker].send(bytes(sent))
     for raw in raws:
-        decoded = Ether(raw.recv())[InArt]
-        assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
+        frame = Ether(raw.recv())
+        decoded = frame[InArt]
+        assert frame[IP].tos == MAY_BE_MARKED
+        assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (result, 7, 1, 0)
         assert decoded.bitmap == 1 << 32 | 2, "one chunk is complete, two workers"
         assert decoded.label == labels[0].return_label
         assert decoded.values == expected

@@ -72,6 +72,7 @@ struct engine_thread {
     const char *name;
     struct engine_sleep (*work)(struct engine_thread *); /* one round; says how long nothing will happen by itself */
     struct io *io, *retired;                             /* retired: to be closed, once the thread no longer looks */
+    bool congested;                                      /* the packet that is taken now was marked: io_in */
     struct io *opened;                                   /* to be used next, see engine_open; NULL: the present ones */
     uint64_t wakeups;
     uint64_t rationed; /* when its wake-ups so far would have ended, each given WAKE_SPACING */
@@ -165,6 +166,7 @@ static inline int engine_receive(struct engine_thread *t, engine_take *take, con
             for (int i = 0; i < n; i++) {
                 const struct io_in *in = &io->in[i];
                 if (!sources_have(sources, any_source, in, stats)) continue;
+                t->congested = in->congested;
                 for (uint32_t at = 0; at < in->bytes || !at; at += in->segment ? in->segment : 1, received++) {
                     io_fetch(in, at);
                     take(t, in->data + at, in->bytes - at < in->segment ? in->bytes - at : in->segment, now);

@@ -80,6 +80,7 @@ struct io_in {
     uint8_t *data;
     uint32_t bytes, segment;
     uint32_t source; /* address of its sender, host order */
+    bool congested;  /* a switch has marked it: a queue on the way is too long */
 };
 
 struct io_counters {

@@ -126,7 +126,8 @@ static bool raw_take(struct io *io, uint8_t *frame, size_t length, unsigned segm
     }
     uint32_t bytes = (uint32_t)(length - INART_OFFSET_HEADER);
     *in = (struct io_in){frame + INART_OFFSET_HEADER, bytes, segment ? segment : bytes,
-                         inart_get32(frame + INART_OFFSET_IPV4_SOURCE)};
+                         inart_get32(frame + INART_OFFSET_IPV4_SOURCE),
+                         (frame[INART_OFFSET_IPV4_SERVICE] & INART_ECN_BITS) == INART_ECN_CONGESTED};
     return true;
 }
 
@@ -175,6 +176,7 @@ static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port
     memcpy(f + 6, s->mac, 6);
     inart_put16(f + 12, INART_ETHERTYPE_IPV4);
     f[INART_OFFSET_IPV4] = INART_VERSION_AND_WORDS;
+    f[INART_OFFSET_IPV4_SERVICE] = INART_ECN_CAPABLE;
     inart_put16(f + INART_OFFSET_IPV4_TOTAL_LENGTH, (uint16_t)(INART_IPV4_BYTES + INART_UDP_BYTES + payload));
     inart_put16(f + INART_OFFSET_IPV4_FRAGMENT, INART_DO_NOT_FRAGMENT);
     f[INART_OFFSET_IPV4_TTL] = INART_TTL;

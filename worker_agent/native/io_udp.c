@@ -53,7 +53,8 @@ static inline int udp_here(struct io *io, char *error, size_t size) {
 }
 
 static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, char *error, size_t size) {
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0, ttl = INART_TTL;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0, ttl = INART_TTL,
+        service = INART_ECN_CAPABLE;
     if (fd < 0) {
         snprintf(error, size, "cannot open a UDP socket: %s", strerror(errno));
         return -1;
@@ -71,6 +72,8 @@ static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, 
         setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero) ||
         setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl) ||
         setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover) ||
+        setsockopt(fd, IPPROTO_IP, IP_TOS, &service, sizeof service) ||
+        setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof one) ||
         setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
         snprintf(error, size, "cannot set a UDP socket up on %s: %s", io->spec.interface, strerror(errno));
         close(fd);
@@ -150,10 +153,14 @@ static int udp_receive(struct io *io, unsigned source) {
     for (int i = 0; i < n; i++) {
         struct msghdr *m = &io->message[i].msg_hdr;
         uint32_t bytes = io->message[i].msg_len, segment = bytes;
+        uint8_t service = 0;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
             if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
                 segment = (uint32_t)*(const int *)(const void *)CMSG_DATA(c);
-        io->in[i] = (struct io_in){io->in_iov[i].iov_base, bytes, segment, ntohl(io->from[i].sin_addr.s_addr)};
+            else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS)
+                service = *CMSG_DATA(c);
+        io->in[i] = (struct io_in){io->in_iov[i].iov_base, bytes, segment, ntohl(io->from[i].sin_addr.s_addr),
+                                   (service & INART_ECN_BITS) == INART_ECN_CONGESTED};
     }
     return n;
 }

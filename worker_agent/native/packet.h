@@ -14,9 +14,10 @@
 /* Exponents in a packet: each is there twice, in different words (check.h, check_maximum_right). */
 #define INART_EXPONENT_WORDS(values) (INART_DATA_VALUES(values) / 2)
 
-#define INART_FLAGS                                                                                        \
-    (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | \
-     INART_FLAG_ASK | INART_FLAG_LATE)
+/* ECN, RFC 3168: the lowest bits of IPv4's type of service. Packets leave as ones that switches may mark. */
+#define INART_ECN_BITS 3
+#define INART_ECN_CAPABLE 2
+#define INART_ECN_CONGESTED 3
 
 /* Offsets in what UDP carries. */
 #define INART_AT(offset) ((offset) - INART_OFFSET_HEADER)
@@ -74,11 +75,9 @@ static inline void inart_put64(uint8_t *p, uint64_t v) {
 }
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the agents' C engine is for little-endian machines");
 
-/* 0, or -1 when it is malformed: not `packet_bytes` long, another version, flags that do not exist. */
+/* 0, or -1 when it is malformed: not `packet_bytes` long, or another version. All bits of the flags have a meaning. */
 static inline int inart_parse(const uint8_t *packet, size_t length, size_t packet_bytes, struct inart_header *h) {
-    if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION ||
-        (packet[INART_AT(INART_OFFSET_FLAGS)] & ~INART_FLAGS))
-        return -1;
+    if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION) return -1;
     h->flags = packet[INART_AT(INART_OFFSET_FLAGS)];
     h->job = inart_get16(packet + INART_AT(INART_OFFSET_JOB));
     h->label = inart_get32(packet + INART_AT(INART_OFFSET_LABEL));

@@ -37,6 +37,7 @@
 #define INART_FLAG_SINGLE 16
 #define INART_FLAG_ASK 32
 #define INART_FLAG_LATE 64
+#define INART_FLAG_CONGESTED 128
 
 /* Bytes; offsets from the start of the frame; fields are big-endian. */
 #define INART_ETHERNET_BYTES 14

@@ -8,6 +8,7 @@
 struct carried {
     uint32_t holders, bytes, source;
     uint16_t port;
+    uint8_t congested; /* a switch has marked it (ECN) */
     uint8_t payload[] __attribute__((aligned(8)));
 };
 

@@ -2,7 +2,8 @@
  * agents' own engines run (virtual.h). Events come in order of time, and of two at the same time in the order in which
  * they were made: the same calls give the same run.
  *
- * A link takes packets one after the other; what finds more than `limit` ns worth of them before it is dropped. Faults:
+ * A link takes packets one after the other; what finds more than `limit` ns worth of them before it is dropped, and
+ * what finds more than `mark` ns worth is marked (ECN). Faults:
  * all links lose a share of their packets; hosts stand still; hosts are late by up to so much each time they are called
  * (a busy machine).
  */
@@ -30,7 +31,8 @@ enum action { NOTHING, FORWARD, REPLICATE, AGGREGATE };
 struct link {
     uint32_t to, to_port; /* node, and its port */
     double ns_a_byte;
-    uint64_t delay, limit, free_at, packets, dropped, lost;
+    uint64_t delay, limit, mark, free_at;             /* mark: NEVER: nothing is marked */
+    uint64_t packets, dropped, lost, marked, longest; /* longest: what a packet has waited, since network_narrow */
 };
 
 struct entry {
@@ -142,6 +144,20 @@ static void release(struct carried *c) {
     if (!--c->holders) free(c);
 }
 
+/* The packet, marked; where others hold it, too, a copy. */
+static struct carried *mark(struct link *l, struct carried *c) {
+    l->marked++;
+    if (c->holders > 1) {
+        struct carried *copy = grown(NULL, 1, sizeof *c + c->bytes);
+        memcpy(copy, c, sizeof *c + c->bytes);
+        copy->holders = 1;
+        c->holders--;
+        c = copy;
+    }
+    c->congested = 1;
+    return c;
+}
+
 static void transmit(struct network *n, struct node *from, uint32_t port, struct carried *c) {
     struct link *l = port < from->ports ? &from->links[port] : NULL;
     uint64_t now = n->world.now, start = l && l->free_at > now ? l->free_at : now;
@@ -154,6 +170,8 @@ static void transmit(struct network *n, struct node *from, uint32_t port, struct
         release(c);
         return;
     }
+    if (start - now > l->longest) l->longest = start - now;
+    if (start - now > l->mark) c = mark(l, c);
     l->packets++;
     l->free_at = start + (uint64_t)(l->ns_a_byte * (HEADER_BYTES + c->bytes));
     event_add(n, l->free_at + l->delay, l->to, l->to_port, c);
@@ -375,7 +393,19 @@ void network_link(struct network *n, uint32_t from, uint32_t port, uint32_t to, 
         .ns_a_byte = ns,
         .delay = (uint64_t)(delay_ms * 1e6),
         .limit = (uint64_t)(ns * queue * (HEADER_BYTES + 24 + 4.0 * n->words)),
+        .mark = NEVER,
     };
+}
+
+/* From now on the link at a node's port carries `mbps`, and marks what finds `packets` of the network's size waiting
+ * (0: nothing). */
+void network_narrow(struct network *n, uint32_t node, uint32_t port, double mbps, uint32_t packets) {
+    struct link *l = &n->nodes[node].links[port];
+    double packet = 8e3 / mbps * (HEADER_BYTES + 24 + 4.0 * n->words), queue = (double)l->limit / l->ns_a_byte;
+    l->ns_a_byte = 8e3 / mbps;
+    l->limit = (uint64_t)(queue * l->ns_a_byte);
+    l->mark = packets ? (uint64_t)(packets * packet) : NEVER;
+    l->longest = 0;
 }
 
 /* Two engines run on one host: `node` has the link and all that comes over it, `beside` what comes over it, too, and
@@ -465,12 +495,14 @@ void network_verdicts(const struct network *n, uint32_t node, uint64_t *verdicts
     memcpy(verdicts, n->nodes[node].verdicts, sizeof n->nodes[node].verdicts);
 }
 
-/* Of the link at a node's port: packets, dropped for want of room, lost. */
+/* Of the link at a node's port: packets, dropped for want of room, lost, marked; the longest wait, ns. */
 void network_carried(const struct network *n, uint32_t node, uint32_t port, uint64_t *counts) {
     const struct link *l = &n->nodes[node].links[port];
     counts[0] = l->packets;
     counts[1] = l->dropped;
     counts[2] = l->lost;
+    counts[3] = l->marked;
+    counts[4] = l->longest;
 }
 
 uint64_t network_rounds(const struct network *n, uint32_t node) { return n->nodes[node].rounds; }

@@ -38,7 +38,7 @@ static void virtual_close(struct io *io) { io->sources = 0; }
 static int virtual_receive(struct io *io, unsigned source) {
     int n = 0;
     for (struct carried *c; n < (int)io->wanted && (c = world->take(io->state, io->spec.port[source])); n++)
-        io->in[n] = (struct io_in){c->payload, c->bytes, c->bytes, c->source};
+        io->in[n] = (struct io_in){c->payload, c->bytes, c->bytes, c->source, c->congested};
     io->full = n == (int)io->wanted;
     return n;
 }

@@ -1,4 +1,5 @@
 #include "configure.h"
+#include "congestion.h"
 #include "pacing.h"
 #include "window.h"
 
@@ -38,6 +39,7 @@ static void tree_setup(struct worker_tree *t, const struct inart_tree_config *fr
     t->tokens_most = t->tokens_wake + waits + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
     t->window = window_first(t);
+    congestion_setup(t, total_mbps > 0 ? config->rate_mbps / total_mbps : 1.0 / worker->trees, worker->values);
     t->window_quick = t->config.slots;
 }
 

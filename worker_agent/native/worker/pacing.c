@@ -1,4 +1,5 @@
 #include "pacing.h"
+#include "congestion.h"
 #include "parts.h"
 #include "window.h"
 
@@ -13,11 +14,19 @@ uint64_t pacing_link_due(const struct worker_thread *x, const struct worker_tree
     return uplink_due(pacing_uplink(x, t), x->engine.io->frame_bytes, now);
 }
 
+/* Packets a second that may leave now; 0: any number. */
+static double pace_of(const struct worker_tree *t) {
+    if (!congestion_limits(t)) return t->packets_per_second;
+    double pace = congestion_pace(t);
+    return t->packets_per_second > 0 && t->packets_per_second < pace ? t->packets_per_second : pace;
+}
+
 void pacing_refill(struct worker_tree *t, uint64_t now) {
     if (now < t->tokens_at) /* read before the lock was there: no time has passed */
         return;
-    if (t->packets_per_second > 0) {
-        double fresh = (double)(now - t->tokens_at) * 1e-9 * t->packets_per_second;
+    double pace = pace_of(t);
+    if (pace > 0) {
+        double fresh = (double)(now - t->tokens_at) * 1e-9 * pace;
         t->tokens = t->tokens + fresh < t->tokens_most ? t->tokens + fresh : t->tokens_most;
         t->burst = t->burst + CATCH_UP * fresh < t->tokens_wake ? t->burst + CATCH_UP * fresh : t->tokens_wake;
     } else
@@ -26,18 +35,19 @@ void pacing_refill(struct worker_tree *t, uint64_t now) {
 }
 
 uint64_t pacing_burst_due(const struct worker_tree *t, uint64_t now) {
-    double wanted = t->tokens_wake * 0.75 > 1 ? t->tokens_wake * 0.75 : 1;
+    double wake = t->tokens_wake, pace = pace_of(t);
+    if (congestion_limits(t) && wake > t->congestion.window / 4) wake = t->congestion.window / 4;
+    if (wake < 1) wake = 1;
+    double wanted = wake * 0.75 > 1 ? wake * 0.75 : 1;
     if (t->tokens >= wanted && t->burst >= wanted) return now;
-    double tokens = (t->tokens_wake - t->tokens) / t->packets_per_second;
-    double burst = (t->tokens_wake - t->burst) / (CATCH_UP * t->packets_per_second);
+    double tokens = (wake - t->tokens) / pace, burst = (wake - t->burst) / (CATCH_UP * pace);
     return now + 1 + (uint64_t)((tokens > burst ? tokens : burst) * 1e9);
 }
 
 uint64_t pacing_token_due(const struct worker_tree *t, uint64_t now) {
-    double tokens = (1 - t->tokens) / t->packets_per_second,
-           burst = (1 - t->burst) / (CATCH_UP * t->packets_per_second);
+    double pace = pace_of(t), tokens = (1 - t->tokens) / pace, burst = (1 - t->burst) / (CATCH_UP * pace);
     double wait = tokens > burst ? tokens : burst;
-    return t->packets_per_second > 0 && wait > 0 ? now + 1 + (uint64_t)(wait * 1e9) : now;
+    return pace > 0 && wait > 0 ? now + 1 + (uint64_t)(wait * 1e9) : now;
 }
 
 double pacing_packet_mbits(uint32_t values) { return 8e-6 * INART_FRAME_BYTES((double)values); }

@@ -1,4 +1,5 @@
 #include "receive.h"
+#include "congestion.h"
 #include "decode.h"
 #include "operations.h"
 #include "parts.h"
@@ -177,6 +178,7 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
     if (taken == NOT_RIGHT) refuse_result(t, c, h.sequence);
     if (taken != TAKEN) return;
     worker_measure(t, c, now);
+    congestion_answered(t, c, h.flags & INART_FLAG_CONGESTED || engine->congested, now);
     t->stats.last_answer_ns = now;
     answered(x, t, p, c, now);
     advance(t, h.sequence, now);

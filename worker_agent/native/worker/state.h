@@ -86,6 +86,15 @@ struct worker_chunk {
     bool elsewhere;  /* the result goes to others: that it is complete is heard, and which is the first that is not */
 };
 
+/* congestion.h. window: chunks under way at most, 0: as many as the plan has; growth: by so many in a round trip
+ * without marks, down to `least`. round_trip: ns, on average, with the time in queues; 0: none yet. */
+struct congestion {
+    double window, growth, least, round_trip;
+    uint64_t since;        /* when the present round trip began */
+    uint32_t clean, quick; /* round trips without a mark; times that the window grows as quickly because of them */
+    bool marked;           /* in the present round trip something was */
+};
+
 struct worker_tree {
     struct inart_tree_config config; /* slots: of this direction */
     struct inart_direction direction;
@@ -121,6 +130,7 @@ struct worker_tree {
     unsigned reorder; /* how tolerant of reordering: doubles when a result came by itself that counted as lost, halves
                          when none did for a while */
     uint64_t reorder_since; /* when it last changed */
+    struct congestion congestion;
     struct inart_tree_stats stats;
 };
 

@@ -1,5 +1,6 @@
 #include <fenv.h>
 
+#include "congestion.h"
 #include "loss.h"
 #include "operations.h"
 #include "pacing.h"
@@ -99,6 +100,11 @@ struct engine_sleep worker_round(struct engine_thread *engine) {
                 sleep.until = io->retry ? io->retry : now;
             else {
                 token_wait = true;
+                if (congestion_limits(t)) { /* the time until answers are heard must not count as time in queues */
+                    uint64_t soon = (uint64_t)(t->congestion.round_trip / 16);
+                    listen = true;
+                    if (soon < spacing) spacing = soon;
+                }
                 if (until < token_until) token_until = until;
             }
         } else {

@@ -168,6 +168,7 @@ static void tree_statistics(const struct worker_tree *t, struct inart_tree_stats
     sum->duplicates += s->duplicates;
     sum->refused += s->refused;
     sum->check_failures += s->check_failures;
+    sum->marked += s->marked;
     sum->first_send_ns = earlier(s->first_send_ns, sum->first_send_ns);
     sum->last_answer_ns = s->last_answer_ns > sum->last_answer_ns ? s->last_answer_ns : sum->last_answer_ns;
     sum->busy_ns += s->busy_ns + (t->active_since ? now - t->active_since : 0);

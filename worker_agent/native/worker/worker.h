@@ -55,6 +55,7 @@ struct inart_completion {
 
 struct inart_tree_stats {
     uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused, check_failures;
+    uint64_t marked; /* answers: queues were too long (ECN) */
     uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
     double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
 };

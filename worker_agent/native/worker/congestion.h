@@ -1,0 +1,32 @@
+/* Switches mark packets whose queue is too long (ECN, RFC 3168); a tree then has fewer chunks under way, so that who
+ * shares a link with it has as much of it as its job has.
+ *
+ * A job is one flow of TCP to each link, however many trees it has: a tree's window grows by its share of what TCP's
+ * does in a round trip without marks, and shrinks by the same part as TCP's after one with marks, and in that which
+ * follows it stays, for those marks are of before. Nothing of this limits a tree of which nothing was marked lately.
+ *
+ * A switch that adds lets only the packet go on that came last, and so only its mark. It is the right one: what waits
+ * in the longest queue comes last. */
+#ifndef INART_WORKER_CONGESTION_H
+#define INART_WORKER_CONGESTION_H
+
+#include "state.h"
+
+#define CONGESTION_PACE 1.25 /* times the window a round trip: packets leave evenly, but the window is what limits */
+
+void congestion_setup(struct worker_tree *t, double share, uint32_t values);
+
+/* The answer to a chunk has come, marked or not (its contribution, or itself). */
+void congestion_answered(struct worker_tree *t, const struct worker_chunk *c, bool marked, uint64_t now);
+
+/* Something was lost. */
+void congestion_lost(struct worker_tree *t);
+
+static inline bool congestion_limits(const struct worker_tree *t) { return t->congestion.window > 0; }
+
+/* Packets a second that the window lets leave, if it limits the tree. */
+static inline double congestion_pace(const struct worker_tree *t) {
+    return CONGESTION_PACE * t->congestion.window / t->congestion.round_trip * INART_NS;
+}
+
+#endif
