@@ -89,7 +89,7 @@ def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
     """Return the lines of a table of the jobs."""
     if not jobs:
         return ["no job: add one with `job add`"]
-    header = ("job", "number", "strategy", "version", "planned", "state", "epoch", "agents", "promised")
+    header = ("job", "number", "strategy", "version", "planned", "state", "epoch", "agents", "bottleneck", "promised")
     return _table(header, map(_job_row, jobs))
 
 
@@ -116,6 +116,7 @@ def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
         job.state,
         str(job.epoch or "-"),
         f"{job.joined}/{job.agents}{missing}",
+        job.bottleneck or "-",
         job.terms or "-",
     )
 

@@ -40,6 +40,7 @@ from controlplane.service.ordered import Order, ordered
 from controlplane.service.reload import Reloaded, ReloadError, in_words
 from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
+from controlplane.service.shares import Loads, Used, bottleneck_words
 from controlplane.service.tenants import Holding
 from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
@@ -238,7 +239,7 @@ class Controller:
             plan = job.plan
             reply.job, reply.strategy, reply.planned_rate_mbps = job.name, plan.strategy, plan.rate_mbps
             reply.plan_version = plan.version
-        reply.jobs.extend(map(job_status, self.jobs))
+        reply.jobs.extend(job_statuses(self.network))
         reply.uses.extend(pb.Use(**asdict(use)) for use in self.network.uses(request.parts[:MOST_PARTS]))
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
         reply.tenants.extend(map(tenant_status, self.network.tenants.holdings()))
@@ -398,7 +399,15 @@ def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) 
     return parse_next_job(text, network.topology, others, workers)
 
 
-def job_status(job: RunningJob) -> pb.JobStatus:
+def job_statuses(network: Network) -> list[pb.JobStatus]:
+    """Each job in a line, with what it could not have more of, and its share there."""
+    jobs = list(network.jobs)
+    loads = [Loads.of(job.plan, network.topology) for job in jobs]
+    used = Used(network.topology, loads)
+    return [job_status(job, bottleneck_words(used.bottleneck(own))) for job, own in zip(jobs, loads, strict=True)]
+
+
+def job_status(job: RunningJob, bottleneck: str) -> pb.JobStatus:
     """A job in a line."""
     plan, roster = job.plan, job.roster
     joined = roster.members()
@@ -414,6 +423,7 @@ def job_status(job: RunningJob) -> pb.JobStatus:
         joined=len(roster.configs) - len(missing),
         agents=len(roster.configs),
         missing=missing,
+        bottleneck=bottleneck,
         terms=str(job.terms),
     )
 

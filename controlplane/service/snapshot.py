@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.layout import positions
 from controlplane.planner.rules import NOTHING, Taken
-from controlplane.planner.topology import Topology
 from controlplane.service.events import EventLog
 from controlplane.service.measure import Measurements, Reading
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob, job_state
+from controlplane.service.shares import Loads, Used
 
 EVENTS = 200
-Link = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Loads:
-    """What a plan puts on everything at its rate, Mbit/s. flows: links with results, also where the topology's planners
-    leave those out; links: as planners count."""
-
-    flows: Mapping[Link, float]
-    links: Mapping[Link, float]
-    switches: Mapping[str, float]
-    roots: Mapping[str, float]
-
-    @classmethod
-    def of(cls, plan: Plan, topology: Topology) -> Loads:
-        """What a plan puts on links, switches and parameter servers at its rate, Mbit/s."""
-        flows, switches, roots = unit_loads(plan)
-        links = flows if topology.results_on_links else unit_loads(plan, results_on_links=False)[0]
-        rate = plan.rate_mbps
-        return cls(
-            {link: load * rate for link, load in flows.items()},
-            {link: load * rate for link, load in links.items()},
-            {node: load * rate for node, load in switches.items()},
-            {node: load * rate for node, load in roots.items()},
-        )
 
 
 class Snapshots:
@@ -66,7 +39,7 @@ class Snapshots:
         reading = self.measurements.read()
         jobs = list(network.jobs)
         loads = {job.name: self._planned(job) for job in jobs}
-        used = _Used(topology, loads.values())
+        used = Used(topology, loads.values())
         names = {job.job_id: job.name for job in jobs}
         hosts = network.state.host_times_ms()
         taken = network.switches.taken()
@@ -108,7 +81,7 @@ class Snapshots:
         return kept[1]
 
     def _node(
-        self, node: str, reading: Reading, loads: Mapping[str, Loads], used: _Used, taken: Taken
+        self, node: str, reading: Reading, loads: Mapping[str, Loads], used: Used, taken: Taken
     ) -> dict[str, Any]:
         network, topology = self.network, self.network.topology
         x, y = self._places[node]
@@ -139,7 +112,7 @@ class Snapshots:
             }
         return found
 
-    def _job(self, job: RunningJob, reading: Reading, loads: Loads, used: _Used) -> dict[str, Any]:
+    def _job(self, job: RunningJob, reading: Reading, loads: Loads, used: Used) -> dict[str, Any]:
         plan = job.plan
         history = self.measurements.history(job.name)
         members = job.roster.members()
@@ -188,55 +161,6 @@ class Snapshots:
             "history": [[when, rate] for when, rate in history],
             "trees": trees,
         }
-
-
-class _Used:
-    """What all jobs are planned to use of everything, Mbit/s."""
-
-    def __init__(self, topology: Topology, loads: Iterable[Loads]) -> None:
-        self.topology = topology
-        self.flows: dict[Link, float] = {}
-        self.links: dict[Link, float] = {}
-        self.switches: dict[str, float] = {}
-        self.roots: dict[str, float] = {}
-        for one in loads:
-            _add(self.flows, one.flows)
-            _add(self.links, one.links)
-            _add(self.switches, one.switches)
-            _add(self.roots, one.roots)
-
-    def bottleneck(self, loads: Loads) -> dict[str, Any]:
-        """Of what a job uses, that which is fullest; kind: link, switch or parameter_server."""
-        topology = self.topology
-        found: list[tuple[float, str, str, Link | None]] = []
-        for u, v in loads.links:
-            if topology.has_link(u, v):
-                full = _share(self.links[u, v], topology.residual_bandwidth_mbps(u, v))
-                found.append((full, "link", f"{u}->{v}", (u, v)))
-        for node in loads.switches:
-            if node in topology:
-                full = _share(self.switches[node], topology.residual_aggregation_mbps(node))
-                found.append((full, "switch", node, None))
-        for node in loads.roots:
-            if node in topology:
-                full = _share(self.roots[node], topology.residual_ingress_mbps(node))
-                found.append((full, "parameter_server", node, None))
-        if not found:
-            return {"kind": "", "name": "", "link": None, "used": 0.0}
-        # Of equals the node: it says more than the link that leads there.
-        used, kind, name, link = max(found, key=lambda one: (round(one[0], 6), one[3] is None))
-        return {"kind": kind, "name": name, "link": list(link) if link else None, "used": used}
-
-
-def _add(whole: dict[Any, float], part: Mapping[Any, float]) -> None:
-    for name, load in part.items():
-        whole[name] = whole.get(name, 0.0) + load
-
-
-def _share(load: float, capacity: float) -> float:
-    if math.isinf(capacity):
-        return 0.0
-    return load / capacity if capacity > 0 else 1e9
 
 
 def _finite(value: float) -> float | None:

@@ -33,6 +33,7 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError
 from controlplane.service import failures
+from controlplane.service.controller import job_statuses
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.mending import Stage
@@ -766,6 +767,9 @@ def test_adding_or_removing_a_job_changes_only_jobs_that_share_with_it(rig):
     assert admission.others["two"] == (two.plan.rate_mbps, two.plan.rate_mbps)
     rig.network.launch(rival, "inart", together=True)
     assert one.plan.rate_mbps == pytest.approx(alone / 2, rel=1e-2)
+    said = {status.name: status.bottleneck for status in job_statuses(rig.network)}
+    for name in ("one", "rival"):
+        assert re.search(r", 100 % full, [45]\d % of that its own$", said[name]), said[name]
     assert two.plan.version == 1
     assert any(re.match(r"1 of 2 jobs change over: \d+ entries added, \d+ removed", line) for line in rig.log)
     assert rig.entries(two.job_id) == of_two

@@ -79,7 +79,8 @@ function jobElement(job) {
   fill.style.background = job.colour;
   bar.append(fill);
   const bottleneck = job.bottleneck.name ? `; bottleneck ${job.bottleneck.kind.replace("_", " ")} ${job.bottleneck.name}` +
-    ` (${Math.round(100 * job.bottleneck.used)} %)` : "";
+    ` (${Math.round(100 * job.bottleneck.used)} %` +
+    `${job.bottleneck.share < 0.995 ? `, ${Math.round(100 * job.bottleneck.share)} % of that its own` : ""})` : "";
   const agents = Object.keys(job.agents).length;
   summary.append(title, bar, element("div", `${job.strategy}, version ${job.version}, ${job.trees.length} trees, ` +
     `${job.workers.length} workers, servers ${job.parameter_servers.join(", ")}${bottleneck}`, { className: "about" }));
