@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree
 from controlplane.common.rpc import inart_pb2 as pb
-from ps_server.server import Server
+from ps_server.server import Server, library
 from worker_agent.errors import AgentError
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.reporter import Statistics, scalars
@@ -21,6 +21,9 @@ class Versions(PlanVersions):
     joins_late = True
 
     def __init__(self) -> None:
+        """Raises AgentError: the engine cannot be compiled. It is compiled now, where no wheel has brought it, and not
+        when the first configuration comes: an agent that has joined and then compiles for long counts as hanging."""
+        library()
         self._server: Server | None = None
         self._next: Server | None = None
         self._old: Server | None = None

@@ -14,6 +14,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.collectives import Collective
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError
+from worker_agent.native_worker import library
 from worker_agent.own_root import OwnRoot
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.relay import NOTHING, Relay, Repeated
@@ -42,9 +43,12 @@ class WorkerVersions(PlanVersions):
     """Operations go to the version that holds for them.
 
     operation_timeout: seconds without any progress on a tree before its operations fail (0: never).
+    Raises AgentError: the engine cannot be compiled. It is compiled now, where no wheel has brought it, not when the
+    first configuration comes: then all other agents of the job would wait for it.
     """
 
     def __init__(self, operation_timeout: float, listeners: Listeners) -> None:
+        library()
         self._operation_timeout = operation_timeout
         self._tell = listeners
         self._relay = Relay(lambda: listeners.drained(NOTHING))

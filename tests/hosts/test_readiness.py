@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controlplane.common.rpc import inart_pb2 as pb
+from ps_server.__main__ import ParameterServer
 from tests.deploy.job import configs
+from worker_agent.agent import Agent
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.readiness import Readiness
 from worker_agent.reporter import Reporter
@@ -125,3 +128,14 @@ def test_nothing_is_looked_at_while_the_agent_does_not_run() -> None:
     assert all(asked.acquire(timeout=SECONDS) for _ in range(3))
     reporter.close()
     assert not reports.looks and not reports.sent
+
+
+@pytest.mark.parametrize("start", [lambda: ParameterServer("127.0.0.1:1", "s1"), lambda: Agent("127.0.0.1:1", "w1")])
+def test_an_engine_that_cannot_be_compiled_is_said_before_the_agent_joins(
+    start: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is compiled before anybody waits for the agent, which would count as hanging meanwhile."""
+    monkeypatch.setenv("INART_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(AgentError, match="false"):
+        start()
