@@ -64,6 +64,7 @@ VERBS = {
     "ps": Verb("ps_server.__main__", "a parameter server"),
     "run": Verb("worker_agent.launch.command", "run a training command with a job of its own in the network"),
     "slurm": Verb("worker_agent.launch.slurm", "what Slurm calls when a job begins and ends (prolog, epilog, task)"),
+    "kubernetes": Verb("worker_agent.launch.kubernetes", "add and remove jobs as Kubernetes' PyTorchJobs ask for"),
     "mpi": Verb("worker_agent.clients.mpi", "run a rank of an MPI program, whose collectives go through the network"),
     "nccl": Verb("worker_agent.clients.nccl", "write a plugin by which NCCL's all-reduces go through the network"),
     "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),

@@ -1,4 +1,4 @@
-"""The examples as launchers start them: with torchrun's environment, and by the files for Slurm and Kubernetes."""
+"""The examples as launchers start them: with torchrun's environment, and by the files for Slurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from examples.train_gpt import HOW, make_parser
 from tests.hook.conftest import ROOT
 from tests.hook.processes import Rank
 from tests.hook.test_training import start_agents
@@ -43,27 +42,6 @@ def test_gpt_trains_in_the_network_as_over_gloo(network, tmp_path):
     assert losses["gloo"][-1] < losses["gloo"][0]
     for how in ("hook", "fsdp2"):
         assert losses[how] == pytest.approx(losses["gloo"], rel=1e-4)
-
-
-def command(words: list[str]) -> list[str]:
-    """Return the arguments of the example in a launcher's command line."""
-    start = next(position for position, word in enumerate(words) if word.endswith("train_gpt.py"))
-    return words[start + 1 :]
-
-
-def test_the_pytorchjob_fits_the_operators_schema():
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    job = yaml.safe_load((LAUNCH / "pytorchjob.yaml").read_text())
-    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
-    replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert set(replicas) == {"Master", "Worker"}
-    assert replicas["Master"]["replicas"] == 1
-    for replica in replicas.values():
-        assert replica["restartPolicy"] in ("Always", "OnFailure", "Never", "ExitCode")
-        (container,) = replica["template"]["spec"]["containers"]
-        assert container["name"] == "pytorch", "the operator sets torchrun's environment in the container of this name"
-        assert make_parser().parse_args(command(container["command"])).how in HOW
-        assert {"name": "INART_CONTROLLER", "value": "10.1.0.1:9600"} in container["env"]
 
 
 @pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])

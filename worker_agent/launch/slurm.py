@@ -21,7 +21,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from controlplane.common import command_line
 from controlplane.common.rpc import inart_pb2 as pb
@@ -30,27 +29,13 @@ from controlplane.common.rpc.client import ControllerError, fetch_status
 from worker_agent.launch.adding import add, patiently, take_off
 from worker_agent.launch.holder import remove
 from worker_agent.launch.machines import MachinesError, expand, resolve
+from worker_agent.launch.wishes import Refused, Wish, parse_wish
 
 WORD = "inart"
 PREFIX = "slurm-"
 """A job's name in the network is this and its number in Slurm, as `inart run` names it, too."""
 SCONTROL_SECONDS = 30.0
-ELSE = ("gloo", "wait")
 Environment = Mapping[str, str]
-
-
-class Refused(Exception):
-    """The job is not in the network; the message says why."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a comment asks for. job: words for `inart job add`. waits: whether the job waits where it is refused."""
-
-    job: str = ""
-    strategy: str = "inart"
-    share: bool = False
-    waits: bool = False
 
 
 def wished(comment: str) -> Wish | None:
@@ -58,18 +43,7 @@ def wished(comment: str) -> Wish | None:
     found = [word for word in comment.replace(";", " ").split() if word == WORD or word.startswith(f"{WORD}:")]
     if not found:
         return None
-    words = [word for word in found[0].partition(":")[2].split(",") if word]
-    given = dict(word.partition("=")[::2] for word in words)
-    other = given.pop("else", ELSE[0])
-    strategy = given.pop("strategy", "inart")
-    share = given.pop("share", None) is not None
-    if other not in ELSE:
-        raise Refused(f"else={other} in the comment: it is one of {', '.join(ELSE)}")
-    if taken := {"name", "workers"}.intersection(given):
-        raise Refused(f"{taken.pop()}= in the comment: Slurm says which nodes a job has, and its name is its number")
-    if given.get("ps") == "workers":  # That is what happens without the word.
-        del given["ps"]
-    return Wish(",".join(f"{name}={value}" for name, value in given.items()), strategy, share, other == "wait")
+    return parse_wish(found[0].partition(":")[2], "the comment")
 
 
 def wanted(environment: Environment) -> Wish | None:

@@ -1,0 +1,249 @@
+"""`inart kubernetes` with a real controller and a stand-in for the API server; the files against published schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("yaml", reason="PyYAML is not installed")
+
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job
+from controlplane.planner.quotas import Quota
+from controlplane.service.controller import Controller
+from examples.train_gpt import HOW, make_parser
+from inart.command import VERBS
+from tests.deploy.cluster import EXAMPLES, TOKEN, FakeCluster, documents, serving
+from tests.deploy.memory_network import MemoryNetwork, memory_network
+from worker_agent.launch import kubernetes
+from worker_agent.launch.cluster_api import Cluster, ClusterError
+from worker_agent.launch.kubernetes import Operator, job_name
+
+NETWORK = leaf_spine(2, 2, 3, 300.0)
+FILES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
+    with memory_network(tmp_path, NETWORK) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def operator(rig: MemoryNetwork, cluster: FakeCluster, tmp_path: Path) -> Iterator[Operator]:
+    controller = Controller(rig.network, log=rig.log.append)
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    try:
+        with serving(cluster) as url:
+            yield Operator(Cluster(url, tmp_path), f"127.0.0.1:{controller.start('127.0.0.1:0')}")
+    finally:
+        controller.stop()
+
+
+def names(rig: MemoryNetwork) -> list[str]:
+    return sorted(job.name for job in rig.network.jobs)
+
+
+def test_an_annotated_job_is_in_the_network_from_its_pods_placement_to_its_end(operator, rig, cluster):
+    cluster.add_job("gpt", ["h1", None])
+    cluster.add_job("unasked", ["h2", "h5"], asks=None)
+    operator.look()
+    assert names(rig) == [], "a pod has no node yet"
+    cluster.place("gpt", 1, "h4")
+    operator.look()
+    (running,) = rig.network.jobs
+    assert running.name == "k8s-physics.gpt"
+    assert running.terms.tenant == "physics"
+    assert running.plan.job.workers == running.plan.job.parameter_servers == ("h1", "h4")
+    assert cluster.status("gpt").startswith("in the network: ")
+    operator.look()
+    assert names(rig) == ["k8s-physics.gpt"]
+    cluster.end("gpt")
+    operator.look()
+    assert names(rig) == []
+    assert not cluster.refused
+
+
+@pytest.mark.parametrize("how", ["failed", "suspended", "deleted", "being deleted"])
+def test_a_job_that_goes_on_no_more_is_taken_off(operator, rig, cluster, how):
+    cluster.add_job("gpt", ["h1", "h4"])
+    operator.look()
+    assert names(rig)
+    job = cluster.jobs["physics", "gpt"]
+    if how == "failed":
+        cluster.end("gpt", "Failed")
+    elif how == "suspended":
+        job["spec"]["runPolicy"] = {"suspend": True}
+    elif how == "being deleted":
+        job["metadata"]["deletionTimestamp"] = "2026-11-24T12:00:00Z"
+    else:
+        del cluster.jobs["physics", "gpt"]
+    operator.look()
+    assert names(rig) == []
+
+
+def test_a_job_whose_pods_come_back_on_other_nodes_has_these(operator, rig, cluster):
+    cluster.add_job("gpt", ["h1", "h4"])
+    operator.look()
+    cluster.pods["physics", "gpt-1"]["status"]["phase"] = "Failed"
+    operator.look()
+    assert names(rig) == ["k8s-physics.gpt"], "its pod is about to be replaced"
+    cluster.place("gpt", 1, "h5")
+    operator.look()
+    (running,) = rig.network.jobs
+    assert running.plan.job.workers == ("h1", "h5")
+
+
+def test_an_operator_that_was_away_neither_forgets_nor_disturbs(operator, rig, cluster):
+    cluster.add_job("stays", ["h1", "h4"])
+    cluster.add_job("goes", ["h2", "h5"])
+    operator.look()
+    numbers = {job.name: job.job_id for job in rig.network.jobs}
+    del cluster.jobs["physics", "goes"]
+    again = Operator(operator.cluster, operator.controller)
+    again.look()
+    assert {job.name: job.job_id for job in rig.network.jobs} == {"k8s-physics.stays": numbers["k8s-physics.stays"]}
+
+
+def test_jobs_that_others_have_added_are_left_alone(operator, rig):
+    rig.add(Job("mine", ("h1", "h4"), ("h2",), 1_000_000))
+    operator.look()
+    assert names(rig) == ["mine"]
+
+
+REFUSALS = [
+    ("ps=9", "h4", "servers are free"),
+    ("else=wait", "h4", "pods have begun"),
+    ("else=stop", "h4", "else=stop in the annotation inart/job"),
+    ("name=x", "h4", "name= in the annotation inart/job"),
+    ("", "h1", "one node has nothing to send"),
+    ("", "gpu9", "gpu9"),
+]
+
+
+@pytest.fixture(params=REFUSALS, ids=[words for *_, words in REFUSALS])
+def case(request, rig, cluster):
+    return rig, cluster, request.param
+
+
+def test_what_the_network_cannot_take_is_told_and_tried_again(operator, case, monkeypatch):
+    rig, cluster, (asks, second, words) = case
+    cluster.add_job("gpt", ["h1", second], asks)
+    operator.look()
+    assert names(rig) == []
+    assert cluster.status("gpt").startswith("not in the network, it runs over torch.distributed: ")
+    assert words in cluster.status("gpt")
+    cluster.jobs["physics", "gpt"]["metadata"]["annotations"]["inart/job"] = ""
+    for number, node in enumerate(("h1", "h4")):
+        cluster.place("gpt", number, node)
+    operator.look()
+    assert names(rig) == [], "not yet again"
+    monkeypatch.setattr(kubernetes, "AGAIN_SECONDS", 0.0)
+    operator.look()
+    assert names(rig) == ["k8s-physics.gpt"]
+
+
+def test_a_node_serves_one_job_at_a_time(operator, rig, cluster, monkeypatch):
+    monkeypatch.setattr(kubernetes, "AGAIN_SECONDS", 0.0)
+    cluster.add_job("first", ["h1", "h4"])
+    operator.look()
+    cluster.add_job("second", ["h4", "h5"])
+    operator.look()
+    assert "h4: the agent there serves job k8s-physics.first" in cluster.status("second")
+    cluster.end("first")
+    operator.look()
+    assert names(rig) == ["k8s-physics.second"]
+
+
+def test_the_namespace_is_the_tenant_whose_quota_counts(operator, rig, cluster):
+    rig.network.tenants.quota = lambda tenant: Quota(jobs=1)
+    cluster.add_job("first", ["h1", "h4"])
+    cluster.add_job("second", ["h2", "h5"])
+    cluster.add_job("other", ["h3", "h6"], namespace="biology")
+    operator.look()
+    assert names(rig) == ["k8s-biology.other", "k8s-physics.first"]
+    assert "tenant physics: it has 1 jobs and may have 1" in cluster.status("second")
+
+
+def test_an_api_server_that_is_away_is_named_and_nothing_is_taken_off(operator, rig, cluster):
+    cluster.add_job("gpt", ["h1", "h4"])
+    operator.look()
+    cluster.down = True
+    with pytest.raises(
+        ClusterError, match=r"GET /apis/kubeflow.org/v1/pytorchjobs\?resourceVersion=0: 503 etcdserver: no leader"
+    ):
+        operator.look()
+    assert names(rig) == ["k8s-physics.gpt"]
+
+
+def test_names_are_short_enough_and_never_the_same():
+    long = job_name("n" * 63, "j" * 63)
+    assert len(long) == 64 and long != job_name("n" * 63, "j" * 62)
+    assert job_name("a-b", "c") != job_name("a", "b-c")
+
+
+def test_outside_a_cluster_it_says_what_to_give(monkeypatch, capsys):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert kubernetes.main(["--controller", "127.0.0.1:9600"]) == 1
+    assert "give --server URL" in capsys.readouterr().err
+
+
+# -- the files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_fit_kubernetes_schemas(name):
+    """Strictly: a field that Kubernetes does not know is an error. PyTorchJob is Kubeflow's: its pods are checked."""
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    version = validate.latest_version()
+    for one in documents(name):
+        if one["kind"] == "PyTorchJob":
+            for replica in one["spec"]["pytorchReplicaSpecs"].values():
+                pod = {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {"name": "x"},
+                    "spec": replica["template"]["spec"],
+                }
+                validate.validate(pod, version, strict=True)
+        else:
+            validate.validate(one, version, strict=True)
+
+
+def test_the_commands_in_the_files_are_ours():
+    """Every container's arguments are a verb of `inart` with options that it has."""
+    seen = set()
+    for name in ("controller.yaml", "agent.yaml", "operator.yaml"):
+        for one in documents(name):
+            if one["kind"] in ("Deployment", "DaemonSet"):
+                (container,) = one["spec"]["template"]["spec"]["containers"]
+                verb, *options = container["args"]
+                parser = import_module(VERBS[verb].module).make_parser()
+                parser.parse_args([*VERBS[verb].first, *options])
+                seen.add(verb)
+    assert seen == {"serve", "agent", "kubernetes"}
+
+
+def test_the_pytorchjob_trains_the_example_through_the_nodes_agent():
+    (job,) = documents("pytorchjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert set(replicas) == {"Master", "Worker"} and replicas["Master"]["replicas"] == 1
+    (daemon,) = documents("agent.yaml")
+    (agent,) = daemon["spec"]["template"]["spec"]["containers"]
+    socket = next(word.partition("=")[2] for word in agent["args"] if word.startswith("--socket="))
+    for replica in replicas.values():
+        assert replica["restartPolicy"] in ("Always", "OnFailure", "Never", "ExitCode")
+        (container,) = replica["template"]["spec"]["containers"]
+        assert container["name"] == "pytorch", "the operator sets torchrun's environment in the container of this name"
+        start = container["command"].index("examples/train_gpt.py")
+        arguments = make_parser().parse_args(container["command"][start + 1 :])
+        assert arguments.how in HOW and arguments.agent == f"unix:{socket}"

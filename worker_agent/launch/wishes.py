@@ -1,0 +1,40 @@
+"""What a user's words ask of the network for a job that a cluster's scheduler starts: `ps=2,model=100M,share`.
+
+Slurm users write them into a job's comment (slurm.py), users of Kubernetes into an annotation (kubernetes.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ELSE = ("gloo", "wait")
+
+
+class Refused(Exception):
+    """The job is not in the network; the message says why."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a job asks for. job: words for `inart job add`. waits: whether the job waits where it is refused."""
+
+    job: str = ""
+    strategy: str = "inart"
+    share: bool = False
+    waits: bool = False
+
+
+def parse_wish(text: str, where: str) -> Wish:
+    """Return what "ps=2,share,else=wait" asks for. where: what the words stand in, for messages. Raises Refused."""
+    words = [word for word in text.split(",") if word]
+    given = dict(word.partition("=")[::2] for word in words)
+    other = given.pop("else", ELSE[0])
+    strategy = given.pop("strategy", "inart")
+    share = given.pop("share", None) is not None
+    if other not in ELSE:
+        raise Refused(f"else={other} in {where}: it is one of {', '.join(ELSE)}")
+    if taken := {"name", "workers"}.intersection(given):
+        raise Refused(f"{taken.pop()}= in {where}: the scheduler says which nodes a job has, and its name follows it")
+    if given.get("ps") == "workers":  # That is what happens without the word.
+        del given["ps"]
+    return Wish(",".join(f"{name}={value}" for name, value in given.items()), strategy, share, other == "wait")
