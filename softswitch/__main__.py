@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _single(arguments: list[str]) -> int:
-    return _serve(*options.single(arguments))
+    fabric, chosen = options.single(arguments)
+    return _serve(fabric, chosen, chosen.packet_in)
 
 
 def _fabric(arguments: list[str]) -> int:
@@ -90,7 +91,7 @@ def _tls(chosen: argparse.Namespace) -> Tls | None:
     )
 
 
-def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
+def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace, packet_in: str | None = None) -> int:
     handlers: list[logging.Handler] = []
     if chosen.log_file is not None:
         handlers.append(logging.FileHandler(chosen.log_file))
@@ -106,10 +107,12 @@ def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
     gc.set_threshold(50_000, 20, 20)
     end = EndSignal()
     switches = Switches(fabric, _tls(chosen), chosen.max_status_bytes)
-    server = tracer = None
+    server = tracer = packets = None
     try:
         if fabric.control is not None:
             server = control.ControlServer(fabric.control, switches)
+        if packet_in is not None:
+            packets = switches.packet_socket(fabric.devices[0].device_id, packet_in)
         if chosen.trace:
             tracer = Tracer(switches, lambda text: print(text, flush=True))
         elif chosen.log_level == "trace":
@@ -129,6 +132,8 @@ def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
             server.stop()
         if tracer is not None:
             tracer.stop()
+        if packets is not None:
+            packets.stop()
         switches.stop()
     return 0
 

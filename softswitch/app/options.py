@@ -17,8 +17,11 @@ DROP_PORT = 511  # p4c compiles v1model's mark_to_drop to this port.
 # Options of simple_switch_grpc that this switch accepts but has no use for, with the reason.
 _NOT_HERE = {
     "--thrift-port": ("PORT", "there is no Thrift server; P4Runtime and --control do its work"),
-    "--nanolog": ("ADDRESS", "there is no nanomsg log; --trace and the command 'trace' show the path of packets"),
-    "--notifications-addr": ("ADDRESS", "there is no nanomsg; digests and idle timeouts come over P4Runtime"),
+    "--nanolog": ("ADDRESS", "there is no such log; --trace and the command 'trace' show the path of packets"),
+    "--notifications-addr": (
+        "ADDRESS",
+        "there are none; digests and idle timeouts come over P4Runtime",
+    ),
     "--dump-packet-data": ("BYTES", "no log has bytes of packets; --pcap records them, --trace shows their path"),
     "--max-port-count": ("N", "ports 0 to 510 can always be used"),
 }
@@ -119,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="PORT@INTERFACE",
         help="attach a Linux interface to a port; may be repeated",
+    )
+    parser.add_argument(
+        "--packet-in",
+        metavar="ipc://FILE",
+        help="ports without an interface are on a nanomsg socket, as PTF's platform nn and bmv2 have it; needs no root",
     )
     parser.add_argument(
         "-v", "--version", action="version", version=f"softswitch {__version__}, P4Runtime {API_VERSION}"

@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from softswitch.app.config import MAX_PORT, ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
+from softswitch.app.packet_socket import PacketSocket
 from softswitch.dataplane import pcap
 from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.fabric import Fabric
@@ -118,6 +119,13 @@ class Switches:
                 raise ConfigError(f"device {device} port {port} is the end of a link in memory, which stays")
             self._fabric.devices[place[0]].remove_port(port)
             del self._shapes[place], self._interfaces[place]
+
+    def packet_socket(self, device: int | str, address: str) -> PacketSocket:
+        """Put a device's ports that have neither interface nor link on a socket, until the caller stops that."""
+        found = self._fabric.devices[self.config.find(device).device_id]
+        packets = PacketSocket(address, found.inject)
+        found.capture = packets.send
+        return packets
 
     def reboot(self, device: int | str, down_s: float = 0.0) -> None:
         """Switch a device off and, ``down_s`` seconds later, on again; it comes back as it was first started."""

@@ -1,12 +1,13 @@
 """p4c's own PTF runner with softswitch in the place of simple_switch_grpc.
 
     python -m tests.outside.tutorials --install
-    python -m tests.outside.ptf FOLDER [--only NAME] [--json]       # as root, with p4c-bm2-ss on PATH
+    python -m tests.outside.ptf FOLDER [--only NAME] [--nanomsg] [--json]       # as root, with p4c-bm2-ss on PATH
 
 FOLDER is p4c's source, which is not changed: its `backends/bmv2/run-bmv2-ptf-test.py` compiles a v1model program,
 starts `simple_switch_grpc` on ten interfaces of a network namespace of its own, and runs the program's PTF tests, which
 set it up over P4Runtime and send and receive on those interfaces. The programs are those of `testdata/p4_16_samples`
-that have such tests, a .py beside the .p4.
+that have such tests, a .py beside the .p4. With --nanomsg packets go over a socket in the place of interfaces
+(softswitch's --packet-in).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def programs(p4c: Path) -> list[Path]:
     return [path.with_suffix(".p4") for path in found if path.with_suffix(".p4").exists()]
 
 
-def run(program: Path, p4c: Path) -> Outcome:
-    """Run the PTF tests of one program."""
+def run(program: Path, p4c: Path, nanomsg: bool = False) -> Outcome:
+    """Run the PTF tests of one program; nanomsg: packets go over a socket, not over interfaces."""
     p4c, program = p4c.resolve(), program.resolve()
     with tempfile.TemporaryDirectory(prefix="inart-ptf-") as work:
         # The runner wants its Python modules and the compiler in one place; here the compiler is the one on PATH.
@@ -62,7 +63,7 @@ def run(program: Path, p4c: Path) -> Outcome:
         (tools / "simple_switch_grpc").write_text(switch)
         (tools / "simple_switch_grpc").chmod(0o755)
         command: list[str | Path] = [tutorials.interpreter(), p4c / RUNNER, root, program]
-        command += ["--testdir", Path(work, "tests")]
+        command += ["--testdir", Path(work, "tests"), *(["--use-nanomsg"] if nanomsg else [])]
         Path(work, "tests").mkdir()
         path = f"{tools}:{tutorials.interpreter().parent}:{os.environ['PATH']}"
         done = subprocess.run(
@@ -75,7 +76,7 @@ def run(program: Path, p4c: Path) -> Outcome:
     return Outcome(program.stem, tests, passed, "" if done.returncode == 0 and tests == passed else said[-1500:])
 
 
-def missing(p4c: Path) -> str:
+def missing(p4c: Path, nanomsg: bool = False) -> str:
     """Return in words why the runner cannot run here; empty when it can."""
     if not (p4c / RUNNER).is_file():
         return f"{p4c} has no {RUNNER}: give p4c's source"
@@ -86,6 +87,9 @@ def missing(p4c: Path) -> str:
         return "it needs root: network namespaces"
     if not (tutorials.interpreter().parent / "ptf").exists():
         return "ptf is not installed: python -m tests.outside.tutorials --install"
+    nnpy = [tutorials.interpreter(), "-c", "import nnpy"]
+    if nanomsg and subprocess.run(nnpy, capture_output=True, check=False).returncode:
+        return f"nnpy is not installed: apt-get install libnanomsg-dev; {tutorials.interpreter()} -m pip install nnpy"
     return ""
 
 
@@ -94,15 +98,16 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="p4c's source")
     parser.add_argument("--only", metavar="NAME", help="one program, by its name without .p4")
+    parser.add_argument("--nanomsg", action="store_true", help="packets over a nanomsg socket, not over interfaces")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each program")
     arguments = parser.parse_args()
-    if why := missing(arguments.folder):
+    if why := missing(arguments.folder, arguments.nanomsg):
         parser.error(why)
     status = 0
     for program in programs(arguments.folder):
         if arguments.only not in (None, program.stem):
             continue
-        outcome = run(program, arguments.folder)
+        outcome = run(program, arguments.folder, arguments.nanomsg)
         line = f"{outcome.name}: {outcome.passed} of {outcome.tests} passed {outcome.reason}"
         print(json.dumps(asdict(outcome)) if arguments.json else line.rstrip(), flush=True)
         status |= bool(outcome.reason)

@@ -10,9 +10,10 @@ from tests.outside.copies import copy_in
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(600)
-def test_the_samples_with_ptf_tests_pass_over_softswitch():
-    folder = copy_in("INART_P4C", "p4c's source", ptf.missing)
-    outcomes = [ptf.run(program, folder) for program in ptf.programs(folder)]
+@pytest.mark.parametrize("nanomsg", [False, True], ids=["interfaces", "nanomsg"])
+def test_the_samples_with_ptf_tests_pass_over_softswitch(nanomsg):
+    folder = copy_in("INART_P4C", "p4c's source", lambda copy: ptf.missing(copy, nanomsg))
+    outcomes = [ptf.run(program, folder, nanomsg) for program in ptf.programs(folder)]
     assert outcomes
     assert [one.reason for one in outcomes if one.reason] == []
 

@@ -110,7 +110,7 @@ class Outcome:
     reason: str = ""
 
 
-def _script(path: Path, *lines: str) -> None:
+def script(path: Path, *lines: str) -> None:
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(0o755)
 
@@ -132,7 +132,7 @@ else:  # protobuf 3.20
 """A module of the bmv2 installation that the tutorials want. `p4` is extended by it when Python starts."""
 
 
-def _tools(folder: Path) -> None:
+def make_tools(folder: Path) -> None:
     """Make the commands that the exercises' Makefiles call: softswitch by its other name, and no sudo for root."""
     (folder / "mininet-only" / "p4tmp").mkdir(parents=True)
     (folder / "mininet-only" / "mininet").symlink_to(SYSTEM_PACKAGES / "mininet")
@@ -143,9 +143,9 @@ def _tools(folder: Path) -> None:
         "sys.modules['p4.tmp'], sys.modules['p4.tmp.p4config_pb2'] = p4tmp, p4tmp.p4config_pb2\n"
     )
     switch = f'PYTHONPATH={ROOT} exec {sys.executable} -m softswitch "$@"'
-    _script(folder / "simple_switch_grpc", "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", switch)
-    _script(folder / "sudo", 'exec env "$@"')
-    _script(folder / "python3", f'PYTHONPATH={folder}/mininet-only exec {interpreter()} "$@"')
+    script(folder / "simple_switch_grpc", "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", switch)
+    script(folder / "sudo", 'exec env "$@"')
+    script(folder / "python3", f'PYTHONPATH={folder}/mininet-only exec {interpreter()} "$@"')
 
 
 def _solution(exercise: Path) -> None:
@@ -182,7 +182,7 @@ def run(name: str, tutorials: Path) -> Outcome:
         shutil.copytree(tutorials / "exercises" / name, copy / "exercises" / name)
         place = copy / "exercises" / name
         _solution(place)
-        _tools(tools)
+        make_tools(tools)
         environment = os.environ | {
             "PATH": f"{tools}:{os.environ['PATH']}", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
         }  # fmt: skip

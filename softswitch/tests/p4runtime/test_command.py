@@ -242,7 +242,7 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
         (["fabric", str(HERE / "demo.json")], 1, "'devices' is missing"),
         (["ctl", "/nowhere.sock", "stats"], 1, "/nowhere.sock"),
         (["--no-p4", "--pcap", "prog.json"], 2, "exclude"),  # it looks like the program, not like a folder
-        (["--packet-in", "ipc:///tmp/in.ipc", *LOCAL], 2, "--packet-in"),
+        (["--no-p4", "--packet-in", "tcp://127.0.0.1:9", *LOCAL], 1, "give ipc://FILE"),
         (["--no-p4", "--priority-queues", "0", *LOCAL], 2, "1 to 8"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else str(value),
