@@ -20,6 +20,7 @@ from worker_agent.collectives import Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
+from worker_agent.flight import flight
 from worker_agent.member import Member
 from worker_agent.relay import Repeated
 from worker_agent.reporter import LOOK_SECONDS
@@ -94,9 +95,11 @@ class Agent(Member):
 
         Raises AbortedError, with what is missing, while the job does not run.
         """
-        self._engine()
-        work = self._versions.submit(array, collective(op).encoded(bits, seed), dtype)
+        epoch, began = self._engine().config.epoch, time.monotonic()
+        how = collective(op)
+        work = self._versions.submit(array, how.encoded(bits, seed), dtype)
         work.add_done_callback(self._check)
+        work.add_done_callback(lambda done: flight.operation(done, str(how.plain), began, epoch))
         return work
 
     def _check(self, work: Work) -> None:

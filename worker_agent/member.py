@@ -13,6 +13,7 @@ from controlplane.common.rpc.tls import Tls, credentials
 from p4src.protocol import ENCODING
 from worker_agent.address import addresses, check_interface, interface_of
 from worker_agent.errors import AgentError
+from worker_agent.flight import flight
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.readiness import Readiness
@@ -150,10 +151,14 @@ class Member:
             self._fail(AgentError(f"{config.node} cannot run its configuration: {error}"))
             return
         self._log(f"{config.node}: epoch {config.epoch} begins")
+        flight.node = config.node
+        flight.moment("operations", f"epoch {config.epoch} begins")
         self._state.begin(config)
 
     def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
         self._log(f"stopped: {reason}")
+        if flight.waits:
+            self._record(f"stopped: {reason}")
         self._successor = None
         self._state.stop(reason)
         self._running.stop(reason)
@@ -212,7 +217,13 @@ class Member:
         """This epoch cannot go on: ask for a new one, which ends it for the others too. Does not wait."""
         if self._state.stop_if_ready(failure):
             self._log(f"gave up: {failure}")
+            self._record(f"gave up: {failure}")
             threading.Thread(target=self._membership.rejoin, args=(failure,), name="rejoin", daemon=True).start()
+
+    def _record(self, failure: str) -> None:
+        """Write what the process did until it failed, and say where."""
+        if path := flight.dump(failure):
+            self._log(f"what happened before is in {path} (a Chrome trace)")
 
     def _fail(self, error: AgentError) -> None:
         """It cannot go on. Whoever waits for it gets the error, and says it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.errors import AgentError
+from worker_agent.flight import flight
 
 REPORT_SECONDS = 1.0
 LOOK_SECONDS = 0.15
@@ -70,6 +71,7 @@ class Reporter:
                 for tree, chunk in self._open_chunks().items():
                     known, since = before.get(tree, (None, now))
                     open_since[tree] = chunk, since if known == chunk else now
+                flight.trees(open_since, now)
                 stuck = any(now - since >= STUCK_SECONDS for _, since in open_since.values())
                 if now - reported >= REPORT_SECONDS or (stuck and not told):
                     self._report(open_since, now)
@@ -80,6 +82,7 @@ class Reporter:
 
     def _report(self, open_since: Mapping[int, tuple[int, float]], now: float) -> None:
         statistics, trees = self._statistics()
+        flight.counted(statistics, trees)
         for tree in trees:
             chunk, since = open_since.get(tree.tree, (None, now))
             if tree.HasField("oldest_chunk"):

@@ -32,6 +32,7 @@ def test_gpt_trains_in_the_network_as_over_gloo(network, tmp_path):
                 environment = {"RANK": str(2 * number + local), "WORLD_SIZE": "4", "LOCAL_RANK": str(local)}
                 environment |= {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": str(number)}
                 environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                environment |= {"INART_TRACE": str(tmp_path / "traces" / how)}
                 words = ["--how", how, "--steps", "8", "--width", "32", "--layers", "1", "--output", str(output)]
                 words += ["--agent", where["agent"]] if how != "gloo" else []
                 ranks.append(Rank("example", program="gpt", arguments=words, environment=environment))
@@ -39,6 +40,11 @@ def test_gpt_trains_in_the_network_as_over_gloo(network, tmp_path):
         report = json.loads(output.read_text())
         assert report["in_network"] == (how != "gloo")
         losses[how] = report["losses"]
+    traces = [json.loads(path.read_text()) for path in (tmp_path / "traces" / "hook").iterdir()]
+    assert len(traces) == 4, "each rank writes what its steps took"
+    for trace in traces:
+        buckets = [one for one in trace if one["name"].startswith("step 7 bucket")]
+        assert buckets and all(one["args"]["way"] == "network" and one["dur"] > 0 for one in buckets)
     assert losses["gloo"][-1] < losses["gloo"][0]
     for how in ("hook", "fsdp2"):
         assert losses[how] == pytest.approx(losses["gloo"], rel=1e-4)

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from worker_agent.collectives import Collective
 from worker_agent.errors import AgentError
+from worker_agent.flight import flight
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
 from worker_agent.torch.early import Window, is_early, settle
@@ -67,6 +68,7 @@ class Sequence:
         reproducible: bool = False,
     ) -> None:
         self._rank, self._control, self._local = ranks.rank, control, local
+        flight.name_after_rank(ranks.rank)
         self._agreement, self._counts = agreement, counts
         self.fallback = Fallback(ranks, control, self._last_reducer, reproducible=reproducible)
         self._lateness = Lateness(lambda: self._route.late() if self._route is not None else [])
@@ -156,6 +158,7 @@ class Sequence:
         if self._under_way.aborted is None and threading.current_thread() is not self._thread:
             self._thread.join()
         self._returns.close()
+        flight.at_end()
 
     # -- with the lock held -------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from worker_agent.errors import AbortedError
+from worker_agent.flight import flight
 from worker_agent.metrics import Counts
 from worker_agent.torch.steps import Item
 
@@ -34,7 +35,9 @@ class UnderWay:
 
     def end(self, item: Item, error: Exception | None) -> None:
         """End an operation; if it has ended, nothing happens."""
-        self._items.discard(item)
+        if item in self._items:
+            self._items.discard(item)
+            _recorded(item, error)
         item.completion.finish(error)
 
     def seconds(self) -> float:
@@ -50,3 +53,14 @@ class UnderWay:
         """End all operations with the reason for which they are refused."""
         for item in set(self._items):
             self.end(item, self.aborted)
+
+
+def _recorded(item: Item, error: Exception | None) -> None:
+    """Keep a bucket's time in the flight recorder, from the moment when it came to its result."""
+    step = item.step
+    number = next((number for number, one in enumerate(step.items) if one is item), 0)
+    about: dict[str, object] = {"bytes": item.buffer.numel() * item.buffer.element_size()}
+    about["way"] = "network" if step.network and not item.problem else "torch.distributed"
+    if words := str(error) if error is not None else item.problem:
+        about["error"] = words
+    flight.span("buckets", f"step {step.number} bucket {number}", item.added, time.monotonic(), **about)
