@@ -1,4 +1,5 @@
-"""What a switch does with frames that are neither ours nor IPv4 to a host, so that it can share an ordinary network.
+"""Bridging: entries for frames that are neither ours nor IPv4 to a host, so that a switch can share an ordinary
+network.
 
 ARP, IPv6, other multicast and frames with a VLAN tag go as over a bridge that does not look at VLANs: to a server of
 the topology over the same links as IPv4, to groups and to unknown addresses over a tree of the topology's links,
@@ -24,7 +25,7 @@ HIGH, MIDDLE, LOW = 30, 20, 10
 
 
 def is_flood(group: MulticastGroup) -> bool:
-    """Whether a group is the network's own."""
+    """Return whether a group is the network's own."""
     return group.group > FLOOD_GROUPS
 
 

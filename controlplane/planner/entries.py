@@ -1,4 +1,4 @@
-"""What a switch holds, whatever protocol carries it there: entries of tables, multicast groups, ports.
+"""Entries that a switch holds, whatever protocol carries them there: of tables, multicast groups, ports.
 
 Every kind of entry has `kind`, the field of `RuleSet` that holds entries like it, `key`, which tells it from others of
 its kind, and `str()`, the line that dry runs and errors print. A new kind is a class here with a field in `RuleSet`,
@@ -57,7 +57,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class LabelEntry:
-    """What a switch does with packets of this label that come in at this port; docs/architecture.md, section 2."""
+    """Entry for packets of this label that come in at this port; docs/architecture.md, section 2."""
 
     kind: ClassVar = "labels"
     ingress_port: int
@@ -131,7 +131,8 @@ class Bridge:
 Item = LabelEntry | MulticastGroup | Route | Bridge | FrontPanelPort
 
 KINDS = ("ports", "groups", "labels", "routes", "bridge")
-"""In the order in which they are installed: what others point at comes first, and goes last."""
+"""Kinds of entries in the order in which they are installed: those that others point at come first, and are removed
+last."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from controlplane.planner.plan.model import Multicast, Plan
 from controlplane.planner.topology import Topology
 
 KINDS = ("parameter_server", "switch", "host", "nic", "link", "aggregation_memory", "window")
-"""In the order in which ties are reported."""
+"""Kinds of resources in the order in which ties are reported."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Evaluation:
 
 
 def root_mbps(topology: Topology, job: Job, root: str) -> float:
-    """What a parameter server can take in, Mbit/s. Where it is a worker, too, its own gradients cross no link: the link
-    is then no limit beside the load of the link."""
+    """Return the Mbit/s that a parameter server can take in. Where it is a worker, too, its own gradients cross no
+    link: the link is then no limit beside the load of the link."""
     return topology.residual_intake_mbps(root) if root in job.both_roles else topology.residual_ingress_mbps(root)
 
 

@@ -19,7 +19,8 @@ FECS_OF = {
     "200G": ("rs",),
     "400G": ("rs",),
 }
-"""What a driver takes with a speed, the default first (pm_port_valid_speed_and_channel in open-p4studio's bf_pm)."""
+"""Forward error corrections that a driver takes with a speed, the default first (pm_port_valid_speed_and_channel in
+open-p4studio's bf_pm)."""
 AUTONEGOTIATIONS = ("default", "on", "off")
 LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4, "200G": 4, "400G": 8}
 LAST_CONNECTOR = 65  # of the largest Tofino switches: 64 ports, and one of 10G
@@ -87,7 +88,7 @@ def make_port(name: Any, settings: Mapping[str, Any], *, loopback: bool = False)
 
 
 def overlaps(one: FrontPanelPort, other: FrontPanelPort) -> bool:
-    """Whether two ports of a switch would use the same lane."""
+    """Return whether two ports of a switch would use the same lane."""
     if one.connector != other.connector:
         return False
     return one.channel < other.channel + LANES[other.speed] and other.channel < one.channel + LANES[one.speed]

@@ -58,7 +58,7 @@ def _receivers(tree: Tree) -> dict[tuple[str, str], int]:
 
 
 def gather_speed(plan: Plan, topology: Topology) -> float:
-    """How many times as fast as its all-reduces the plan's all-gathers may go on this network; at least 1."""
+    """Return how many times as fast as its all-reduces the plan's all-gathers may go on this network; at least 1."""
     workers = len(plan.job.workers)
     rate = evaluate(plan, topology, check=False).rate_mbps
     if workers < 2 or not rate > 0:
@@ -92,8 +92,8 @@ def loads_beside(plan: Plan, results_on_links: bool = True) -> tuple[dict[tuple[
 
 
 def fit_beside(plan: Plan, topology: Topology) -> bool:
-    """Whether the network carries an all-gather and a reduce-scatter of the plan at once. Hosts that are worker and
-    parameter server have one link for both roles, and keep to one direction at a time."""
+    """Return whether the network carries an all-gather and a reduce-scatter of the plan at once. Hosts that are worker
+    and parameter server have one link for both roles, and keep to one direction at a time."""
     rate = evaluate(plan, topology, check=False).rate_mbps
     if len(plan.job.workers) < 2 or not rate > 0 or plan.job.both_roles:
         return False

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Neighbours:
-    """For each node, from where in `nodes` to where its neighbours are; servers, which do not forward, have none."""
+    """Neighbours of each node: from where in `nodes` to where they are; servers, which do not forward, have none."""
 
     first: np.ndarray
     nodes: np.ndarray

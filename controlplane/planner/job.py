@@ -16,7 +16,7 @@ from controlplane.planner.topology import Topology, natural_key
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
 ON_WORKERS = "workers"
-"""What `ps=` says for a parameter server on every worker's server."""
+"""Word of `ps=` for a parameter server on every worker's server."""
 MOST_TENSORS = 100_000
 FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers")
 WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "gathers", "name")
@@ -31,7 +31,7 @@ LONGEST_NAME = 64
 
 
 def is_job_name(name: str) -> bool:
-    """Whether a job may be called so: a word of 1 to 64 letters that can be printed, without spaces."""
+    """Return whether a job may be called so: a word of 1 to 64 letters that can be printed, without spaces."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable() and not any(letter.isspace() for letter in name)
 
 
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def may_lose_workers(self) -> bool:
-        """Whether it may go on with fewer workers than it has."""
+        """Whether the job may go on with fewer workers than it has."""
         return self.at_least is not None and self.at_least < len(self.workers)
 
     def among(self, nodes: Container[str]) -> Job:
@@ -185,7 +185,7 @@ class Job:
 
 
 def parse_bytes(text: str) -> int:
-    """As `inputs.parse_bytes`. Raises JobError."""
+    """Return the bytes of a text such as "25M", as `inputs.parse_bytes` does. Raises JobError."""
     try:
         return inputs.parse_bytes(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a tenant's jobs may have of a network, all of them together, and whether they keep within that.
+"""Quotas: what a tenant's jobs may have of a network, all of them together, and whether they keep within that.
 
 A tenant is a name: of whoever has a certificate or token of the role `tenant`, or the one that an operator (or Slurm)
 gives with a job.
@@ -14,14 +14,14 @@ from dataclasses import dataclass, fields
 from controlplane.planner.terms import Terms
 
 EVERYBODY_ELSE = "*"
-"""In a file of quotas: the tenants that it does not name."""
+"""Name, in a file of quotas, for the tenants that the file does not name."""
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What all jobs of a tenant may have together: so many jobs at a time, the sum of their rates (what a worker of
-    each sends, Mbit/s), entries of the label table and slots of any one switch; and the most that one job may ask for
-    as its weight and its priority. Raises ValueError for what is none of that."""
+    """Quota of all jobs of a tenant together: so many jobs at a time, the sum of their rates (what a worker of each
+    sends, Mbit/s), entries of the label table and slots of any one switch; and the most that one job may ask for as its
+    weight and its priority. Raises ValueError for values that are none."""
 
     jobs: float = math.inf
     rate_mbps: float = math.inf

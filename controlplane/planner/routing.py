@@ -21,7 +21,7 @@ Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation
 
 
 class Unreachable(ValueError):
-    """There is no route from one node to another; names both."""
+    """There is no route from one node to another; the message names both."""
 
     def __init__(self, source: str, target: str, what: str = "") -> None:
         super().__init__(f"{what + ': ' if what else ''}no route with bandwidth left from {source} to {target}")
@@ -59,7 +59,7 @@ class Network:
         self._closer: dict[int, dict[int, list[tuple[int, int]]]] = {}
 
     def access(self, server: int) -> Access | None:
-        """Of a server that hangs on one switch only."""
+        """Return the access switch of a server that hangs on one switch only."""
         out, into = self.out[server], self.into[server]
         if len(out) != 1 or len(into) != 1 or out[0][0] != into[0][0] or not self.forwards[out[0][0]]:
             return None
@@ -80,7 +80,8 @@ class Network:
         return Neighbours.of([out if on else [] for out, on in zip(self.out, self.forwards, strict=True)])
 
     def hops_to(self, target: int) -> np.ndarray:
-        """As `distances_to`, as an array that is not kept: for who looks at thousands of targets, once each."""
+        """Return the distances of `distances_to` as an array that is not kept: for callers that look at thousands of
+        targets, once each."""
         return self._behind.distances([u for u, _ in self.into[target]], target)
 
     def distances_to(self, target: int) -> list[int]:

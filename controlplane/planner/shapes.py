@@ -143,7 +143,7 @@ def clos(
 
 @dataclass(frozen=True)
 class Option:
-    """What a rule may be told. default: None: none (see the rule). whole: a whole number."""
+    """Option of a rule. default: None: none (see the rule). whole: a whole number."""
 
     help: str
     default: float | None

@@ -1,4 +1,4 @@
-"""What a job is promised where it shares a network with others."""
+"""Terms of a job: what it is promised where it shares a network with others."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from controlplane.planner.topology_checks import LINK_ATTRIBUTES, NODE_ATTRIBUTE
 
 
 class Parsed(NamedTuple):
-    """What a topology is made of; its links are directed."""
+    """Parts of a parsed topology; its links are directed."""
 
     nodes: dict[str, Mapping[str, Any]]
     links: list[tuple[str, str, Mapping[str, Any]]]

@@ -1,4 +1,5 @@
-"""What a job would get: beside jobs that keep what they have, or with fair shares for all. Plans only: nothing runs."""
+"""Admission of jobs: what a job would get beside jobs that keep what they have, or with fair shares for all. Pure: only
+plans are made, and nothing runs."""
 
 from __future__ import annotations
 
@@ -26,18 +27,19 @@ from controlplane.service.settled import MOST, STEADY, unsettled
 
 NEAR = 0.9
 LEAST_AT_FIRST = 0.25
-"""Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
+"""Fraction of its fair share that a new job gets at first, beside jobs that keep their plans, until the next step."""
 LEAST_SHARE = 1e-3
-"""Of what a job alone would get: one that would get less is not admitted."""
+"""Lowest fraction of the rate that a job would have alone: a job that would get less is not admitted."""
 LEAST_OF_A_QUOTA = 0.01
-"""Of its quota, what a tenant's jobs have at least together where its other jobs use all of that and cannot change."""
+"""Lowest fraction of its quota that a tenant's jobs have together where its other jobs use all of the quota and cannot
+change."""
 MOST_COMPARED = 64
 """Workers of a job up to which admission looks whether hosts alone would be faster: it takes a fifth of a second."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What a job would get beside those that run. others: their rates before and after, Mbit/s.
+    """The rate that a job would get beside those that run. others: the rates of these before and after, Mbit/s.
 
     plans: the others', where all are planned together. note: which way is faster than this plan, for whoever adds the
     job; empty: none that was looked at.
@@ -95,7 +97,8 @@ class AdmissionControl:
         return replace(admission, note=note)
 
     def admission(self, plan: Plan, job_id: int | None = None, terms: Terms = USUAL) -> Admission:
-        """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
+        """Return what a plan would get on what the other jobs leave, and whether that is anything. Raises the errors of
+        `admit`."""
         self.state.jobs.check_name(plan.job.name)
         self.state.tenants.check(terms)
         if plan.multicasts:
@@ -149,7 +152,7 @@ class AdmissionControl:
         return Admission(plan, self._shared_bottleneck(plan, plans, terms), rates, plans)
 
     def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan], terms: Terms) -> str:
-        """What is full where a plan shares with these others, and with whom."""
+        """Return the resource that a plan and these other jobs fill together, and which jobs these are."""
         own = [plans.get(job.name, job.plan).rate_mbps for job in self.state.tenants.of(terms.tenant)]
         if plan.rate_mbps + sum(own) >= self.state.tenants.quota(terms.tenant).rate_mbps * (1 - 1e-6):
             return f"the quota of tenant {terms.tenant}"
@@ -202,7 +205,8 @@ class AdmissionControl:
     def _share(
         self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> list[Plan]:
-        """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
+        """Divide what there is among all jobs. With `more`, every guarantee holds, or Infeasible is raised; else each
+        job gets as much of its guarantee as there is."""
         with self.state.lock:
             state = self.state.now
         kept = [job.plan for job in self.state.jobs if job.name in fixed]

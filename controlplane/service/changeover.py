@@ -14,7 +14,8 @@ from controlplane.targets.base import TargetError
 LATE_SECONDS = PREPARE_SECONDS + 15.0
 """A job that has neither changed over nor failed by then counts as failed."""
 DRAIN_SECONDS = 5.0
-"""How long it is waited for that nothing of the old versions is left; what then is left takes up room, and no more."""
+"""Longest wait, in s, until nothing of the old versions is left. What is left then takes up room on switches and does
+no other harm."""
 
 Work = Callable[[Callable[[], None]], Update]
 """Changes a job's plan; calls its argument as soon as the job has changed over."""

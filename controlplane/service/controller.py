@@ -48,7 +48,7 @@ from controlplane.targets.fabric import everywhere
 
 STOP_SECONDS = 2.0
 WAIT_SECONDS = 1.0
-"""How often it is looked whether an agent that waits for its job is still there."""
+"""Seconds between two checks whether an agent that waits for its job is still connected."""
 EVENTS_IN_STATUS = 50
 MOST_PARTS = 100
 MOST_WORDS = 1500
@@ -109,7 +109,7 @@ class Controller:
         return port
 
     def _log_denied(self, line: str) -> None:
-        """Once in a while: who tries again and again must not push everything else out of the log."""
+        """Log a denied request, at most once in a while, so that no one can push all else out of the log."""
         now = time.monotonic()
         if now - self._denied.get(line, -DENIED_SECONDS) >= DENIED_SECONDS:
             if len(self._denied) >= MOST_DENIED:
@@ -171,8 +171,7 @@ class Controller:
             yield event
 
     def _wait_for_job(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[str]:
-        """What an agent waits for that comes before its job, until that is there or the agent is gone. Raises
-        Refused."""
+        """Yield what an agent waits for until its job is there, or the agent is gone. Raises Refused."""
         said = ""
         while context.is_active() and not self._stopping.is_set():
             try:
@@ -204,7 +203,7 @@ class Controller:
         return pb.ReportReply()
 
     def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
-        """How far an agent is with a change of plan."""
+        """Return how far an agent is with a change of plan."""
         self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.report_update(request)
@@ -379,7 +378,7 @@ def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def _short(words: object) -> str:
-    """What fits into gRPC's 8 KiB of headers: a request may be quoted in it."""
+    """Return so much of a text as fits into gRPC's 8 KiB of headers, since an error may quote a request."""
     text = str(words)
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
 
@@ -440,12 +439,12 @@ def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
 
 
 def tenant_status(held: Holding) -> pb.TenantStatus:
-    """What a tenant has, and may have, in a line."""
+    """Return a line with what a tenant has and may have."""
     return pb.TenantStatus(**vars(held) | {"quota": str(held.quota)})
 
 
 def reload_reply(done: Reloaded) -> pb.ReloadReply:
-    """What `topology reload` answers."""
+    """Return the answer to `topology reload`."""
     found = done.difference
     return pb.ReloadReply(
         added=found.added,
@@ -458,7 +457,7 @@ def reload_reply(done: Reloaded) -> pb.ReloadReply:
 
 
 def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
-    """What `replan` answers."""
+    """Return the answer to `replan`."""
     return pb.ReplanReply(
         outcome="updated" if update.changed else "planned" if dry_run else "later" if update.later else "unchanged",
         rate_before_mbps=update.rate_before,

@@ -16,7 +16,7 @@ from controlplane.service.suspicion import Group, Key, Way, in_words, named, poi
 from controlplane.service.versions import Version
 
 WINDOW_SECONDS = 10.0
-"""What failed longer ago says nothing any more."""
+"""Seconds after which a failure says nothing any more."""
 SETTLE_SECONDS = 3.0
 """Agents report every second, not at the same moment: failures are judged when all have had time to report theirs."""
 AT_LEAST = 3
@@ -30,7 +30,8 @@ AGAIN_SECONDS = 60.0
 
 @dataclass
 class _Seen:
-    """Of one job: the plan that runs, since when, its ways, and what failed with it: when, which flow, how often."""
+    """Observations of one job: the plan that runs, since when, its ways, and what failed with it: when, which flow, how
+    often."""
 
     versions: tuple[Version, ...]
     since: float
@@ -131,7 +132,7 @@ class Culprits:
         self.network.changed()  # it stays out when the controller starts again
 
     def _needed(self, name: str) -> str:
-        """Why no job can be led around it; empty: all can."""
+        """Return why some job cannot be led around this switch, link or host; "": every job can."""
         state = self.network.state
         for job in self.network.jobs:
             nodes = [node for node in job.servers if node not in job.without]

@@ -60,7 +60,7 @@ class Effects:
         self._said: tuple[actions.Word, pb.Event | None] | None = None  # the last words to an agent
 
     def places(self, configs: Mapping[str, AgentConfig]) -> tuple[Place, ...]:
-        """What the core has to know of a plan's configurations."""
+        """Return what the core has to know of a plan's configurations."""
         return tuple(
             Place(node, config.role, config.address, self.as_told(config).digest, config.both_roles)
             for node, config in configs.items()
@@ -139,7 +139,8 @@ class Effects:
             del self.members[connection]
 
     def _told(self, node: str, epoch: int) -> AgentConfig:
-        """What a node's agent is told to work with in an epoch: of a change of plan, or of the plan that runs."""
+        """Return the configuration that a node's agent is told to work with in an epoch: of a change of plan, or of the
+        plan that runs."""
         handover = self.state.handover
         configs = self.offered if handover is not None and handover.epoch == epoch else self.configs
         return replace(self.as_told(configs[node]), epoch=epoch, key=self._epochs.key(epoch))

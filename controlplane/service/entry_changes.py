@@ -1,4 +1,4 @@
-"""What an order would write to the switches, entry by entry: for dry runs."""
+"""Changes of switch entries that an order would make, entry by entry: for dry runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has happened, for people: printed as it happens, and kept for whoever looks later."""
+"""Log of events for people: printed as they happen, and kept for whoever looks later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._record: Callable[[str], None] = lambda line: None
         self.count = 0
-        """Of all events there were."""
+        """How many events there were in all."""
 
     def __call__(self, line: str) -> None:
         with self._lock:
@@ -40,7 +40,7 @@ class EventLog:
         self._record(line)
 
     def record_in(self, record: Callable[[str], None]) -> None:
-        """From now on, lines also go here."""
+        """Also pass lines to `record` from now on."""
         self._record = record
 
     def last(self, count: int = KEPT) -> list[LogEvent]:

@@ -75,7 +75,7 @@ class Failover:
         return self.take(parts.Mended(tuple(names), words))
 
     def needs(self) -> tuple[Need, ...]:
-        """Who has to reach whom."""
+        """Return the servers of each job, which have to reach each other."""
         return tuple(Need(job.servers, frozenset(job.without)) for job in self.state.jobs)
 
     def look(self) -> None:
@@ -178,7 +178,7 @@ class Failover:
 
 
 def moved(before: Plan, update: Update, seconds: float) -> str:
-    """What it took to go on without agents that were lost."""
+    """Return words that say what it took to go on without agents that were lost."""
     after = update.plan
     words = []
     for root in before.job.parameter_servers:

@@ -1,4 +1,4 @@
-"""What adding a job would write to the switches: for dry runs."""
+"""Entries that adding a job would write to the switches: for dry runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which parameter server hangs while workers wait for it: known within some 1.5 s, where the job can do without it.
+"""Detection of a parameter server that hangs while workers wait for it: within some 1.5 s, where the job can do without
+it.
 
 A parameter server that runs reports once a second, and at once when its trees stand; and workers report at once when a
 tree of theirs stands. So one that workers wait for and that says nothing hangs, unless the whole machine, or the
@@ -22,13 +23,15 @@ WAITED_SECONDS = 0.8
 STANDS_SECONDS = 0.3
 """A worker waits for the root of a tree that has made no progress for so long."""
 PAUSED_SECONDS = 0.5
-"""Between two looks, which come ten times a second: the controller itself has stood still, and reports are waiting."""
+"""Seconds between two looks, which come ten times a second, above which the controller itself has stood still, so that
+reports are waiting."""
 
 
 @dataclass
 class Waits:
-    """Of one job. since: by parameter server, when the controller first heard, after its last report, that a worker
-    waits for it. looked: when `hanging` was asked last. Times in seconds of a clock that never goes back."""
+    """Waits for the parameter servers of one job. since: by parameter server, when the controller first heard, after
+    its last report, that a worker waits for it. looked: when `hanging` was asked last. Times in seconds of a clock that
+    never goes back."""
 
     since: dict[str, float] = field(default_factory=dict)
     looked: float = 0.0

@@ -1,4 +1,4 @@
-"""Which entries count a flow's packets before and behind every link: by them a link is judged."""
+"""The entries that count a flow's packets before and behind every link: links are judged by them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controlplane.targets.base import Counters
 Entry = tuple[str, int, int]
 """Switch, ingress port, label."""
 Readings = Mapping[str, tuple[float, Counters]]
-"""By switch: what it counted, and when it said so (`time.monotonic`)."""
+"""Counters and the time (`time.monotonic`) at which the switch gave them, by switch."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[
 
 
 def packets(read: Readings) -> dict[Entry, int]:
-    """How many packets every entry has counted."""
+    """Return the number of packets that every entry has counted."""
     return {
         (switch, port, label): count
         for switch, (_, counters) in read.items()

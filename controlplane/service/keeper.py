@@ -41,7 +41,7 @@ class Keeper:
         self.state = "connected"
         self.problem = ""
         self.prompt = -math.inf
-        """When the last heartbeat was sent that was answered within PROMPT_SECONDS (s, monotonic)."""
+        """Time (s, monotonic) at which the last heartbeat was sent that was answered within PROMPT_SECONDS."""
         self._log = log
         self._wake = threading.Event()
         self._closed = threading.Event()

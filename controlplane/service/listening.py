@@ -1,4 +1,4 @@
-"""What a controller listens on, and whom it lets in: the options of `serve` and `deploy --serve`."""
+"""The address on which a controller listens, and whom it lets in: options of `serve` and `deploy --serve`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Listening:
 
 
 def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
-    """Who may do what, and TLS."""
+    """Add the options that say who may do what, and those of TLS."""
     group = parser.add_argument_group("who may do what")
     group.add_argument("--tokens", type=Path, metavar="FILE", help="a line TOKEN ROLE NAME for each who may come in")
     group.add_argument(
@@ -81,8 +81,8 @@ class Door:
 
 
 def check_listening(arguments: argparse.Namespace, address: str) -> Door:
-    """What the arguments ask for, without binding a port. Raises ControllerError, ValueError: it would let everybody
-    in, files cannot be used."""
+    """Return what the arguments ask for, without binding a port. Raises ControllerError, ValueError: everybody would be
+    let in, or files cannot be used."""
     check_listen(address, "the controller's address")
     if arguments.tokens_listen is not None:
         check_listen(arguments.tokens_listen, "--tokens-listen")

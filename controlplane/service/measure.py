@@ -1,4 +1,4 @@
-"""What flows through a network, by its switches' counters and its agents' reports.
+"""Measurement of what flows through a network, by its switches' counters and its agents' reports.
 
 Counters are read when somebody asks, at most every `FRESH_SECONDS`; a rate is what was counted between two readings.
 A job's own rate, from its workers' reports, is noted every second whether anybody looks or not.
@@ -44,7 +44,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the switches had counted. at: seconds since 1970.
+    """The counters of the switches at one time. at: seconds since 1970.
 
     links: per link and job (by number); trees: per job and tree, what a worker sends on average; verdicts: per switch;
     silent: switches that did not answer, and why.
@@ -150,7 +150,7 @@ class Measurements:
     # -- links and trees, by the switches' counters -------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """What the switches count now; not older than a second."""
+        """Return the counters of the switches, at most a second old."""
         if not self._reading_lock.acquire(timeout=PATIENCE_SECONDS):
             return self._reading  # a switch hangs; somebody else waits for it already
         try:

@@ -14,7 +14,7 @@ from controlplane.service.core.state import State
 FRESH_SECONDS = 3.0
 """Reports older than this are stale."""
 BUSY_SECONDS = 0.2
-"""Between two reports: a tree's rate over less says little."""
+"""Least seconds between two reports for a tree's rate: over less, it says little."""
 SILENT_SECONDS = 10.0
 """A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
 SILENT_SPARED_SECONDS = 5.0
@@ -22,7 +22,8 @@ SILENT_SPARED_SECONDS = 5.0
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
 SILENT_ROUNDS = 5
-"""So many rounds of reports must have gone by meanwhile: after a pause of the controller itself all are late."""
+"""Rounds of reports that must have gone by since an agent's last one: after a pause of the controller itself, all
+reports are late."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Member:
         self.reported, self.began = None, time.monotonic()
 
     def refused(self, report: pb.ReportRequest) -> str:
-        """What the check has refused since its last report, in words; empty: nothing."""
+        """Return, in words, how many packets the check has refused since the agent's last report; "": none."""
         new = {
             name: int(count - self.statistics.get(name, 0))
             for name, count in report.statistics.items()
@@ -98,8 +99,9 @@ def round_trips_ms(members: Iterable[Member]) -> dict[int, dict[str, float]]:
 
 
 def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
-    """By tree: Mbit/s between the last two reports of the worker that waited least there. Only trees on which each of
-    these workers was busy: the others wait for one that is late, and that says nothing about the network."""
+    """Return, by tree, the Mbit/s between the last two reports of the worker that waited least there. Only trees on
+    which each of these workers was busy count: the others wait for a worker that is late, which says nothing about the
+    network."""
     found: dict[int, list[float]] = {}
     count = 0
     for member in workers:
@@ -119,7 +121,7 @@ class Rounds:
         self._reported: set[str] = set()
 
     def count(self, node: str) -> bool:
-        """This node's agent has reported; whether a new round has begun with it."""
+        """Count a report of this node's agent. Returns whether a new round has begun with it."""
         new = node in self._reported
         if new:
             self.number += 1

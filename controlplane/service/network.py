@@ -50,7 +50,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """What the operator of a network chooses.
+    """Settings that the operator of a network chooses.
 
     pace: share of the planned rate at which agents send. steady, most: jobs that share keep their plans while their
     rates are within this part of the fair ones, and at most so many change over in one step. grace, patience: as of
@@ -138,8 +138,8 @@ class Network:
     def run(
         self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None, terms: Terms = USUAL
     ) -> RunningJob:
-        """What agents of an installed plan join; it can be changed from now on. whole: the job, where the plan is for a
-        part of it. Raises JobsError."""
+        """Make an installed plan a job that its agents can join and whose plan can be changed. whole: the job, where
+        the plan is for a part of it. Raises JobsError."""
         whole = whole or plan.job
         log = of_job(self.log, whole.name)
         roster = Roster(
@@ -255,8 +255,8 @@ class Network:
             return admission, running, changes
 
     def base_rules(self, topology: Topology, off: Iterable[str]) -> dict[str, RuleSet]:
-        """What belongs to the network and to no job, in this topology: its IPv4 routes go around what is kept off,
-        where they can."""
+        """Return the entries that belong to the network and to no job, in this topology: IPv4 routes around what is
+        disabled, where that can be."""
         kept = tuple(off)
         return base_rules(topology, self.kind, without(topology, kept) if kept else None)
 
@@ -316,15 +316,15 @@ class Network:
             return changes, self.switches.off()
 
     def empty(self, names: Sequence[str]) -> bool:
-        """Whether nothing of any job passes these switches, links and parameter servers."""
+        """Return whether nothing of any job passes these switches, links and parameter servers."""
         return not any(self.uses(names))
 
     def uses(self, parts: Sequence[str]) -> Iterator[Use]:
-        """Who uses these switches, links and parameter servers (uses.py)."""
+        """Return who uses these switches, links and parameter servers (uses.py)."""
         return uses(self.jobs, parts, self.state.parts.layout)
 
     def has_server(self, node: str, addresses: Sequence[str]) -> bool:
-        """Whether a server has this name or, where no name is given, one of these addresses."""
+        """Return whether a server has this name or, where no name is given, one of these addresses."""
         return node in self.topology.servers if node else bool(self.server_at(addresses))
 
     def server_at(self, addresses: Sequence[str]) -> str:
@@ -333,7 +333,7 @@ class Network:
         return next((server for server in servers if self.topology.address(server) in addresses), "")
 
     def taken_out(self) -> list[str]:
-        """What only an operator takes back, for a controller that starts again."""
+        """Return what an operator has disabled, for a controller that starts again: only an operator enables it."""
         return [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
 
     def free_id(self) -> int:

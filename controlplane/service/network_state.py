@@ -1,4 +1,4 @@
-"""What a network that runs is like now: what is kept off, what agents measured, what its jobs leave."""
+"""State of a running network: what is disabled, what agents measured, what its jobs leave."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ class NetworkState:
             return self.at(base, [*avoidable(self.off, self.parts.layout, job.servers), *job.without])
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
-        """What the other jobs leave of a state of the network, of rates and of what switches hold."""
+        """Return what the other jobs leave of a state of the network: rates, and room on the switches."""
         others = [job.plan for job in self.jobs if job.job_id != job_id]
         return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
 
     def host_times_ms(self) -> dict[str, float]:
-        """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
+        """Return the ms that each server adds to a round trip, as found from what agents measured, in this epoch or
+        before."""
         for job in self.jobs:
             if trips := job.roster.round_trips_ms():
                 plan, found = job.plan, self._found.get(job.name)
@@ -83,7 +84,7 @@ class NetworkState:
         return {**servers, **self.off}
 
     def cut_off(self, job: RunningJob) -> bool:
-        """Whether the only switch of one of its agents is kept off."""
+        """Return whether the only switch of one of its agents is kept off."""
         return any(switch in self.off for node in job.servers for switch in self.parts.layout.only_switch(node))
 
     def check_reach(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Which plan a job gets next: the better of a new one and the one that runs. Plans only: nothing is changed."""
+"""The plan that a job gets next: the better of a new one and the one that runs. Pure: nothing is changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from controlplane.service.core.turns import SAME
 from controlplane.service.residual import with_room
 
 ROOM = 0.05
-"""Of everything, that a job has that must go on where others have taken all, until they make room for it."""
+"""Fraction of everything that is left for a job that must go on where others have taken all, until these make room for
+it."""
 LEAST_MBPS = 1e-6
 """A plan with less is none."""
 SERVER_BACK_PART = 0.5
@@ -31,7 +32,7 @@ class UpdateError(Exception):
 
 @dataclass(frozen=True)
 class Frame:
-    """What holds for every plan of a job.
+    """Settings that hold for every plan of a job.
 
     job: all of it, of which a plan may be for a part. limits: of the switches. job_id: its number. pace: share of the
     planned rate at which agents send. check: raises DoesNotFit where the switches cannot hold or carry a plan
@@ -48,7 +49,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a change of plan is for.
+    """Wishes for a change of plan.
 
     strategy: None: that of the running plan. plan: this one, whose shares are the running one's. most: because of what
     failed or is back: at most this rate, and as the job was planned before (`home`), where that does as well. crowded:
@@ -97,7 +98,7 @@ def next_plan(
 
 
 def same(running: Plan, new: Plan, trees: Difference) -> bool:
-    """Whether a plan is as the running one, but for its version."""
+    """Return whether a plan is as the running one, but for its version."""
     return (
         not trees.added
         and not trees.removed
@@ -110,7 +111,7 @@ def same(running: Plan, new: Plan, trees: Difference) -> bool:
 
 
 def _at_home(new: Plan, home: Plan, held: Topology, most: float) -> Plan:
-    """What the job was given, where it does as well as a new plan."""
+    """Return the plan that the job was given, where it does as well as a new one."""
     if home.job != new.job:
         return new
     try:

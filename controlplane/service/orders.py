@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from controlplane.service.network import Network
 
 ORDER_SECONDS = 30.0
-"""How long an operator's order waits for a change of the job's plan that is under way: on a busy machine a plan takes
-seconds, and an order that is refused for that is given again."""
+"""Seconds for which an operator's order waits for a change of the job's plan that is under way. On a busy machine a
+plan takes seconds, and an order that is refused for that is given again."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Replan:
 
     @property
     def takes_effect(self) -> bool:
-        """Whether anything is kept off from now on, or no more."""
+        """Whether the order disables or enables anything."""
         return not self.dry_run and bool(self.off or self.restored)
 
     @property
     def all_the_same(self) -> str:
-        """What holds although no plan was changed, for the end of an error."""
+        """The part of an order that holds although no plan was changed, for the end of an error's message."""
         if self.dry_run:
             return ""
         if self.off:
@@ -118,8 +118,8 @@ def _route_around(network: Network) -> str:
 
 
 def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Mapping[str, Why]:
-    """What is kept off with this order. Raises JobsError, JobError, TopologyError where it cannot be followed: before
-    anything is changed for anybody."""
+    """Return what is disabled with this order. Raises JobsError, JobError, TopologyError where it cannot be followed,
+    before anything is changed for anybody."""
     for job in jobs:
         whole = job.updater.job
         if not whole.may_lose_workers and (needed := {*order.off} & {*whole.workers}):

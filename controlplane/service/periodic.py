@@ -33,7 +33,7 @@ class Periodic:
             self.ended(10)
 
     def ended(self, timeout: float) -> bool:
-        """Whether it ends within so many seconds; once it has been started."""
+        """Return whether it ends within so many seconds; once it has been started."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

@@ -103,8 +103,8 @@ class PlanChanges:
                 self._effects.take(ev.SwitchOrdered(epoch))
 
     def start_again(self, epoch: int, reason: str) -> None:
-        """What still runs of the plan before this epoch cannot end, for this reason: it is started again with the plan
-        that runs. Nothing happens where all of it has ended, or another change of plan is under way."""
+        """Start again, with the plan that runs, what still runs of the plan before this epoch and cannot end, for this
+        reason. Nothing happens where all of it has ended, or another change of plan is under way."""
         with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
             self._effects.take(ev.DrainBroken(epoch, reason))
 

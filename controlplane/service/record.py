@@ -27,7 +27,7 @@ PARTS = 5
 IN_MEMORY = 5000
 MOST_RECORDS = 500
 MOST_PAGE_BYTES = 1_000_000
-"""Of one page. A gRPC message may have 4 MiB."""
+"""Most bytes of one page. A gRPC message may have 4 MiB."""
 MOST_TEXT = 2000
 MOST_DATA = 4000
 """Characters of one record's data as JSON: the plan of an order, say, is left out."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.service.network import Network
 
 WAIT_SECONDS = 30.0
-"""How long a reload waits for a job's change of plan that is under way."""
+"""Seconds for which a reload waits for a job's change of plan that is under way."""
 MOST_SAID = 6
 
 Connect = Callable[[Sequence[str]], Sequence[SwitchTarget]]
@@ -37,7 +37,7 @@ class ReloadError(Exception):
 
 @dataclass(frozen=True)
 class Difference:
-    """What is different in a new topology: names of nodes, and of links ("V1-V2")."""
+    """Differences of a new topology: names of nodes, and of links ("V1-V2")."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -49,8 +49,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What a reload did or, in a dry run, would do. changes: of the network's own entries. entries: how many changes
-    were written to switches."""
+    """Result of a reload or, in a dry run, of what it would do. changes: of the network's own entries. entries: how
+    many changes were written to switches."""
 
     difference: Difference
     changes: tuple[EntryChange, ...]

@@ -24,9 +24,9 @@ from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 
 TURN_SECONDS = 2.0
-"""How long a change of a job's plan waits for the one before it."""
+"""Seconds for which a change of a job's plan waits for the one before it."""
 CLOSE_SECONDS = 20.0
-"""How long the end waits for a plan that is being made."""
+"""Seconds for which the end waits for a plan that is being made."""
 
 
 class Replanning:
@@ -100,8 +100,9 @@ class Replanning:
                 return rates
 
     def most_of(self, job: RunningJob) -> float:
-        """What a job may have when it is planned again by itself: no more than its tenant's quota leaves, and, while
-        there are others, no more than it was given: whoever comes first would take what these had."""
+        """Return the most Mbit/s that a job may have when it is replanned by itself: no more than its tenant's quota
+        leaves and, beside other jobs, no more than it was given. Else whoever comes first would take what the others
+        had."""
         given = job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
         return min(given, self.state.tenants.most_of(job))
 
@@ -116,7 +117,7 @@ class Replanning:
         self._wanted.set()
 
     def wait(self) -> None:
-        """Until no plan is being made: a solver's threads must not be under way when the process ends."""
+        """Wait until no plan is being made: a solver's threads must not be under way when the process ends."""
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -139,7 +140,7 @@ class Replanning:
                 self._log(warning(line))
 
     def _plan_all(self, late: Collection[str] = ()) -> dict[str, str]:
-        """Why a job was not planned again, by its name. late: those that were not, before; they come last."""
+        """Return why jobs were not planned again, by their names. late: jobs that were not, before; they come last."""
         failures: dict[str, str] = {}
         if self.fair and len(self.state.jobs) > 1:
             try:
@@ -173,8 +174,8 @@ class Replanning:
         return failures
 
     def _all_home(self) -> bool:
-        """Where jobs have less than they were given, and all can have that again: as they were planned then. (One after
-        the other they may not find there: what one goes around by is another's way.)"""
+        """Give all jobs what they were given at first, where some have less and all can have it again. Replanned one
+        after the other they may not find there, since one job's way around a failure is another's way."""
         jobs = self.state.jobs.staying()
         homes = {job.name: job.updater.home for job in jobs}
         if len(jobs) < 2 or not any(rate(job).less for job in jobs):
@@ -203,17 +204,18 @@ class Replanning:
 
 
 def rate(job: RunningJob) -> Rate:
-    """What a job has, and what it was given."""
+    """Return the rate that a job has, and the one that it was given."""
     return Rate(job.plan.rate_mbps, job.updater.home.rate_mbps)
 
 
 def entries(updates: Iterable[Update | None]) -> str:
-    """What changes of plans took; of those that are not all through, nothing is known yet."""
+    """Return, in words, how many entries changes of plans took; of those that are not all through, nothing is known
+    yet."""
     known = [update for update in updates if update is not None]
     added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
     return f"{added} entries added, {removed} removed"
 
 
 def _same(job: RunningJob, plan: Plan) -> bool:
-    """Whether a job runs this plan, whatever its version."""
+    """Return whether a job runs this plan, whatever its version."""
     return (job.plan.trees, job.plan.rate_mbps) == (plan.trees, plan.rate_mbps)

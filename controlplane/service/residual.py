@@ -1,4 +1,4 @@
-"""What is left of a network: without what is kept off, beside what others use of it."""
+"""The residual network: without what is disabled, and less what other jobs use of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs of a network have on its switches, and where the next version of a plan finds room.
+"""Room on the switches: what the jobs of a network have there, and where the next version of a plan fits.
 
 A label number's upper half is its job's number (less one, so that job 1's begin at 1): whose an entry is can be read
 from the switch itself, by any controller that has the secret from which its label was made (secret_labels.py).
@@ -126,7 +126,8 @@ def build_beside(
     job_id: int,
     taken: Mapping[str, Taken] | None = None,
 ) -> Deployment:
-    """As `place`, while `old` is installed. taken: of everything on the switches (None: `old` is alone there)."""
+    """Place a plan, as `place` does, while `old` is installed. taken: of everything on the switches (None: `old` is
+    alone there)."""
     if taken is None:
         taken = {v: Taken.by(rules) for v, rules in old.rulesets.items()}
     return place(plan, topology, limits, job_id=job_id, taken=taken, installed=old.rulesets, fresh=True)
@@ -142,7 +143,7 @@ def deployment_of(
     installed: Mapping[str, RuleSet] | None = None,
     pace: float = 1.0,
 ) -> Deployment:
-    """What a plan puts on the switches beside what is taken there. Raises DoesNotFit, PlanError."""
+    """Return the deployment of a plan beside what is taken on the switches. Raises DoesNotFit, PlanError."""
     paced = replace(plan, rate_mbps=plan.rate_mbps * pace)
     deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
     kind.check(plan, topology)
@@ -150,7 +151,8 @@ def deployment_of(
 
 
 def base_rules(topology: Topology, kind: Kind, around: Topology | None = None) -> dict[str, RuleSet]:
-    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches.
+    """Return the entries that belong to the network and not to a job: IPv4 routes, bridging if wanted, and ports of
+    hardware switches.
 
     around: the topology without what is kept off; routes go by what is left where they can.
     """
@@ -168,7 +170,7 @@ def base_rules(topology: Topology, kind: Kind, around: Topology | None = None) -
 
 
 def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:
-    """What each job, by number, has on switches that run our program. Raises TargetError."""
+    """Return the entries that each job, by number, has on switches that run our program. Raises TargetError."""
     jobs: dict[int, dict[str, RuleSet]] = {}
     for target in targets:
         if target.runs_program():

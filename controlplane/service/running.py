@@ -23,7 +23,7 @@ class NoJobYet(Refused):
 
 
 class JobsError(Exception):
-    """There is no such job, there is one already, or it would get nothing; the message says which, and what to do."""
+    """A job does not exist, exists already, or would get nothing; the message says which, and what to do."""
 
 
 class RunningJob:
@@ -49,7 +49,7 @@ class RunningJob:
         return Stored(self.job_id, running.plan, running.deployment, self.terms, self.updater.job)
 
     def decide_on_loss(self, event: mending.Event, facts: mending.Facts, now: float) -> list[mending.Action]:
-        """What is to be done about a lost agent after this event (core/mending.py)."""
+        """Return what is to be done about a lost agent after this event (core/mending.py)."""
         with self._changing:
             self.mending, done = mending.decide(self.mending, event, facts, now)
             return done
@@ -107,7 +107,7 @@ class Jobs:
         return len(self._jobs)
 
     def add(self, job: RunningJob) -> None:
-        """From now on it is there, and no more one that is begun. Raises JobsError when there is one of that name."""
+        """Add a job, which then no longer counts as begun. Raises JobsError when there is one of that name."""
         with self._lock:
             self.check_name(job.name)
             self._jobs[job.name] = job
@@ -134,7 +134,7 @@ class Jobs:
                 raise JobsError(f"a job named {name!r} runs already; give this one another name")
 
     def runs(self, job: RunningJob) -> bool:
-        """Whether it is one of these, and is not being removed."""
+        """Return whether it is one of these, and is not being removed."""
         return not job.ending and any(one is job for one in self)
 
     def staying(self) -> list[RunningJob]:

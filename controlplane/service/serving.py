@@ -11,11 +11,11 @@ from controlplane.service.failures import Watch
 from controlplane.service.network import Network
 
 LEAVING_SECONDS = 0.5
-"""How long a controller that ends waits for what switches have not answered."""
+"""Seconds for which a controller that ends waits for answers of switches."""
 
 
 class Serving:
-    """From `start` to `close`, which ends the network, too; the rules stay on the switches.
+    """A controller at work, from `start` to `close`, which ends the network, too; the entries stay on the switches.
 
     Args:
         network: with its jobs.

@@ -1,4 +1,5 @@
-"""Which jobs change when one comes or goes: those that are far from their fair share, and not too many at a time."""
+"""Choice of the jobs that are replanned when one comes or goes: those far from their fair share, and not too many at a
+time."""
 
 from __future__ import annotations
 

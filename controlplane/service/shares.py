@@ -1,4 +1,5 @@
-"""What jobs are planned to use of a network; what each could not have more of, its bottleneck, and its share there."""
+"""Shares of a network: what jobs are planned to use, and each job's bottleneck, of which it could not have more, with
+its share there."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ ALONE = 0.995
 
 @dataclass(frozen=True)
 class Loads:
-    """What a plan puts on everything at its rate, Mbit/s. flows: links with results, also where the topology's planners
-    leave those out; links: as planners count."""
+    """Load of a plan at its rate, Mbit/s. flows: links with results, also where the topology's planners leave those
+    out; links: as planners count."""
 
     flows: Mapping[Link, float]
     links: Mapping[Link, float]
@@ -28,7 +29,7 @@ class Loads:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> Loads:
-        """What a plan puts on links, switches and parameter servers at its rate, Mbit/s."""
+        """Return the load of a plan on links, switches and parameter servers at its rate, Mbit/s."""
         flows, switches, roots = unit_loads(plan)
         links = flows if topology.results_on_links else unit_loads(plan, results_on_links=False)[0]
         rate = plan.rate_mbps
@@ -41,7 +42,7 @@ class Loads:
 
 
 class Used:
-    """What all jobs are planned to use of everything, Mbit/s."""
+    """Load of all jobs together, as planned, Mbit/s."""
 
     def __init__(self, topology: Topology, loads: Iterable[Loads]) -> None:
         self.topology = topology
@@ -56,8 +57,8 @@ class Used:
             _add(self.roots, one.roots)
 
     def bottleneck(self, loads: Loads) -> dict[str, Any]:
-        """Of what a job uses, that which is fullest; kind: link, switch or parameter_server; used: part of it that all
-        jobs are planned to use; share: part of that which is this job's."""
+        """Return the fullest resource that a job uses. kind: link, switch or parameter_server; used: the part of it
+        that all jobs are planned to use; share: the part of that which is this job's."""
         topology = self.topology
         found: list[tuple[float, float, str, str, Link | None]] = []
 

@@ -20,7 +20,7 @@ LOOK_SECONDS = 1.0
 SLOW_PART = 0.5
 """A tree is slow when it carries less than this part of its planned rate."""
 SLOW_LOOKS = 10
-"""How many looks in a row must find a tree slow before that is said."""
+"""Looks in a row that must find a tree slow before that is said."""
 
 
 @dataclass

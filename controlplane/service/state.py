@@ -1,5 +1,5 @@
-"""What a controller must know when it starts again: the jobs, their plans, what each has on the switches, and what an
-operator keeps off."""
+"""State that a controller needs when it starts again: the jobs, their plans, what each has on the switches, and what an
+operator has disabled."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class StateFolder:
             raise StateError(f"{where} cannot be used ({error}): move it away to begin without jobs") from None
 
     def _stored(self) -> str:
-        """What is there; "": nothing. Raises OSError."""
+        """Return the text that is stored; "": nothing is. Raises OSError."""
         try:
             return (self.path / "jobs.json").read_text()
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class Kept:
         self._problem = ""
 
     def save(self) -> None:
-        """Does not raise."""
+        """Save the state. Does not raise."""
         with self._saving:
             before = self._problem
             try:
@@ -183,7 +183,7 @@ class Kept:
             )
 
     def problem(self) -> str:
-        """Why what is there now is not kept; "": it is."""
+        """Return why the present state is not stored; "": it is."""
         return self._problem
 
     def _again_soon(self) -> None:

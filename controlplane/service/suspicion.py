@@ -1,4 +1,5 @@
-"""Which switch, link or host changes packets: by what the check refused, and by the ways that those packets took.
+"""Suspicion: which switch, link or host changes packets, by what the check refused, and by the ways that those packets
+took.
 
 Packets that arrive changed, and sums that come out wrong, are counted by the label that they had
 (ps_server/native/verify.c) and, where they are results, by the worker that refused them. Something that changes
@@ -32,8 +33,8 @@ Key = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Way:
-    """Where a flow's packets go. carried: all nodes and links (from, to) that they, or what is added to them, cross.
-    added: switches that add them. share: of the model, that it carries; of contributions that come alone after
+    """Way of a flow's packets. carried: all nodes and links (from, to) that they, or what is added to them, cross.
+    added: switches that add them. share: the part of the model that it carries; of contributions that come alone after
     failures (`alone`), the same for all of a tree."""
 
     carried: frozenset[str | Link]
@@ -44,7 +45,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Group:
-    """What failed while one plan of one job ran: its ways, and how often packets of each failed."""
+    """Failures while one plan of one job ran: its ways, and how often packets of each failed."""
 
     ways: Mapping[Key, Way]
     failures: Mapping[Key, int]
@@ -118,7 +119,7 @@ def _upwards(
 
 
 def suspects(groups: Sequence[Group]) -> list[Suspect]:
-    """Who may have done all of it, as nothing else that was seen contradicts."""
+    """Return the suspects: those that may have caused all failures, as nothing else that was seen contradicts."""
     failed = [(group.ways[key], count) for group in groups for key, count in group.failures.items()]
     total = sum(count for _, count in failed)
     every = {Suspect(what, "carried") for way, _ in failed for what in way.carried}
@@ -135,8 +136,9 @@ def suspects(groups: Sequence[Group]) -> list[Suspect]:
 
 
 def _contradicted(one: Suspect, group: Group) -> float:
-    """How many failures there should have been, if it had done it, on ways of which hardly any failed. Packets that
-    come all the time are compared with such, and those that come alone after a tree's failures with each other."""
+    """Return how many failures there should have been on ways of which hardly any failed, if the suspect had caused
+    all. Packets that come all the time are compared with such, and those that come alone after a tree's failures with
+    each other."""
     alike: dict[int | None, list[tuple[float, int]]] = {}
     for key, way in group.ways.items():
         if one.on(way):
@@ -150,8 +152,8 @@ def _contradicted(one: Suspect, group: Group) -> float:
 
 
 def points_alone(groups: Sequence[Group], found: Iterable[Suspect]) -> list[Suspect]:
-    """Of the suspects the switches that add, where nothing but sums of several failed: what single packets crossed
-    after each of them was right. Empty: others failed, too."""
+    """Return those suspects that are switches which add, where nothing but sums of several failed: whatever single
+    packets crossed after them was right. Empty: other packets failed, too."""
     counts = [(key, count) for group in groups for key, count in group.failures.items()]
     sums = sum(count for (_, label, worker), count in counts if label and not worker)
     if sums < EXPLAINED * sum(count for _, count in counts):

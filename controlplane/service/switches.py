@@ -40,7 +40,7 @@ class Switches:
         self._log = log
         self._lock = threading.RLock()
         self.placing = threading.RLock()
-        """Of whoever looks for room and then takes it: what is free stays free meanwhile."""
+        """Lock of whoever looks for room and then takes it: what is free stays free meanwhile."""
         self.wrote: Callable[[Mapping[str, int]], None] = lambda changes: None
         """Gets how many entries were changed, by switch."""
         self._held = tuple(Held(target, log) for target in targets)
@@ -48,7 +48,7 @@ class Switches:
         self.keepers: tuple[Keeper, ...] = ()
 
     def watch(self) -> None:
-        """From now on a switch that restarts is filled again."""
+        """Fill switches that restart again, from now on."""
         with self._lock:
             if not self.keepers:
                 self.keepers = tuple(Keeper(one, self._rules_of(one), self._log) for one in self._held)
@@ -57,12 +57,13 @@ class Switches:
         return union(self._base[switch], [parts[switch] for parts in self._jobs.values() if switch in parts])
 
     def _rules_of(self, one: Held) -> RuleSet:
-        """As `_wanted`; what the switch holds already stays the same object: keepers look at that."""
+        """Return the entries of `_wanted`, but the same object as the switch holds already where they are equal, as
+        keepers look at that."""
         rules = self._wanted(one.name)
         return one.holds if one.holds == rules else rules
 
     def rules(self, job: int) -> dict[str, RuleSet]:
-        """What a job has on each switch."""
+        """Return the entries that a job has on each switch."""
         with self._lock:
             parts = self._jobs.get(job, {})
             return {switch: parts.get(switch, empty(switch)) for switch in self._base}
@@ -73,7 +74,7 @@ class Switches:
             return sorted(job for job, parts in self._jobs.items() if any(r.labels or r.groups for r in parts.values()))
 
     def taken(self, *, without: int | None = None) -> dict[str, Taken]:
-        """What is not free, per switch. without: one job's does not count."""
+        """Return what is taken on each switch. without: a job whose own part does not count."""
         with self._lock:
             found = {}
             for switch in self._base:
@@ -82,21 +83,21 @@ class Switches:
             return found
 
     def base_changes(self, base: Mapping[str, RuleSet]) -> tuple[EntryChange, ...]:
-        """What `reload` with these rules of the network would write to switches that are there."""
+        """Return the changes that `reload` with these entries of the network would write to switches that are there."""
         with self._lock:
             return between(self._base, {name: _own(base[name]) for name in self._base if name in base})
 
     def rebase(self, base: Mapping[str, RuleSet]) -> None:
-        """These rules belong to the network from the next `fill` on."""
+        """Make these the network's own entries from the next `fill` on."""
         with self._lock:
             self._base = {name: _own(base.get(name, empty(name))) for name in self._base}
 
     def reload(
         self, base: Mapping[str, RuleSet], arriving: Sequence[SwitchTarget] = (), names: Collection[str] | None = None
     ) -> int:
-        """From now on these rules belong to the network; how many changes that took. arriving: more switches,
-        connected. names: of all that stay or come (None: all stay); the others are let go, with what they hold.
-        Raises FabricError: all is as before."""
+        """Make these the network's own entries; returns how many changes that took. arriving: more switches, connected.
+        names: of all that stay or come (None: all stay); the others are let go, with what they hold. Raises
+        FabricError: all is as before."""
         with self.placing, self._lock:
             before = self._base
             fresh = {Held(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving}
@@ -143,7 +144,7 @@ class Switches:
                 raise
 
     def keep(self, job: int, rulesets: Mapping[str, RuleSet] | None) -> None:
-        """From now on these are a job's entries (None: it has none); switches get them from their keepers."""
+        """Make these the entries of a job (None: it has none). Switches get them from their keepers."""
         with self._lock:
             if rulesets is None:
                 self._jobs.pop(job, None)
@@ -230,5 +231,5 @@ class Switches:
 
 
 def _own(rules: RuleSet) -> RuleSet:
-    """What belongs to the network."""
+    """Return the network's own entries."""
     return replace(rules, labels=(), groups=tuple(group for group in rules.groups if is_flood(group)))

@@ -1,4 +1,4 @@
-"""Whose jobs run on a network, what each tenant's jobs have together, and what they may have."""
+"""Tenants: whose jobs run on a network, what each tenant's jobs have together, and what they may have."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from controlplane.service.running import Jobs, JobsError, RunningJob
 
 @dataclass(frozen=True)
 class Holding:
-    """What a tenant's jobs have together, and may have (quota). entries, slots: of the switch on which it has the most
-    of them."""
+    """Resources that a tenant's jobs have together, and may have (quota). entries, slots: of the switch on which it has
+    the most of them."""
 
     name: str
     jobs: int

@@ -37,15 +37,15 @@ from controlplane.targets import fabric
 
 PREPARE_SECONDS = 15.0
 RETIRE_SECONDS = 0.1
-"""Between telling agents to drop the old plan and taking its entries off: the word is on its way to parameter servers,
-which may be repeating results that every worker has by now, and packets wait in queues. Without it, switches would
-count them as unknown, which is otherwise a sign of a mistake.
+"""Seconds between telling agents to drop the old plan and removing its entries: the word is on its way to parameter
+servers, which may be repeating results that every worker has by now, and packets wait in queues. Without this pause,
+switches would count them as unknown, which is otherwise a sign of a mistake.
 """
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a change of plan did. Rates in Mbit/s per worker; rate_before: of the old plan in the new state.
+    """Result of a change of plan. Rates in Mbit/s per worker; rate_before: of the old plan in the new state.
 
     changed: False: the plan that runs is right for the new state. entries_added, entries_removed: of all switches.
     epoch, first_operation: where the job changed over; 0 when it was not running. held_seconds: the longest that a
@@ -110,22 +110,22 @@ class Updater:
 
     @property
     def running(self) -> Version:
-        """What runs now: the plan, and what is installed of it."""
+        """The version that runs now: the plan, and its entries."""
         return self._current
 
     @property
     def plan(self) -> Plan:
-        """What runs now."""
+        """The plan that runs now."""
         return self._current.plan
 
     @property
     def deployment(self) -> Deployment:
-        """What is installed of it."""
+        """The entries and configurations of the plan that runs now."""
         return self._current.deployment
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """What is installed: the plan that runs, and in a change of plan the one before or after it."""
+        """The installed versions: the plan that runs, and in a change of plan the one before or after it."""
         with self._placing:
             return tuple(v for v in (self._draining, self._current, self._beside) if v is not None)
 
@@ -208,7 +208,8 @@ class Updater:
         return found.trees, found.moved
 
     def _lead_around(self, topology: Topology, *, drained: bool = False) -> Around:
-        """As `repair`, with _placing held. drained: nothing is to go on that runs of the plan before a change."""
+        """Lead all versions around what is gone, as `repair`, with _placing held. drained: nothing is to go on that
+        runs of the plan before a change."""
         spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
         before = self._draining, self._current, self._beside
         versions = None if drained else self._draining, self._current, self._beside
@@ -236,7 +237,7 @@ class Updater:
                 self._lock.release()
 
     def relaid(self, topology: Topology) -> None:
-        """This is the network from now on; to be called while it is `still`. The plan that runs goes on in it."""
+        """Take this as the network from now on; to be called while it is `still`. The plan that runs goes on in it."""
         with self._placing:
             self.topology = self._whole = topology
             self._present = None
@@ -288,7 +289,8 @@ class Updater:
         )
 
     def _foreseen(self, result: Update, topology: Topology) -> Update:
-        """What a change of plan would write: the new plan's entries beside the old one's, which go then."""
+        """Return what a change of plan would write: the entries of the new plan beside the old one's, which are removed
+        then."""
         frame, plan = self._frame, result.plan
         paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         with self._placing:
@@ -342,7 +344,7 @@ class Updater:
         return 0, 0, 0.0
 
     def _take_old_off(self) -> int:
-        """How many entries that were."""
+        """Remove the entries of the old version. Returns how many there were."""
         with self._placing:
             self._draining, self._spent = None, {}
             try:

@@ -16,7 +16,7 @@ MOST_TREES = 8
 
 @dataclass(frozen=True)
 class Use:
-    """What a job still has on a part. fixed: why it cannot go anywhere else; "": it may."""
+    """Use of a switch, link or parameter server by a job. fixed: why it cannot go anywhere else; "": it may."""
 
     part: str
     job: str

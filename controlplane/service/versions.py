@@ -22,7 +22,7 @@ LEAST_PART = 0.25
 """Lowest fraction of its planned rate to which a rerouted plan is throttled, whatever its new routes carry."""
 
 Slots = dict[str, set[tuple[int, int]]]
-"""By switch, ranges of slots."""
+"""Ranges of slots, by switch."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Version:
 
 
 def rulesets(versions: Iterable[Version]) -> dict[str, RuleSet]:
-    """What all of these have on the switches."""
+    """Return the entries of all these versions on the switches."""
     found: dict[str, RuleSet] = {}
     for version in versions:
         for switch, rules in version.deployment.rulesets.items():
@@ -45,9 +45,9 @@ def rulesets(versions: Iterable[Version]) -> dict[str, RuleSet]:
 
 @dataclass(frozen=True)
 class Around:
-    """What leading versions around something comes to: the versions now, how many trees were led another way, (tree,
-    switch that added, switch that took over) of those that are added elsewhere, and what each node's agent has to know
-    of it."""
+    """Result of leading versions around something: the versions now, how many trees were led another way, (tree, switch
+    that added, switch that took over) of those that are added elsewhere, and what each node's agent has to know of it.
+    """
 
     versions: tuple[Version | None, ...]
     trees: int
@@ -59,8 +59,8 @@ NOT_AROUND = Around((), 0, (), {})
 
 
 def drains_in_vain(draining: Version | None, present: Topology | None) -> str:
-    """Why operations under the plan that is switched over from cannot end, where they can be started again; empty: they
-    can end, or nothing is switched over from. present: the state of the network that was seen last."""
+    """Return why operations under the old plan of a migration cannot end, where they can be started again; "": they can
+    end, or there is no old plan. present: the state of the network that was seen last."""
     if draining is None or present is None or not all(c.repeats for c in draining.deployment.agents.values()):
         return ""
     broken = [f"tree {index}" for index, tree in enumerate(draining.plan.trees) if not intact(tree, present)]
@@ -141,13 +141,13 @@ def repaired(
 
 
 def _beside_its_own(old: Deployment, taken: Mapping[str, Taken]) -> dict[str, Taken]:
-    """What is taken on every switch, without the labels of a deployment that is to be replaced."""
+    """Return what is taken on every switch, without the labels of a deployment that is to be replaced."""
     own = {switch: len(rules.labels) for switch, rules in old.rulesets.items()}
     return {switch: replace(by, labels=max(0, by.labels - own.get(switch, 0))) for switch, by in taken.items()}
 
 
 def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
-    """At the rate that its trees can have over these ways: where they do not carry more, it only costs packets."""
+    """Return the version at the rate that its trees can have over these ways: to send more only costs packets."""
     try:
         carried = evaluate(plan, frame.left(topology)).rate_mbps
     except (PlanError, JobError):
@@ -156,8 +156,8 @@ def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
 
 
 def as_told(config: AgentConfig, plan: Plan, found: Repair, pace: float) -> list[RepairedTree]:
-    """What an agent has to know of a plan that was led around something: all rates, and where what is under way may be
-    lost."""
+    """Return what an agent has to know of a plan that was led around something: all rates, and where what is under way
+    may be lost."""
     labels = {tree.tree: tree.up_label for tree in config.worker_trees}
     labels |= {tree.tree: tree.return_label for tree in config.root_trees}
     rates = {tree: plan.tree_rate_mbps(tree) * pace for tree in labels}

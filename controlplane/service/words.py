@@ -1,4 +1,4 @@
-"""Between the messages of inart.proto and the core: what agents say as events, what it says as messages."""
+"""Translation between the messages of inart.proto and the core: reports of agents are events, actions are messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wants_to_join(request: pb.JoinRequest, peer: str, connection: int) -> ev.Joi
 
 
 def progress(report: pb.UpdateReport) -> ev.Prepared | ev.Drained:
-    """How far an agent is with a change of plan."""
+    """Return the event for an agent's report about a change of plan."""
     if report.stage == pb.UpdateReport.DRAINED:
         repeated = report.repeated_operations, report.repeated_bytes
         return ev.Drained(report.agent, report.epoch, *repeated, report.failure)

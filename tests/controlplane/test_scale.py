@@ -17,7 +17,7 @@ from controlplane.planner.job import Job, parse_job, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, to_its_end
+from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, without_deadline
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import generate
@@ -207,7 +207,7 @@ def test_deadlines_nest():
     with limited_time(100.0) as outer:
         with limited_time() as inner:
             assert inner.left is not None and inner.left <= 100.0
-            with to_its_end():
+            with without_deadline():
                 assert deadline().left is None
             inner.stop()
             assert deadline().passed()

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, overload
 
 
 class Assignment(NamedTuple):
-    """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct. A worker
-    on whose own host that is has itself alone as route, which crosses no link."""
+    """Assignment of a worker to the point where its gradients are added, and its route there. point == the tree's root:
+    direct. A worker on the host of its own point has itself alone as route, which crosses no link."""
 
     worker: str
     point: str
@@ -24,7 +24,7 @@ class Assignment(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Where gradients are added, and the nodes on the way there behind the worker."""
+    """Way of a worker's gradients: the point where they are added, and the nodes on the way there behind the worker."""
 
     point: str
     behind: tuple[str, ...]
@@ -63,14 +63,14 @@ class Assignments(Sequence[Assignment]):
         return [(way, workers[number]) for number, way in enumerate(self.ways)]
 
     def ends(self) -> Counter[str]:
-        """How many workers are added at each point."""
+        """Return how many workers are added at each point."""
         found: Counter[str] = Counter()
         for way, count in self.counts():
             found[way.point] += count
         return found
 
     def first_nodes(self) -> tuple[str, ...]:
-        """For each worker the node behind its own link; the worker itself where its route crosses none."""
+        """Return for each worker the node behind its own link; the worker itself where its route crosses none."""
         behind = [way.behind[0] if way.behind else None for way in self.ways]
         if None in behind:
             return tuple([behind[n] or start for n, start in zip(self.which, self.starts, strict=True)])

@@ -1,4 +1,4 @@
-"""What an all-reduce costs with a plan: packets, windows, latency, seconds. The one model of it.
+"""Cost of an all-reduce with a plan: packets, windows, latency, seconds. This is the only model of it.
 
 The evaluator's rate, what `plan` prints, the simulator and the rules all come from here. For a tensor of so many bytes
 (docs/architecture.md section 3, docs/hosts.md, worker_agent/split.py):
@@ -80,7 +80,7 @@ def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) ->
 
 
 def exponent_packets(data: int, values_per_packet: int) -> int:
-    """Of a tree with so many packets of data."""
+    """Return the number of exponent packets of a tree with so many packets of data."""
     return -(-exponent_words(data) // exponents_per_packet(values_per_packet)) if data else 0
 
 
@@ -138,8 +138,8 @@ class Windows:
 
 
 def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float = HOST_MS) -> Windows | None:
-    """Of a plan at this rate; None where the packets' size is not known, or the slots do not fit. assumed_ms: of a host
-    whose time is not known (slots are given out for HOST_MS in any case)."""
+    """Return the windows of a plan at this rate; None where the packets' size is not known, or the slots do not fit.
+    assumed_ms: of a host whose time is not known (slots are given out for HOST_MS in any case)."""
     limits = held(topology)
     values = limits.values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
@@ -175,7 +175,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Cost:
-    """What all-reduces with a plan cost.
+    """Cost of all-reduces with a plan.
 
     rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send. stored, credit: of links, see
     round_trips.py.
@@ -192,12 +192,12 @@ class Cost:
 
     @property
     def packet_bits(self) -> int:
-        """Of a whole frame."""
+        """Bits of a whole frame."""
         return 8 * frame_bytes(self.values_per_packet)
 
     @cached_property
     def round_trips_ms(self) -> list[float]:
-        """Of each tree's chunks, one at a time."""
+        """Round trip of a chunk of each tree in ms, when only one is under way."""
         return [total_ms(self._round_trips([tree])[0]) for tree in self.plan.trees]
 
     @cached_property
@@ -215,7 +215,7 @@ class Cost:
 
     @cached_property
     def tree_rates_mbps(self) -> list[float]:
-        """What agents send into each tree, at their pace or as far as its window goes."""
+        """Mbit/s that agents send into each tree, at their pace or as far as its window goes."""
         carries = [math.inf] * len(self.plan.trees) if self.windows is None else self.windows.carries_mbps
         paced = self.rate_mbps * self.pace
         return [min(paced * tree.share, most) for tree, most in zip(self.plan.trees, carries, strict=True)]
@@ -231,7 +231,7 @@ class Cost:
 
     @property
     def refill_s(self) -> float:
-        """After so long a pause all buckets are full."""
+        """Seconds of a pause after which all token buckets are full."""
         mbit = self.packet_bits / 1e6
         return max(bucket * mbit / rate for bucket, rate in zip(self.buckets, self.tree_rates_mbps, strict=True))
 
@@ -243,7 +243,8 @@ class Cost:
         return Queues.of(self.plan, self.topology, self.packet_bits, self.credit)
 
     def estimated_seconds(self, size: int) -> list[float]:
-        """Of an all-reduce of so many bytes, by tree, as the formula above has it; 0 where it carries nothing."""
+        """Return the seconds of an all-reduce of so many bytes, by tree, as the formula above has them; 0 where a tree
+        carries nothing."""
         data = data_packets(self.plan, self.values_per_packet, size)
         used = tuple(i for i, count in enumerate(data) if count)
         first = dict(zip(used, map(total_ms, self.first_round_trips(used)), strict=True))
@@ -261,12 +262,12 @@ class Cost:
         return {}
 
     def follows(self, size: int) -> bool:
-        """Whether the packets of an all-reduce of so many bytes are few enough to be followed one by one."""
+        """Return whether the packets of an all-reduce of so many bytes are few enough to be followed one by one."""
         counts = packets(self.plan, self.values_per_packet, size)
         return sum(count * hops(tree) for count, tree in zip(counts, self.plan.trees, strict=True)) <= MOST_HOPS
 
     def tree_seconds(self, size: int) -> list[float]:
-        """Of an all-reduce of so many bytes, by tree: its packets followed one by one, where they are few."""
+        """Return the seconds of an all-reduce of so many bytes, by tree; where packets are few, each is followed."""
         if not self.follows(size):
             return self.estimated_seconds(size)
         if size not in self._followed:
@@ -292,7 +293,7 @@ class Cost:
         return self._followed[size]
 
     def tree_parts(self, size: int) -> list[Part]:
-        """Of an all-reduce of so many bytes, what each tree carries and how long it only waits."""
+        """Return for each tree what it carries of an all-reduce of so many bytes, and for how long it only waits."""
         data = data_packets(self.plan, self.values_per_packet, size)
         found = []
         for rate, count, seconds in zip(self.tree_rates_mbps, data, self.tree_seconds(size), strict=True):
@@ -302,11 +303,12 @@ class Cost:
         return found
 
     def seconds(self, size: int) -> float:
-        """Of an all-reduce of so many bytes."""
+        """Return the seconds of an all-reduce of so many bytes."""
         return max(self.tree_seconds(size))
 
     def job_seconds(self, estimated: bool = False) -> float:
-        """Of the job's tensors, one after the other: the first finds full buckets. estimated: no packet is followed."""
+        """Return the seconds for the job's tensors, one after the other: the first finds full buckets. estimated: no
+        packet is followed."""
         sizes = self.plan.job.sizes or (self.plan.job.model_bytes,)
         counts = [packets(self.plan, self.values_per_packet, size) for size in sizes]
         sent = [sum(of_tree) for of_tree in zip(*counts, strict=True)]
@@ -329,7 +331,7 @@ class Cost:
 
 
 def _last_leaves(first_s: float, exponents: int, data: int, pps: float, bucket: float) -> float:
-    """When a tree's last packet of data leaves, s. first_s: when its exponents are back."""
+    """Return the time (s) at which a tree's last packet of data leaves. first_s: when its exponents are back."""
     tokens = min(bucket, bucket - exponents + pps * first_s)
     begins = first_s
     if tokens < wanted(bucket) * ENOUGH:  # the agent sleeps until the bucket is full
@@ -339,7 +341,8 @@ def _last_leaves(first_s: float, exponents: int, data: int, pps: float, bucket: 
 
 
 def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0) -> Cost | None:
-    """At the evaluator's rate. None where the packets' size is not known, or nothing is added."""
+    """Return the cost of a plan at the evaluator's rate; None where the packets' size is not known, or nothing is
+    added."""
     values = held(topology).values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
         return None

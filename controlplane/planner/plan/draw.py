@@ -69,7 +69,7 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
 
 
 Place = Mapping[str, tuple[float, float]]
-"""Where each node is drawn."""
+"""Position of each node in the picture."""
 
 
 def _links(evaluation: Evaluation, topology: Topology, place: Place) -> LineCollection:
@@ -90,7 +90,8 @@ def _links(evaluation: Evaluation, topology: Topology, place: Place) -> LineColl
 
 
 def _parts(plan: Plan) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
-    """By switch that adds, the share of each root; by node, the trees that it adds for, or gets directly."""
+    """Return, by switch that adds, the share of each root; and by node, the trees that it adds for, or gets
+    directly."""
     shares: dict[str, dict[str, float]] = {}
     numbers: dict[str, list[str]] = {}
     for number, tree in enumerate(plan.trees):

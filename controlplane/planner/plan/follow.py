@@ -18,13 +18,14 @@ from controlplane.planner.plan.slots import Edge, host_ms, packet_ms
 from controlplane.planner.topology import Topology
 
 CHECK_VALUES, EXPONENT_GROUP = 8, 8
-"""Of worker_agent/native/numbering.h: words before the exponents, and data packets whose exponents have one more."""
+"""Constants of worker_agent/native/numbering.h: words before the exponents, and data packets whose exponents have one
+more."""
 NEARLY = 1e-9
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What every worker sends into a tree. slots: its window. bucket: packets that may go at once."""
+    """Stream of packets that every worker sends into a tree. slots: its window. bucket: packets that may go at once."""
 
     tree: Tree
     exponents: int
@@ -40,7 +41,7 @@ def exponent_words(data: int) -> int:
 
 
 def exponent_place(index: int) -> int:
-    """Which of these words is data packet `index`'s exponent."""
+    """Return which of these words is the exponent of data packet `index`."""
     return CHECK_VALUES + index // EXPONENT_GROUP * (EXPONENT_GROUP + 1) + 1 + index % EXPONENT_GROUP
 
 
@@ -61,7 +62,7 @@ class Links:
     _times: dict[Edge, tuple[float, float, float]] = field(default_factory=dict)
 
     def arrives(self, link: Edge, now: float) -> float:
-        """When a packet that is at the link's beginning now is at its end, s."""
+        """Return the time (s) at which a packet that is at the link's beginning now is at its end."""
         if link not in self._times:
             ahead = self.credit(self.topology, link) if self.credit else 0.0
             packet, delay = packet_ms(self.topology, link, self.packet_bits), self.topology.delay_ms(*link)
@@ -73,8 +74,8 @@ class Links:
 
 
 def follow(streams: Sequence[Stream], links: Links, values: int) -> list[float]:
-    """When the last worker has the last result of each stream, s, where all begin at once with full buckets. `values`:
-    exponents in a packet."""
+    """Return the times (s) at which the last worker has the last result of each stream, where all begin at once with
+    full buckets. `values`: exponents in a packet."""
     return _Network(streams, links, values).run()
 
 
@@ -94,14 +95,14 @@ class _Sending:
         return self.base == self.stream.exponents + self.stream.data
 
     def may_send(self, values: int) -> bool:
-        """Whether there is a packet whose exponents are known, in the window."""
+        """Return whether there is a packet whose exponents are known, in the window."""
         exponents = self.stream.exponents
         if self.sent >= min(exponents + self.stream.data, self.base + self.stream.slots):
             return False
         return self.sent < exponents or exponent_place(self.sent - exponents) // values in self.answered
 
     def ready_at(self, now: float) -> float:
-        """When there are tokens enough to begin."""
+        """Return the time at which there are enough tokens to begin."""
         stream = self.stream
         self.tokens = min(stream.bucket, self.tokens + (now - self.seen) * stream.packets_per_second)
         self.seen = now
@@ -172,7 +173,7 @@ class _Network:
             self.wake(worker)
 
     def go(self, route: Sequence[str], position: int, arrived: Callable[[], None]) -> None:
-        """From the node at this position on, to the end."""
+        """Follow a packet from the node at this position on, to the end."""
         if position + 1 == len(route):
             arrived()
             return

@@ -1,4 +1,4 @@
-"""What links carry beside what a plan counts: headers on the way, acknowledgements on the way back.
+"""Bytes that links carry beside those which a plan counts: headers on the way, acknowledgements on the way back.
 
 A plan's rate is payload over the rate of links. Hosts over TCP send frames and messages with headers, and acknowledge
 what comes: that goes over the same pair of sites the other way, where a slow link may lie beside a fast one.
@@ -18,7 +18,7 @@ MTU = 1500
 
 @dataclass(frozen=True)
 class Framing:
-    """In parts of the payload: headers, on the same link; acknowledgements, on the link the other way."""
+    """Overhead in parts of the payload: headers, on the same link; acknowledgements, on the link the other way."""
 
     headers: float = 0.0
     acknowledgements: float = 0.0

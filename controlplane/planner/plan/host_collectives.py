@@ -1,4 +1,4 @@
-"""What hosts reach without switches that add: the rows that every comparison needs, over the same links.
+"""Collectives among hosts, without switches that add: the rows that every comparison needs, over the same links.
 
 Rates are as those of plans: f, at which the gradient of each worker is reduced, wire Mbit/s over the real links; an
 all-reduce of so many bytes takes bytes x 8 / f. Links are shared by CHANNELS equal parts of the model, each routed on
@@ -44,7 +44,7 @@ from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
 
 NOTABLY = 1.001
-"""How many times as fast as a plan another way has to be to be spoken of."""
+"""Factor by which another way has to be faster than a plan to be spoken of."""
 
 MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
 MOST_IN_RING = 64  # up to which agents are told what a ring reaches: it takes a tenth of a second
@@ -57,16 +57,18 @@ SPARE = 1e-5
 
 @dataclass(frozen=True)
 class HostRow:
-    """What one way of all hosts reaches. bottleneck: the link that is full first, "" where it is no single one."""
+    """Result of one collective among all hosts. bottleneck: the link that is full first, "" where it is no
+    single one."""
 
     strategy: str
     rate_mbps: float
     bottleneck: str = ""
 
     def seconds(self, job: Job, *, whole: bool = False) -> float:
-        """Of all-reduces of the job's tensors, one after the other. whole: with TCP's headers, and with what messages
-        take beside their bytes: a host sends 2 (W - 1) of them, as many as a ring has turns, also where each worker is
-        a root and gets all others' parts; to be held against a plan whose packets' size is known."""
+        """Return the seconds for all-reduces of the job's tensors, one after the other. whole: with TCP's headers, and
+        with what messages take beside their bytes: a host sends 2 (W - 1) of them, as many as a ring has turns, also
+        where each worker is a root and gets all others' parts; to be held against a plan whose packets' size is known.
+        """
         sent = job.model_bytes * 8 / (self.rate_mbps * 1e6)
         turns = 2 * (len(job.workers) - 1) * max(1, len(job.sizes))
         return sent / TCP_PART + turns * TURN_SECONDS if whole else sent
@@ -104,7 +106,7 @@ def host_rows(topology: Topology, job: Job) -> list[HostRow]:
 
 
 def faster_rows(rows: list[HostRow], rate_mbps: float) -> list[HostRow]:
-    """Those that are clearly faster than a plan of this rate, the fastest first."""
+    """Return the rows that are clearly faster than a plan of this rate, the fastest first."""
     return sorted((row for row in rows if row.rate_mbps > rate_mbps * NOTABLY), key=lambda row: -row.rate_mbps)
 
 
@@ -263,7 +265,7 @@ class _Forest:
         return all(self.network.forwards[node] or node in mine for node in ends)
 
     def _require(self, xs: list[int], links: list[int]) -> None:
-        """What a set of nodes has itself and what can come in is f at least."""
+        """Require that what a set of nodes has itself and what can come in is f at least."""
         self.program.add_row([*xs, *links, 0], [1.0] * (len(xs) + len(links)) + [-1.0], lower=0.0)
 
     def rate(self) -> float | None:
@@ -307,7 +309,7 @@ class _Forest:
 
 
 def row_json(row: HostRow, job: Job, bound: Bound, *, whole: bool = False) -> dict[str, Any]:
-    """As `compare --json` has it. whole: its seconds have headers and turns in them."""
+    """Return a row as `compare --json` has it. whole: its seconds have headers and turns in them."""
     return {
         "strategy": row.strategy,
         "rate_mbps": row.rate_mbps,

@@ -1,4 +1,4 @@
-"""Where the nodes of a network are in a picture of it."""
+"""Layout: where the nodes of a network are in a picture of it."""
 
 from __future__ import annotations
 

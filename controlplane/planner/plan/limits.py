@@ -1,4 +1,4 @@
-"""What switches can hold of a plan beside its rates: slots, table entries, multicast groups, flows of one sum.
+"""Limits of switches beside their rates: slots, table entries, multicast groups, flows of one sum.
 
 Attributes of a switch in the topology, all optional (absent: unlimited), whole numbers: what all jobs' plans together
 may have of it.
@@ -35,7 +35,7 @@ program uses one itself)."""
 
 
 class Resource(StrEnum):
-    """What there can be too little of on a switch."""
+    """Resource of a switch of which there can be too little."""
 
     SLOTS = "aggregation slots"
     LABELS = "label table entries"
@@ -54,13 +54,13 @@ RESOURCES = {
     "fan_in": Resource.FLOWS,
     "max_workers": Resource.WORKERS,
 }
-"""By attribute of a switch in the topology."""
+"""Resources by the attribute of a switch in the topology."""
 
 ATTRIBUTES = (*RESOURCES, "values_per_packet")
 
 
 class Sizes(Protocol):
-    """Of a compiled program."""
+    """Sizes of a compiled program."""
 
     @property
     def values_per_packet(self) -> int: ...
@@ -84,7 +84,7 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one switch holds with a compiled program.
+    """Limits of one switch with a compiled program.
 
     fan_in: flows that can be added at one point of one tree; None: any number.
     front_panel: the switches are hardware, whose ports are configured as the topology says.
@@ -108,7 +108,8 @@ class Limits:
 
     @classmethod
     def of_program(cls, target: str, sizes: Sizes, *, front_panel: bool = False) -> Limits:
-        """Of a program for the target with these sizes: a target's description, or an artifact's manifest."""
+        """Return the limits of a program for the target with these sizes: a target's description, or an artifact's
+        manifest."""
         return cls(
             sizes.values_per_packet,
             sizes.slots,
@@ -137,7 +138,7 @@ class Held:
         return any(getattr(self, name) for name in RESOURCES)
 
     def trees_at(self, switch: str) -> float:
-        """How many trees may add at the switch."""
+        """Return how many trees may add at the switch."""
         if switch in self.slots:
             return self.slots[switch] // MINIMUM_SLOTS
         return float("inf")
@@ -165,7 +166,7 @@ def held(topology: Topology) -> Held:
 
 
 def _attributes(limits: Limits) -> dict[str, int]:
-    """What a target holds, by attribute of a switch."""
+    """Return the limits of a target, by attribute of a switch."""
     own = {
         "slots": limits.slots,
         "label_entries": limits.label_table_size,
@@ -220,7 +221,7 @@ def fan_in(tree: Tree) -> Counter[str]:
 
 
 def copies(tree: Tree) -> dict[str, frozenset[str]]:
-    """Where a tree's results are copied, and to which neighbours."""
+    """Return where a tree's results are copied, and to which neighbours."""
     below: dict[str, set[str]] = {}
     for above, child in tree.return_edges:
         below.setdefault(above, set()).add(child)
@@ -229,7 +230,7 @@ def copies(tree: Tree) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a plan takes of each switch, by resource as in `Held`; at least, of slots."""
+    """Needs of a plan on each switch, by resource as in `Held`; of slots the least."""
 
     fan_in: dict[str, int]
     slots: dict[str, int]
@@ -277,7 +278,7 @@ def _check_within(plan: Plan, limits: Held, counted: Callable[[], Needs]) -> Non
 
 
 def undeployable(plan: Plan, topology: Topology) -> str:
-    """Why no target can run the plan, "" where one may: what agents cannot do yet."""
+    """Return why no target can run the plan, since agents cannot do yet what it wants; "" where one may."""
     for point in (point for tree in plan.trees for point in tree.points):
         if topology.kind(point) != "switch":
             return f"{point} is a host that adds for others: that can be planned and compared, and not deployed yet"
@@ -285,7 +286,7 @@ def undeployable(plan: Plan, topology: Topology) -> str:
 
 
 def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
-    """By target, why its programs cannot hold the plan; those that can are not in it."""
+    """Return, by target, why its programs cannot hold the plan; targets that can are left out."""
     if why := undeployable(plan, topology):
         return dict.fromkeys(PROTOCOL.targets, why)
     found = {}

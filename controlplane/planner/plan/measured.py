@@ -11,11 +11,12 @@ from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
 from controlplane.planner.topology import Topology
 
 RoundTrips = Mapping[int, Mapping[str, float]]
-"""By tree and worker: the shortest, ms."""
+"""Shortest round trips, ms, by tree and worker."""
 
 
 def host_times_ms(plan: Plan, topology: Topology, packet_bits: int, round_trips_ms: RoundTrips) -> dict[str, float]:
-    """What each server adds to a round trip, ms: what the links do not explain (`slots.round_trip`), 0 at least.
+    """Return the ms that each server adds to a round trip, which the links do not explain (`slots.round_trip`); 0 at
+    least.
 
     A worker has half of what is left in the tree where that is least; a parameter server what is left beside the worker
     that says least of it. Only servers of which something was measured are there; trees of other numbers are left out.
@@ -47,7 +48,7 @@ def with_measured(topology: Topology, measured_ms: Mapping[str, float]) -> Topol
 
 
 def load_measured(path: str | Path) -> dict[str, float]:
-    """Of `inart status --json`, by server, ms. Raises ValueError."""
+    """Return the ms that each server adds, from a file of `inart status --json`. Raises ValueError."""
     try:
         agents = json.loads(Path(path).read_text())["agents"]
         found = {str(agent["node"]): float(agent["host_ms"]) for agent in agents if agent.get("host_ms") is not None}

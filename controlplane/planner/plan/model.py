@@ -22,7 +22,7 @@ from controlplane.planner.topology import Topology
 
 SHARE_TOLERANCE = 1e-6
 SHOWN_TREES, SHOWN_POINTS = 40, 16
-"""How many trees, and aggregation points of one, a plan is printed with: about a screen."""
+"""Most trees, and aggregation points of one tree, with which a plan is printed: about a screen."""
 
 
 class PlanError(ValueError):
@@ -38,8 +38,8 @@ class Relay(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """What climbs a tree over one route: a worker's gradients, or an aggregation point's partial sum, to where it is
-    added."""
+    """Flow that climbs a tree over one route: a worker's gradients, or an aggregation point's partial sum, to where it
+    is added."""
 
     source: str
     end: str
@@ -152,7 +152,7 @@ class Multicast:
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:
-        """What carries the model; in L7 a link is named as often as it does."""
+        """Links that carry the tree's part of the model; in L7 a link is named as often as it does."""
         pairs = [pair for route in self.routes for pair in pairwise(route)]
         return tuple(dict.fromkeys(pairs)) if self.layer == "L3" else tuple(pairs)
 
@@ -181,7 +181,7 @@ def _route(value: Iterable[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs.
+    """Plan of a job: a rate, and weighted aggregation trees.
 
     rate_mbps: the sending rate f of every worker over all trees (wire Mbit/s; only the evaluator computes it); tree i
     runs at rate_mbps * trees[i].share, and each receiver of a multicast gets the model at rate_mbps. A plan has trees
@@ -213,7 +213,7 @@ class Plan:
         return shares
 
     def tree_rate_mbps(self, index: int) -> float:
-        """What each worker sends on this tree, wire Mbit/s."""
+        """Return what each worker sends on this tree, in wire Mbit/s."""
         return self.rate_mbps * self.trees[index].share
 
     def with_version(self, version: int) -> Plan:
@@ -293,7 +293,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """From a file of to_json's. Raises PlanError that names the file, or the field."""
+        """Load a plan from a file of to_json's. Raises PlanError that names the file, or the field."""
         try:
             content = parse_json(Path(path).read_text())
         except OSError as error:
@@ -396,7 +396,7 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, known: _Kno
 
 
 def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mapping[str, str], known: _Known) -> None:
-    """That every worker's route is one, and leads to where its gradients go on."""
+    """Check that every worker's route is one, and leads to where its gradients go on."""
     own = tree.assignments
     access, members = (own.workers, own.starts, own.first_nodes()), set(own.workers)
     if access in known.access:  # of workers that go the same way one is enough, unless it leads to one of them
@@ -440,7 +440,7 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
 
 
 def _check_return(name: str, tree: Tree, job: Job, topology: Topology, known: set[tuple[str, str]]) -> None:
-    """That the results reach every worker once, over switches only. known: links that there are; grows."""
+    """Check that the results reach every worker once, over switches only. known: links that there are; grows."""
     if not known.issuperset(tree.return_edges):
         for u, v in tree.return_edges:
             if not topology.has_link(u, v):

@@ -1,4 +1,5 @@
-"""What an agent may send ahead of its pace: the token bucket of each tree (worker_agent/native/worker/pacing.c).
+"""Pacing: the token bucket of each tree, by which an agent may send ahead of its pace
+(worker_agent/native/worker/pacing.c).
 
 A tree's bucket is full when an all-reduce begins after a pause, and fills at the tree's rate; a packet takes a token.
 It holds a millisecond's packets, so that a fast tree sends them together; of slow trees, up to 8, but no more than all
@@ -24,7 +25,7 @@ WINDOW_PART = 4
 READY = 0.75
 """The part of a bucket with which an agent that is awake sends."""
 SEGMENTS, MESSAGE_BYTES, SPARE_BYTES = 120, 65536, 256
-"""Of a super-frame: packets at most, bytes, and what IPv4's and UDP's headers take of them at most (io.h)."""
+"""Most packets and bytes of a super-frame, and the most bytes that IPv4's and UDP's headers take of these (io.h)."""
 
 
 def bucket_packets(

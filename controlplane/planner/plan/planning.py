@@ -1,4 +1,4 @@
-"""How a command plans: with a limit of time, with progress on stderr, and Ctrl-C for the best so far."""
+"""Planning in a command: with a limit of time, with progress on stderr, and Ctrl-C for the best plan so far."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job:
 
 
 class Progress:
-    """On stderr, of what takes a while: over what was said before where somebody watches, else now and then a line."""
+    """Progress on stderr of what takes a while: over what was said before where somebody watches, else now and then a
+    line."""
 
     def __init__(self) -> None:
         self.begin = self.said = time.monotonic()

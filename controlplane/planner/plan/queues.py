@@ -1,4 +1,4 @@
-"""How long links take for what agents send at once: the part of an all-reduce's time that pacing does not explain."""
+"""Queues of links that agents fill at once: the part of an all-reduce's time that pacing does not explain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Queues:
-    """Which trees use which links: one entry per tree and link of it, in arrays of the same length.
+    """Use of links by trees: one entry per tree and link of it, in arrays of the same length.
 
     flows: of the tree on the link, its results too. packet_s: of a packet on the link. ahead_s: the link's bucket, as
     time. own_s: what a single chunk waits for the tree's own flows, which its round trip has.
@@ -29,7 +29,8 @@ class Queues:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, packet_bits: int, credit: Credit | None) -> Queues:
-        """Of the links that a plan uses. packet_bits: of a frame. credit: what links send at once; None: nothing."""
+        """Return the queues of the links that a plan uses. packet_bits: of a frame. credit: what links send at once;
+        None: nothing."""
         numbers: dict[tuple[str, str], int] = {}
         tree, link, flows = [], [], []
         for index, each in enumerate(plan.trees):
@@ -47,7 +48,8 @@ class Queues:
         return cls(len(plan.trees), np.array(tree, dtype=int), at, times, packet[at], ahead[at], own)
 
     def seconds(self, data: list[int]) -> np.ndarray:
-        """Of each tree: how long its fullest link takes for the data of all trees, but for the tree's last chunk."""
+        """Return for each tree how long its fullest link takes for the data of all trees, but for the tree's last
+        chunk."""
         counts = np.array(data)
         load = np.bincount(self.link, self.flows * counts[self.tree])[self.link] * self.packet_s
         queue = np.maximum(0.0, load - self.ahead_s) - self.own_s

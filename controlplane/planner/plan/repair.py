@@ -19,7 +19,7 @@ from controlplane.planner.plan.model import Plan, PlanError, Tree
 from controlplane.planner.topology import Topology
 
 FULL = 0.02
-"""What is left of a link, as a share, from where on it counts as full."""
+"""Share of a link's capacity below which what is left of it counts as nothing."""
 
 
 SEARCHES = 64
@@ -45,13 +45,13 @@ class Repair:
 
 
 def intact(tree: Tree, topology: Topology) -> bool:
-    """Whether all links that the tree uses are there."""
+    """Return whether all links that the tree uses are there."""
     routes = [flow.route for flow in tree.flows]
     return all(topology.has_link(u, v) for route in [*routes, *tree.return_edges] for u, v in pairwise(route))
 
 
 def unbroken(plan: Plan, topology: Topology) -> bool:
-    """Whether all of its trees are intact."""
+    """Return whether all of its trees are intact."""
     return all(intact(tree, topology) for tree in plan.trees)
 
 
@@ -136,7 +136,7 @@ class _Ways:
         return tuple(route)
 
     def full(self, switch: str, rate: float) -> bool:
-        """Whether the switch cannot add this much more."""
+        """Return whether the switch cannot add this much more."""
         return self.adding[switch] + rate > self.topology.residual_aggregation_mbps(switch)
 
 

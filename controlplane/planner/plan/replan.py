@@ -33,7 +33,8 @@ class Difference:
     added: tuple[int, ...]
 
     def to_json(self, old: Plan, new: Plan) -> dict[str, Any]:
-        """With the flows (one label each) that the removed and added trees have."""
+        """Return the difference as an object of JSON, with the flows (one label each) that the removed and added trees
+        have."""
         return {
             "kept_trees": [list(pair) for pair in self.kept],
             "removed_trees": list(self.removed),
@@ -114,7 +115,7 @@ def _slow_gathers(plan: Plan) -> tuple[bool, float]:
 
 
 def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
-    """Whether all that the tree uses exists and has something left."""
+    """Return whether all that the tree uses exists and has something left."""
     try:
         replace(plan, trees=(replace(tree, share=1.0),)).check(topology)
     except PlanError:
@@ -124,7 +125,7 @@ def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
 
 
 def difference(old: Plan, new: Plan) -> Difference:
-    """Which trees stay, go and come."""
+    """Return the difference of two plans: which trees stay, go and come."""
     left: dict[tuple[object, ...], list[int]] = {}
     for i, tree in enumerate(old.trees):
         left.setdefault(_structure(tree), []).append(i)

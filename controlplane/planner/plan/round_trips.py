@@ -17,12 +17,12 @@ from controlplane.planner.plan.slots import HOSTS, Edge, Level, hosts_ms, packet
 from controlplane.planner.topology import Topology
 
 MOST_FLOWS = 20_000
-"""Of all trees; with more, the estimate has to do."""
+"""Most flows of all trees that are followed; with more, the estimate has to do."""
 
 
 Credit = Callable[[Topology, Edge], float]
-"""Of a link: how far (ms) it may be ahead of its rate, the bytes of its token bucket over that rate. Links of a network
-have none; the emulation's do (topologies/links.py)."""
+"""Credit of a link: how far (ms) it may be ahead of its rate, the bytes of its token bucket over that rate. Links of a
+network have none; the emulation's do (topologies/links.py)."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ def round_trips(
     events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
 
     def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
-        """On to the next node of the route; a route of one node ends there."""
+        """Go on to the next node of the route; a route of one node ends there."""
         if len(route) == 1:
             heapq.heappush(events, (now, next(order), index, route, 0))
             return

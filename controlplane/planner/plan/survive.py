@@ -1,4 +1,4 @@
-"""What a plan is worth after the loss of one link or switch.
+"""Survival: the worth of a plan after the loss of one link or switch.
 
 After a loss the trees that do not need what is gone carry the whole model, each as much as it can: the rates come from
 the master program with the others' columns closed.
@@ -26,8 +26,8 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost (a switch, or a link as "u-v"), how many trees need it, the rate that the others have with new
-    shares, and what no plan without it can beat. cut: workers that hang on nothing else."""
+    """Loss of a switch, or of a link as "u-v": how many trees need it, the rate that the others have with new shares,
+    and what no plan without it can beat. cut: workers that hang on nothing else."""
 
     what: str
     trees: int
@@ -55,7 +55,7 @@ class Scenario:
         return "-".join(self.nodes)
 
     def needed_by(self, tree: Tree) -> bool:
-        """Whether the tree is broken without it."""
+        """Return whether the tree is broken without it."""
         if len(self.nodes) == 1:
             return self.nodes[0] in _nodes(tree)
         return self.nodes in _links(tree) or self.nodes[::-1] in _links(tree)
@@ -112,7 +112,7 @@ class Pool:
         return float(self._rates(trees).sum()) * self.scale
 
     def _rates(self, trees: list[Tree]) -> np.ndarray:
-        """In units of the scale; trees that are alike count once."""
+        """Return the rates in units of the scale; trees that are alike count once."""
         if not trees:
             return np.zeros(0)
         master = Master(self.network, self.plan.job, self.scale, None)
@@ -141,7 +141,7 @@ def job_without(job: Job, topology: Topology) -> Job | None:
 
 
 def losses(plan: Plan, topology: Topology) -> list[Loss]:
-    """Of every switch and link that the plan needs, what costs most first."""
+    """Return the losses of every switch and link that the plan needs, those that cost most first."""
     pool = Pool(plan, topology)
     return sorted(
         (_loss(pool, scenario) for scenario in scenarios(plan, topology)), key=lambda x: (x.rate_mbps, x.what)

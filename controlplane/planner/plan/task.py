@@ -1,4 +1,4 @@
-"""What hosts do of a plan: tasks, made of trees between agents that add and pass on (docs/overlay.md).
+"""Tasks of hosts: a plan's trees between agents that add and pass on (docs/overlay.md).
 
 A plan's trees lead over switches. An overlay has agents instead, one for each worker; the first of a site's workers
 adds what the site's switch would add. A task says everything that one synchronisation needs: who contributes, who adds,
@@ -70,7 +70,7 @@ class SumTree:
 
     @cached_property
     def parent(self) -> dict[str, Edge]:
-        """By agent: where it sends its sum."""
+        """The edge over which each agent sends its sum."""
         return {edge.sender: edge for edge in self.up}
 
     @cached_property
@@ -94,7 +94,7 @@ class SumTree:
         )
 
     def rate_of(self, node: str) -> float:
-        """What this contributor sends at most, Mbit/s; 0: no limit."""
+        """Return the most Mbit/s that this contributor sends; 0: no limit."""
         return self.rates_mbps[self.contributors.index(node)] if self.rates_mbps else self.rate_mbps
 
     def bits(self, node: str) -> int:
@@ -113,7 +113,7 @@ class SumTree:
         return found
 
     def children(self, node: str) -> list[str]:
-        """Who sends partial sums to `node`."""
+        """Return the agents that send partial sums to `node`."""
         return [edge.sender for edge in self.up if edge.receiver == node]
 
     def check(self, name: str, values: int) -> None:
@@ -212,17 +212,17 @@ class Task:
 
     @cached_property
     def participants(self) -> tuple[str, ...]:
-        """Who brings values or gets results, in the order of the trees."""
+        """Agents that bring values or get results, in the order of the trees."""
         return tuple(dict.fromkeys(n for tree in self.trees for n in (*tree.contributors, *tree.receivers)))
 
     @property
     def submitters(self) -> tuple[str, ...]:
-        """Who has to have values for it to begin."""
+        """Agents that must have values before the task begins."""
         return self.trees[0].contributors if self.op == "copy" else self.participants
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Who has to have everything for it to be done."""
+        """Agents that must have everything before the task is done."""
         return self.trees[0].receivers if self.op == "copy" else self.participants
 
     def hops(self) -> Iterator[tuple[str, str]]:
@@ -232,7 +232,7 @@ class Task:
                 yield from pairwise(edge.path)
 
     def chunks(self, tree: int) -> int:
-        """How many there are of this tree."""
+        """Return how many chunks this tree has."""
         return -(-self.trees[tree].count // self.chunk_values)
 
     def chunk(self, tree: int, number: int) -> tuple[int, int]:
@@ -335,8 +335,8 @@ def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
 
 
 class Agents:
-    """Which agent stands for which node of a topology: a worker for itself, for its site the first worker there, and
-    for a parameter server its site's agent (or itself, where the site has no worker)."""
+    """Agents that stand for the nodes of a topology: a worker for itself, for its site the first worker there, and for
+    a parameter server its site's agent (or itself, where the site has no worker)."""
 
     def __init__(self, plan: Plan, topology: Topology) -> None:
         job = plan.job
@@ -356,7 +356,7 @@ class Agents:
 
 @dataclass(frozen=True)
 class Sending:
-    """How agents send what a plan has them send.
+    """Settings with which agents send what a plan has them send.
 
     chunk_values: values of a chunk. window: chunks of a tree that may be without a result. headroom: the part of the
     plan's rate that stays unused. paced: trees keep to their rates; else they are as fast as TCP. detours: chunks may

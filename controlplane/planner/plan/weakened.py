@@ -1,5 +1,5 @@
-"""What a plan keeps of its rate when one link loses a part of its capacity: a member of a trunk, a lane of an optic, or
-what was declared and then measured slower.
+"""Weakened links: what a plan keeps of its rate when one link loses a part of its capacity, since it is a member of a
+trunk, a lane of an optic, or was measured slower than it was declared.
 
 Every tree still works then. With the shares as they are, the rate falls until the link carries what it can; with new
 shares (which the controller gives once it has seen it) the same trees may carry more. Each link is a limit of its own,
@@ -29,8 +29,8 @@ Ends = tuple[str, str]
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left when the link whose loss costs most loses a part of its capacity. loses: that part, 0 to 1. link:
-    "u-v", "" where no link's loss costs anything. part: of the plan's rate, 0 to 1."""
+    """Rate that is left when the link whose loss costs most loses a part of its capacity. loses: that part, 0 to 1.
+    link: "u-v", "" where no link's loss costs anything. part: of the plan's rate, 0 to 1."""
 
     loses: float
     link: str
@@ -99,7 +99,7 @@ def on_whole_links(plan: Plan, topology: Topology) -> Plan:
 
 
 def lines(found: list[Weakened], rate_mbps: float, now: Kept) -> Iterator[str]:
-    """What is kept, and a table of the links that cost most. now: with the shares as they are."""
+    """Return lines that say what is kept, and a table of the links that cost most. now: with the shares as they are."""
     again = kept_with_new_shares(found, rate_mbps, now.loses)
     yield f"kept        when any one link loses {100 * now.loses:g} %: {now}; with new shares {again}"
     if not found:
@@ -125,7 +125,7 @@ def _worst(rates: Iterable[tuple[Ends | str, float]], rate_mbps: float, loses: f
 
 
 def _rates(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> dict[Ends, float]:
-    """By link that the plan uses: the rate when it loses this part and the shares stay."""
+    """Return, by link that the plan uses, the rate when it loses this part and the shares stay."""
     rates: dict[Ends, float] = {}
     for (u, v), load in unit_loads(plan, topology.results_on_links)[0].items():
         if load > 0:

@@ -1,4 +1,4 @@
-"""What the simulator is called with: arrays as its C code takes them, and the errors for what does not exist."""
+"""Arguments of the simulator: arrays as its C code takes them, and the errors for what does not exist."""
 
 from __future__ import annotations
 

@@ -88,13 +88,13 @@ class Simulator:
     # --- resources ---
 
     def set_capacity(self, resource: int, mbps: float) -> None:
-        """From now on."""
+        """Set the capacity of a resource from now on."""
         if not mbps >= 0:
             raise SimulationError(f"a capacity must be >= 0, got {mbps}")
         self._lib.fs_set_capacity(self._sim, existing("resource", resource, self._n), mbps)
 
     def carried(self, resource: int) -> float:
-        """What the resource has carried until now, Mbit."""
+        """Return the Mbit that the resource has carried until now."""
         return self._lib.fs_carried(self._sim, existing("resource", resource, self._n))
 
     # --- flows ---

@@ -1,4 +1,5 @@
-"""Which resource is which: overlays (one directed link per pair), a non-blocking switch, the links of a topology.
+"""Resources of simulated networks: overlays (one directed link per pair), a non-blocking switch, the links of a
+topology.
 
 Also changes over time: capacities that follow a trace, outages of links and nodes.
 """
@@ -58,7 +59,7 @@ class BigSwitch:
         return [source, *(self.n + j for j in destinations)]
 
     def node(self, node: int) -> list[int]:
-        """What the node's outage takes away."""
+        """Return the resources that the node's outage takes away."""
         return [node, self.n + node]
 
 
@@ -93,7 +94,8 @@ def follow(simulator: Simulator, resource: int, trace: Iterable[tuple[float, flo
 
 
 def outage(simulator: Simulator, resources: Sequence[int], start: float, end: float, capacities: ArrayLike) -> None:
-    """From start to end (s) the resources carry nothing; flows on them wait. capacities: what they have after that."""
+    """Let the resources carry nothing from start to end (s); flows on them wait. capacities: what they have
+    after that."""
     if not end > start:
         raise SimulationError(f"an outage must end after it starts, got {start} to {end} s")
     after = np.asarray(capacities, float)

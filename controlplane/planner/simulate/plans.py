@@ -1,4 +1,4 @@
-"""How long training with a plan takes on its topology: rounds of computing and of synchronising what was computed."""
+"""Simulated training with a plan on its topology: rounds of computing and of synchronising what was computed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PlanNetwork:
         return [*(k for link, k in self.links.items() if name in link), *own]
 
     def flow(self, route: tuple[str, ...], point: str, root: str) -> list[int]:
-        """Of a flow of a tree with this root."""
+        """Return the resources that a flow of a tree with this root passes."""
         end = self.takers[point] if point == root else self.adders[point]
         return [*(self.links[link] for link in pairwise(route)), end]
 
@@ -63,7 +63,7 @@ Prepare = Callable[[Simulator, PlanNetwork], None]
 
 @dataclass(frozen=True)
 class Flows:
-    """How what a plan sends moves in the simulator.
+    """Settings for how a plan's flows move in the simulator.
 
     stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
     the model), from the moment when all workers are ready; trees send at no more than their part of the plan's rate, as
@@ -193,7 +193,7 @@ class _Run:
                 self.simulator.send(size, list(use), done, coefficients=list(use.values()))
 
     def _fluid(self, tree: Tree) -> dict[int, float]:
-        """How often a tree uses each resource."""
+        """Return how often a tree uses each resource."""
         use: dict[int, float] = {}
         for flow in tree.flows:
             for resource in self.network.flow(flow.route, flow.end, tree.root):

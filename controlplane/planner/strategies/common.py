@@ -1,4 +1,5 @@
-"""What strategies share: checks of the instance, the split, the way from chosen aggregation points to a routed plan."""
+"""Steps that strategies share: checks of the instance, the split, the way from chosen aggregation points to a routed
+plan."""
 
 from __future__ import annotations
 
@@ -99,8 +100,9 @@ def route_choices(
 def _route_many(
     router: Router, job: Job, choices: Sequence[Choice], racks: Sequence[Access], limit: Deadline | None
 ) -> tuple[Tree, ...]:
-    """As `route_choices` where there are so many trees and racks that a search for each is too much: the ways of a tree
-    to one point are found together (in_trees.py), and what is the same in all trees is made once."""
+    """Route choices, as `route_choices` does, where there are so many trees and racks that a search for each is too
+    much: the ways of a tree to one point are found together (in_trees.py), and what is the same in all trees is made
+    once."""
     from controlplane.planner.in_trees import InTrees  # brings numpy along
 
     network, index = router.network, router.network.index

@@ -1,4 +1,4 @@
-"""How long planning may take, and who hears of what was found meanwhile.
+"""Deadlines of planning, and listeners for what was found meanwhile.
 
 Whoever searches asks `deadline()` between two steps, and ends with the best so far once it has passed; where there is
 none yet, `check` raises OutOfTime to whoever has a plan, or can make one quickly. The command line sets it
@@ -36,7 +36,7 @@ class Deadline:
         self._report = report
         self._stopped = False
         self.cut_short = False
-        """Whether somebody ended early because of it."""
+        """Whether a search has ended early because of the deadline."""
 
     @property
     def left(self) -> float | None:
@@ -48,7 +48,7 @@ class Deadline:
         return own if around is None else around if own is None else min(own, around)
 
     def passed(self) -> bool:
-        """Whether to end now; who asks does so."""
+        """Return whether to end now; who asks does so."""
         over = self.left == 0.0
         self.cut_short |= over
         return over
@@ -59,7 +59,7 @@ class Deadline:
             raise OutOfTime
 
     def stop(self) -> None:
-        """It passes now."""
+        """Let the deadline pass now."""
         self._stopped = True
 
     def report(self, what: str, rate_mbps: float, bound_mbps: float) -> None:
@@ -93,7 +93,7 @@ def limited_time(
 
 @contextmanager
 def part_of_time(part: float) -> Iterator[Deadline]:
-    """For a search whose result takes time to be worked up: it ends after this part of the time that is left."""
+    """Give a search, whose result takes time to be worked up, a deadline after this part of the time that is left."""
     outer = deadline()
     left = outer.left
     if left is None:
@@ -108,8 +108,8 @@ def part_of_time(part: float) -> Iterator[Deadline]:
 
 
 @contextmanager
-def to_its_end() -> Iterator[None]:
-    """For what takes little time and has to be there: no deadline cuts what is done inside."""
+def without_deadline() -> Iterator[None]:
+    """Let no deadline end what is done inside of the block: it takes little time, and its result is needed."""
     token = _current.set(Deadline())
     try:
         yield

@@ -37,7 +37,7 @@ class SolverError(ValueError):
 
 
 class NoSolution(SolverError):
-    """There is proof that the program has no solution."""
+    """The program has no solution, which is proven."""
 
 
 class NotInTime(SolverError):
@@ -156,7 +156,7 @@ class Program:
         return int(self._highs.getNumNz()) + len(self._index)
 
     def set_costs(self, cost: ArrayLike) -> None:
-        """Of all columns."""
+        """Set the costs of all columns."""
         costs = np.asarray(cost, dtype=float)
         self._highs.changeColsCost(len(costs), np.arange(len(costs), dtype=np.int32), costs)
 
@@ -215,7 +215,7 @@ def _interrupted(highs: highspy.Highs, limit: Deadline | None) -> Iterator[None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a Pyomo model, whose variables have the values. bound: None where nothing is proven."""
+    """Outcome of solving a Pyomo model, whose variables have the values. bound: None where nothing is proven."""
 
     bound: float | None
     optimal: bool

@@ -1,4 +1,4 @@
-"""What `membership.decide` wants done: words to agents, timers, numbers to store, lines of the log, answers."""
+"""Actions that `membership.decide` asks for: words to agents, timers, numbers to store, lines of the log, answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """This agent is not accepted, or not any more."""
+    """The agent is not accepted, or is no longer accepted."""
 
     reason: str
 
@@ -120,7 +120,7 @@ class StoreEpoch:
 
 @dataclass(frozen=True)
 class After:
-    """This event is to happen in so many seconds."""
+    """Bring the event after so many seconds."""
 
     seconds: float
     event: Event
@@ -128,7 +128,7 @@ class After:
 
 @dataclass(frozen=True)
 class PlanWithout:
-    """This node was lost, and the job runs on: find a plan without it, and change over, or give up."""
+    """The node was lost and the job still runs: find a plan without the node and migrate to it, or give up."""
 
     node: str
     reason: str

@@ -1,4 +1,4 @@
-"""Why no plan uses a switch, a link or a server."""
+"""Reasons for which no plan uses a switch, a link or a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Why(StrEnum):
     SILENT = "silent"
     """Packets went in and none came out. It is tried again after some time: nothing else tells whether it carries."""
     CORRUPTS = "corrupts"
-    """It has changed bits of what it carried or added. Only an operator takes it back."""
+    """A switch or link that has changed bits of what it carried or added. Only an operator enables it again."""
     PORT_DOWN = "port down"
     """A link, as the switch at one of its ends says."""
     OPERATOR = "operator"

@@ -35,7 +35,7 @@ from controlplane.service.core.state import (
 from controlplane.service.core.step import Step, standby_words
 
 RETRY_SECONDS = 5.0
-"""Between two attempts to store the number of an epoch that is to begin."""
+"""Seconds between two attempts to store the number of an epoch that is to begin."""
 
 
 def ordered(step: Step, event: ChangeOrdered) -> None:
@@ -53,7 +53,7 @@ def ordered(step: Step, event: ChangeOrdered) -> None:
 
 
 def _refusal(state: State, places: tuple[Place, ...]) -> str:
-    """Why the running job cannot change over to this plan now; "": it can."""
+    """Return why the running job cannot migrate to this plan now; "": it can."""
     if state.phase == Phase.CLOSED:
         return state.refusal or "the controller is shutting down"
     if state.handover is not None:
@@ -76,9 +76,9 @@ def prepare(step: Step, handover: Handover, epoch: int) -> None:
 
 
 def start_again(step: Step, reason: str) -> None:
-    """What still runs of the old plan cannot end. So the workers stop it, and start it again with the new plan, in
-    another epoch. Where nothing runs of it any more, nothing happens: all of it is done, or was stopped before (again).
-    Nor where a worker is done and has left: what the others lack cannot be started again without it."""
+    """Start operations of the old plan again that cannot end: workers stop them and run them under the new plan, in
+    another epoch. Nothing happens where none is under way, because all have ended or were stopped before (again), or
+    where a worker is done and has left: what the others lack cannot be started again without it."""
     handover = step.state.handover
     if handover is None or handover.stage != Stage.DRAINING or handover.broken:
         return
@@ -137,7 +137,7 @@ def reported(step: Step, event: Prepared | Drained) -> str:
 
 
 def late(step: Step, event: ChangeLate) -> str:
-    """Who has not made ready by now is not waited for. As `reported`."""
+    """End the wait for agents that have not made ready in time. Returns the same as `reported`."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING:
         return ""

@@ -21,7 +21,7 @@ KEPT = 5000
 """Events in one part of the journal."""
 
 ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
-"""Who has given the order that is being carried out, for the journal."""
+"""Who has given the order that is being carried out (a name for the journal)."""
 
 Record = dict[str, Any]
 
@@ -37,8 +37,8 @@ def orders_of(who: str) -> Iterator[None]:
 
 
 class Journal:
-    """Of one job. Not thread-safe. write: gets every record, and whether a new part begins with it. Who orders the job,
-    and has this made, stands in the records of whole states. heard: gets every event's record, too."""
+    """The journal of one job. Not thread-safe. write: gets every record, and whether a new part begins with it; the
+    records of whole states name who orders the job, and has this made. heard: gets every event's record, too."""
 
     def __init__(self, write: Callable[[Record, bool], None] = lambda record, first: None) -> None:
         self._write = write
@@ -57,7 +57,7 @@ class Journal:
         self.heard(record)
 
     def records(self) -> list[Record]:
-        """What is kept, in order."""
+        """Return the records that are kept, the oldest first."""
         return [*self._before, *self._now]
 
     def _append(self, record: Record) -> None:
@@ -83,7 +83,7 @@ def replay(records: Iterable[Mapping[str, Any]]) -> State:
 
 
 def who(state: State, event: ev.Event) -> str:
-    """Where an event comes from: an agent, the clock, the file of epochs, or who has given an order."""
+    """Return who brought an event: an agent, the clock, the file of epochs, or who has given an order."""
     match event:
         case ev.Joined():
             return f"agent of {event.node or ', '.join(event.addresses)}"

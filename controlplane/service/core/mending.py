@@ -19,23 +19,23 @@ PATIENCE_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
 """A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
 ATTEMPTS = 3
-"""How often a job is planned again when more agents are lost meanwhile."""
+"""How often a plan is looked for when more agents are lost meanwhile."""
 
 
 class Stage(StrEnum):
-    """What is being done about a lost agent."""
+    """State of what is done about a lost agent."""
 
     IDLE = "idle"
     """Nobody is lost, or nothing more is done about it."""
     PLANNING = "planning"
     """A plan without the lost ones is being made, and changed over to."""
     PATIENT = "patient"
-    """There was none. What is missing may be back soon, and then it is tried again."""
+    """No plan was found. What is missing may be back soon, and a plan is looked for again then."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is true of a job when an event comes.
+    """Facts about a job at the moment of an event.
 
     runs: neither it nor the controller is ending. members: nodes that the plan needs and whose agents are there. lost:
     nodes that were lost from what runs, and why. waiting: nodes whose agents wait to be used. servers: all parameter
@@ -121,7 +121,7 @@ class UseAgain:
 
 @dataclass(frozen=True)
 class CountLoss:
-    """This node was lost once more."""
+    """Count one more loss of this node."""
 
     node: str
 

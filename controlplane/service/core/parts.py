@@ -22,8 +22,8 @@ from controlplane.service.core.ways import Layout, Need, avoidable, only_ways
 
 @dataclass(frozen=True)
 class SwitchesSeen:
-    """Whether each switch answers now. timed_out: those that do not, of which nothing else is known. prompt: by switch,
-    when it was last sent a question that it answered at once, as `now`."""
+    """Answers of switches at one look: whether each answers now. timed_out: those that do not, and of which nothing
+    else is known. prompt: by switch, when it was last sent a question that it answered at once, as `now`."""
 
     ready: Mapping[str, bool]
     timed_out: Collection[str] = ()
@@ -46,7 +46,7 @@ class FoundSilent:
 
 @dataclass(frozen=True)
 class Failed:
-    """These have failed, by what was seen (by name), for this reason."""
+    """These switches or links have failed for this reason; `causes` tells of each by what that was seen."""
 
     causes: Mapping[str, str]
     why: Why
@@ -54,7 +54,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Mended:
-    """These can be used again; because of what, in words."""
+    """These switches and links can be used again; the words say why."""
 
     names: tuple[str, ...]
     words: str
@@ -108,7 +108,7 @@ class LeadAround:
 
 @dataclass(frozen=True)
 class CountLost:
-    """So many more were lost."""
+    """Count so many more losses of switches and links."""
 
     number: int
 
@@ -197,7 +197,8 @@ def _silence(name: str, layout: Layout) -> str:
 def _lose(
     state: Parts, causes: Mapping[str, str], why: Why, silent: tuple[str, ...] = ()
 ) -> tuple[Parts, list[Action]]:
-    """These are off from now on; what is off already stays so for its reason: only an operator ends an order."""
+    """Disable these switches and links. One that is disabled already stays so for its first reason, but for an
+    operator's order."""
     state = replace(state, off={**dict.fromkeys(causes, why), **state.off})
     lines = [Say(f"lost: {cause}", warning=True) for cause in causes.values()]
     return state, [CountLost(len(causes)), *lines, LeadAround(silent), PlanSoon()]
@@ -206,7 +207,7 @@ def _lose(
 def _restore(
     state: Parts, names: Iterable[str], words: str, silent: tuple[str, ...] = ()
 ) -> tuple[Parts, list[Action]]:
-    """These are used again: also by a job that had found no way around what else is off."""
+    """Use these switches and links again. This also helps a job that had found no way around other disabled ones."""
     gone = tuple(names)
     state = replace(state, off={name: why for name, why in state.off.items() if name not in gone})
     line = Say(f"{', '.join(gone)} can be used again: {words}")
@@ -241,7 +242,7 @@ def _ports_seen(state: Parts, states: States, now: float) -> tuple[Parts, list[A
 
 
 def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, list[Action]]:
-    """What has been kept off for long enough is tried again, and what a job has no other way than, at once."""
+    """Try again what has been disabled for long enough, and at once what some job has no other way than."""
     seen, over = trust.end_probation(state.trust, state.off, now)
     state, done = replace(state, trust=seen), list[Action]()
     if over:
@@ -253,8 +254,8 @@ def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, lis
 def _take_only_ways(
     state: Parts, needs: Iterable[Need], now: float, silent: tuple[str, ...] = ()
 ) -> tuple[Parts, list[Action]]:
-    """What is on probation is used at once where the servers of a job do not reach each other without it: the job
-    stands, so that trying costs nothing."""
+    """Use at once what is on probation where servers of a job do not reach each other without it: the job stands, so
+    trying costs nothing."""
     layout, off = state.layout, state.off
     up = [name for name, why in off.items() if why == Why.PORT_DOWN and state.ports.is_up(name, layout)]
     probation = state.trust.may_carry(off, up, now)

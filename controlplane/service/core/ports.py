@@ -12,18 +12,19 @@ from controlplane.service.core.disabled import Why
 from controlplane.service.core.ways import Layout, link_name
 
 AT_FIRST_SECONDS = 15.0
-"""How long a port may take to come up at first, before its link counts as down; trained copper takes some seconds."""
+"""Seconds that a port may take at first to come up before its link counts as down. Trained copper takes some."""
 STEADY_SECONDS = 30.0
-"""How long both ends must be up before a link is used again, at first; twice as long each time that it was lost."""
+"""Seconds for which both ends must be up before a link is used again, at first; twice as long after each further loss.
+"""
 LONGEST_STEADY_SECONDS = 3600.0
 
 States = Mapping[str, Mapping[int, bool]]
-"""By switch and port: whether it is up."""
+"""Whether a port is up, by switch and port."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """What switches have said of their ports.
+    """State of the ports, as switches have reported it.
 
     up: by switch and port, at the last look. began: by switch, when it was asked first. late: ports that have not come
     up in time, of which that was said. steady: by link that is off, since when both its ends are up. losses: by link,
@@ -37,7 +38,7 @@ class Ports:
     losses: Mapping[str, int] = field(default_factory=dict)
 
     def is_up(self, link: str, layout: Layout) -> bool:
-        """Whether no end of a link is known to be down."""
+        """Return whether no end of a link is known to be down."""
         u, v = layout.link(link)
         ends = [(a, layout.port(a, b)) for a, b in ((u, v), (v, u)) if a in layout.switches]
         return all(self.up.get(end) is not False for end in ends)
@@ -46,8 +47,8 @@ class Ports:
 def look_at_ports(
     ports: Ports, states: States, layout: Layout, off: Mapping[str, Why], now: float
 ) -> tuple[Ports, dict[str, str], list[str]]:
-    """What there is after some switches have said which of their ports are up; links that are lost now, and by what was
-    seen; and what else an operator should know.
+    """Return the new state after some switches have said which of their ports are up, the links that are lost now with
+    what was seen, and what else an operator should know.
 
     Only what was seen up counts as lost, or what stays down where the switch has other ports up: a switch whose ports
     are never up (a simulated one) says nothing by that.
@@ -81,7 +82,8 @@ def look_at_ports(
 def look_at_what_is_back(
     ports: Ports, layout: Layout, off: Mapping[str, Why], now: float
 ) -> tuple[Ports, dict[str, float]]:
-    """What there is, and links whose ports have been up for long enough: for how many seconds that is."""
+    """Return the new state, and links whose ports have been up for long enough, with the seconds for which they have
+    been."""
     steady, back = {}, {}
     for link in (link for link, why in off.items() if why == Why.PORT_DOWN):
         if not ports.is_up(link, layout):

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class Refused(Exception):
-    """This agent cannot join; the message says why and what to do."""
+    """The agent cannot join; the message says why, and what to do."""
 
 
 class NodeState(StrEnum):
-    """What a node of the job is doing."""
+    """State of a node of the job."""
 
     __hash__ = str.__hash__  # that of an Enum takes longer, and each look at all nodes needs it
 
@@ -26,24 +26,24 @@ class NodeState(StrEnum):
     JOINED = "joined"
     """The plan needs it, and its agent waits until the others have joined."""
     RUNNING = "running"
-    """Its agent works with the configuration of the epoch that runs."""
+    """The node's agent works with the configuration of the epoch that runs."""
     LEFT = "left"
-    """Its agent is done and has ended. The others may finish what is under way until the grace period ends."""
+    """The node's agent is done and has ended. The others may finish what is under way until the grace period ends."""
     LOST = "lost"
-    """Its agent is gone, and the job runs on without it. Its part of the plan is still to be given to others."""
+    """The node's agent is gone, and the job runs on without it. Its part of the plan is not yet given to others."""
     RETURNED = "returned"
-    """As lost, but an agent has joined for the node again meanwhile. It waits until the plan uses it again."""
+    """The node was lost, and an agent has joined for it since. It waits until a plan uses the node again."""
     STANDBY = "standby"
-    """Its agent has joined, and the plan does not need it."""
+    """An agent has joined for the node, and the plan does not need it."""
     DRAINING = "draining"
     """The new plan does not need it; its agent serves the operations of the previous epoch until these are done."""
 
 
 class Phase(StrEnum):
-    """What the job as a whole is doing."""
+    """State of the job as a whole."""
 
     WAITING = "waiting"
-    """For agents that have not joined."""
+    """The job waits for agents that have not joined."""
     STARTING = "starting"
     """All that are needed have joined, and the number of the new epoch is being stored."""
     RUNNING = "running"
@@ -55,7 +55,7 @@ class Phase(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far a change of plan is."""
+    """Stage of a change of plan."""
 
     STARTING = "starting"
     """The number of its epoch is being stored."""
@@ -230,8 +230,8 @@ class State:
         return phase in (Phase.RUNNING, Phase.SHORT)
 
     def state_of(self, node: str) -> NodeState:
-        """What a node of the job is doing; one that the plan does not need and for which no agent has joined is
-        "expected", too: it may join."""
+        """Return the state of a node of the job. A node that the plan does not need, and for which no agent has joined,
+        is "expected", too, since an agent may join for it."""
         return self.nodes[node].state if node in self.nodes else NodeState.EXPECTED
 
     def having(self, states: Collection[NodeState]) -> dict[str, Node]:
@@ -256,15 +256,15 @@ class State:
         return [node for node in self.having(RESERVE) if self.known[node].role == "parameter_server"]
 
     def suffices(self, nodes: Iterable[str]) -> bool:
-        """Whether the job may go on with these nodes only."""
+        """Return whether the job may go on with these nodes only."""
         known = [self.known[node] for node in nodes]
         workers = sum(one.role == "worker" for one in known)
         serves = any(one.serves or one.role == "parameter_server" for one in known)
         return self.least_workers is not None and workers >= self.least_workers and serves
 
     def goes_on_without(self, node: str) -> bool:
-        """Whether the job, which runs, may go on when this node is lost, too. Where a worker is done and has left it
-        may not: what is under way cannot be started again without it."""
+        """Return whether the job, which runs, may go on when this node is lost, too. Where a worker is done and has
+        left it may not: what is under way cannot be started again without it."""
         if not self.running:
             return False
         left = {*self.having(MEMBER), *self.spare_servers()} - {node}
@@ -281,8 +281,8 @@ class State:
         return epochs.pop() if same and len(epochs) == 1 else 0
 
     def carries_on_without(self, lost: Collection[str]) -> int:
-        """After a restart of the controller: the epoch that all others run and can go on with when these nodes, whose
-        agents are not there or were started anew, count as lost; 0: they cannot."""
+        """Return the epoch with which all others can go on after a restart of the controller, when these nodes count as
+        lost because their agents are not there or were started anew; 0: they cannot."""
         members = self.having(MEMBER)
         left = [node for node in members if node not in lost]
         workers = any(self.known[node].role == "worker" for node in lost if node in members)

@@ -29,7 +29,7 @@ class Step:
         self.change(nodes={**self.state.nodes, node: replace(self.state.nodes[node], **fields)})
 
     def place(self, node: str, entry: Node | None) -> None:
-        """What is known of a node from now on; None: nothing, it is expected."""
+        """Replace what is known of a node; None: nothing is, and the node is expected."""
         others = {one: known for one, known in self.state.nodes.items() if one != node}
         self.change(nodes=others if entry is None else {**others, node: entry})
 
@@ -103,5 +103,5 @@ class Step:
 
 
 def standby_words(node: str) -> str:
-    """Why an agent that has joined gets no configuration."""
+    """Return why an agent that has joined gets no configuration."""
     return f"the job goes on without {node} for now; it waits to be used again"

@@ -1,4 +1,4 @@
-"""When what has failed counts as lost, and when it is used again: switches that answer, links that were silent.
+"""Rules for how long a switch or a link is disabled: when it counts as lost, and when it is used again.
 
 Pure: a look takes what there was (`Trust`) and what is seen now, and gives what there is and what is to be done.
 """
@@ -13,23 +13,23 @@ from types import MappingProxyType
 from controlplane.service.core.disabled import Why
 
 LOST_SECONDS = 0.3
-"""How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
+"""Seconds for which a switch may be away: one that restarts at once is filled again, and nothing else happens."""
 STEADY_SECONDS = 30.0
-"""How long a switch must answer before it is used again. Also a parameter server that was lost, twice as long each
-further time that it was."""
+"""Seconds for which a switch must answer, or a lost parameter server must be back, before it is used again; for a
+server twice as long after each further loss."""
 PROBATION_SECONDS = 60.0
-"""How long a link, or a switch that is silent, is kept off at first; twice as long each time that it is again."""
+"""Seconds for which a silent link or switch is disabled at first; twice as long each time that it is silent again."""
 LONGEST_PROBATION_SECONDS = 3600.0
 NO_WAY_SECONDS = 1.0
-"""As PROBATION_SECONDS, where a job has no way without what was found silent: better tried than given up. Twice as long
-each time that it is silent still."""
+"""PROBATION_SECONDS for a link or switch without which a job has no way: to try it is better than to give up. Twice as
+long each time that it is still silent."""
 LONGEST_NO_WAY_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
 class Probation:
-    """Of a link or switch that was silent: since when, and for how many seconds it is kept off. early: how often it was
-    used before these were over, because a job had no other way."""
+    """Probation of a link or switch that was silent: since when, and for how many seconds it is disabled. early: how
+    often it was used before these were over, because a job had no other way."""
 
     since: float
     pause: float
@@ -46,8 +46,8 @@ class Trust:
     probation: Mapping[str, Probation] = field(default_factory=dict)
 
     def may_carry(self, off: Mapping[str, Why], up: Iterable[str], now: float) -> list[str]:
-        """What is kept off and may carry again, the likeliest first: switches that answer, links whose ports are up
-        (`up`), and what has been silent longest."""
+        """Return what is disabled and may carry again, the likeliest first: switches that answer, links whose ports are
+        up (`up`), and what has been silent longest."""
         answering = [name for name, why in off.items() if why == Why.LOST and name in self.back]
         since: dict[str, float] = {}
         for name in (name for name, why in off.items() if why == Why.SILENT):
@@ -66,8 +66,8 @@ def look_at_switches(
     timed_out: Collection[str] = (),
     prompt: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Trust, list[str], list[str]]:
-    """What there is after a look at all switches (ready: whether each answers); those that are lost now, and those that
-    are to be used again.
+    """Return the new state after a look at all switches (ready: whether each answers), the switches that are lost now,
+    and those that are to be used again.
 
     A switch that did not answer in time (timed_out) is lost only if most of the others have, since then, been asked
     and answered at once (prompt: when they were asked): else it is this controller, or its network, that is slow, and
@@ -96,7 +96,8 @@ def found_silent(trust: Trust, names: Iterable[str], now: float) -> Trust:
 
 
 def keep_off(trust: Trust, names: Iterable[str], every_job_has_a_way: bool) -> Trust:
-    """How long what was just found silent is kept off. What was tried early has not waited its time: that stays."""
+    """Return for how long something that was just found silent is disabled. What was tried early has not waited its
+    time, so that stays the same."""
     least = PROBATION_SECONDS if every_job_has_a_way else NO_WAY_SECONDS
     probation = dict(trust.probation)
     for name in names:
@@ -107,14 +108,14 @@ def keep_off(trust: Trust, names: Iterable[str], every_job_has_a_way: bool) -> T
 
 
 def tried_early(trust: Trust, names: Collection[str]) -> Trust:
-    """These are used again because a job has no other way."""
+    """Note that these are used before their probation ends, because a job has no other way."""
     again = {name: replace(one, early=one.early + 1) for name, one in trust.probation.items() if name in names}
     return replace(trust, probation={**trust.probation, **again})
 
 
 def end_probation(trust: Trust, off: Mapping[str, Why], now: float) -> tuple[Trust, dict[str, float]]:
-    """What is to be tried again, and after how many seconds: nothing but a job's own packets tells whether it carries.
-    What has carried for twice that time is as good as any, and forgotten."""
+    """Return what is to be tried again, and after how many seconds, as only a job's own packets tell whether it
+    carries. What has carried for twice that time is trusted as any other, and forgotten."""
     over = {
         name: one.pause
         for name, one in trust.probation.items()
@@ -127,9 +128,10 @@ def end_probation(trust: Trust, off: Mapping[str, Why], now: float) -> tuple[Tru
 def servers_to_take_back(
     lost: Mapping[str, int], waiting: Mapping[str, float], job_runs: bool
 ) -> tuple[list[str], float]:
-    """Which parameter servers that were lost are to be used again, and for how long they have been there at least.
-    lost: how often each was. waiting: for how many seconds those that have joined again have waited. One that is there
-    is used again when it has stayed, or at once where the job does not run: then all wait for those who are not there.
+    """Return which lost parameter servers are to be used again, and for how many seconds at least they have been back.
+    lost: how often each was lost. waiting: for how many seconds those that have joined again have waited. A server is
+    used again when it has stayed, or at once where the job does not run, since then all wait for those who are not
+    there.
     """
     there = [node for node in lost if node in waiting]
     if not job_runs:

@@ -1,4 +1,4 @@
-"""When jobs are planned again, in which order, and what is said about those that could not be.
+"""The order in which jobs are replanned, when they are tried again, and what is said about those that could not be.
 
 Pure: `service/replanning.py` plans, and tells this what came of it.
 """
@@ -23,7 +23,7 @@ class Turns:
 
     @property
     def pause(self) -> float | None:
-        """In how many seconds it is tried again; None: when something asks for it."""
+        """Seconds until the jobs are tried again; None: only when something asks for it."""
         return PAUSES[min(self.tries, len(PAUSES)) - 1] if self.tries else None
 
     def asked(self) -> Turns:
@@ -47,7 +47,7 @@ class Rate:
 
     @property
     def less(self) -> bool:
-        """Whether it has less than it was given."""
+        """Whether the job has less than it was given."""
         return self.now < self.given * (1 - SAME)
 
 
@@ -58,12 +58,12 @@ def worst_first(rates: Mapping[str, Rate], late: Collection[str] = ()) -> list[s
 
 
 def in_two_steps(before: Mapping[str, float], wanted: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Of jobs that change over together those that get less (or the same), which make room, and then the others."""
+    """Divide jobs that migrate together into those that get less (or the same), which make room, and the others."""
     less = [name for name in before if wanted[name] <= before[name]]
     return less, [name for name in before if name not in less]
 
 
 def goes_on(changed: bool, rates: Iterable[Rate]) -> bool:
-    """Whether planning once more may help: a job has changed over, which may have made room for one that has less than
-    it was given."""
+    """Return whether planning once more may help: a job has changed over, which may have made room for one that has
+    less than it was given."""
     return changed and any(rate.less for rate in rates)

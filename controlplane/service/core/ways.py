@@ -1,4 +1,5 @@
-"""Which servers reach each other over what is left of a network, and what has to be used again so that they do."""
+"""Reachability: whether servers reach each other over what is left of a network, and what has to be used again so that
+they do."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Layout:
         return next((u, v) for u in self.neighbours for v in self.neighbours[u] if link_name(u, v) == name)
 
     def has(self, name: str) -> bool:
-        """Whether a switch, a server or a link ("V1-V2", whichever end is first) is called so."""
+        """Return whether a switch, a server or a link ("V1-V2", whichever end is first) is called so."""
         if name in self.neighbours:
             return True
         return any(name in (f"{u}-{v}", f"{v}-{u}") for u, others in self.neighbours.items() for v in others)
@@ -46,7 +47,7 @@ class Need:
 
     @property
     def nodes(self) -> list[str]:
-        """Those that have to reach each other."""
+        """The servers that have to reach each other."""
         return [node for node in self.servers if node not in self.without]
 
 
@@ -63,8 +64,8 @@ def avoidable(off: Iterable[str], layout: Layout, servers: Iterable[str]) -> lis
 
 
 def connected(layout: Layout, nodes: Sequence[str], disabled: Collection[str]) -> bool:
-    """Whether all these servers reach each other over switches, without what is disabled: switches, servers and links
-    ("V1-V2", both directions)."""
+    """Return whether all these servers reach each other over switches, without what is disabled: switches, servers and
+    links ("V1-V2", both directions)."""
     if not nodes:
         return True
     reached, waiting = {nodes[0]}, [nodes[0]]
@@ -83,7 +84,8 @@ def connected(layout: Layout, nodes: Sequence[str], disabled: Collection[str]) -
 def only_ways(
     layout: Layout, jobs: Iterable[tuple[Sequence[str], Collection[str]]], probation: Sequence[str]
 ) -> list[str]:
-    """What has to be used again so that the servers of each job reach each other; nothing where that does not help.
+    """Return what has to be used again so that the servers of each job reach each other; nothing, where that does not
+    help.
 
     jobs: of each the servers, and what is disabled for it. probation: what may carry again, the likeliest first. One
     that is enough for a job is preferred to several.
@@ -103,7 +105,7 @@ def only_ways(
 
 
 def _needed(layout: Layout, nodes: Sequence[str], disabled: set[str], candidates: Sequence[str]) -> list[str]:
-    """Of candidates that are enough together those without which it is not enough, the likeliest kept first."""
+    """Reduce candidates that are enough together to those that are all needed; the likeliest are kept first."""
     kept = list(candidates)
     for name in reversed(candidates):
         fewer = [one for one in kept if one != name]

@@ -14,7 +14,7 @@ from typing import Any
 from controlplane.service.pair.store import NOTHING, StoreError, Value
 
 CALL_SECONDS = 0.4
-"""How long one member of the cluster may take to answer; then the next is asked."""
+"""Seconds that one member of the cluster may take to answer; then the next is asked."""
 
 
 class EtcdStore:

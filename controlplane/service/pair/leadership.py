@@ -1,4 +1,5 @@
-"""Which of several controllers leads: the one whose name is in the store, as long as it says there that it lives.
+"""Leadership among several controllers: the one leads whose name is in the store, as long as it says there that it
+lives.
 
 The leader writes a beat several times a second. A controller that waits takes the lead when the beat has not changed
 for `after` seconds of its own clock; a leader that could not write one for two thirds of that has lost the lead, and
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from controlplane.service.pair.store import Store, StoreError, Value
 
 AFTER_SECONDS = 1.5
-"""Without a beat for so long, another controller takes the lead."""
+"""Seconds without a beat after which another controller takes the lead."""
 PART_THAT_LEADS = 2 / 3
 """A leader that the store does not answer leads for this part of AFTER_SECONDS, and then ends."""
 BEATS, BEAT_SECONDS = 6, 0.25
@@ -52,8 +53,8 @@ class Leadership:
         return bool(self._revision) and not self._ended.is_set() and time.monotonic() < self._until
 
     def confirmed(self) -> bool:
-        """Whether the store says now that this controller leads: also true to the world where this machine was stopped
-        with its clock."""
+        """Return whether the store says now that this controller leads: also true to the world where this machine was
+        stopped with its clock."""
         try:
             return self.leads and self.store.read(LEADER).revision == self._revision
         except StoreError:

@@ -1,4 +1,4 @@
-"""What a leading controller keeps in the store: its jobs, the last epoch, and the secret of keys and labels."""
+"""State that a leading controller keeps in the store: its jobs, the last epoch, and the secret of keys and labels."""
 
 from __future__ import annotations
 

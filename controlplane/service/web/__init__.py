@@ -1,1 +1,1 @@
-"""What a controller shows over HTTP: a page in the browser, a snapshot as JSON, metrics for Prometheus."""
+"""The HTTP server of a controller: a page in the browser, a snapshot as JSON, metrics for Prometheus."""

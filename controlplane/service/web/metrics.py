@@ -40,7 +40,7 @@ class Collector:
 
 Rows = Sequence[tuple[Sequence[str], float]]
 Object = Mapping[str, Any]
-"""Of a snapshot."""
+"""An object of a snapshot."""
 
 
 def _of_jobs(jobs: Sequence[Object]) -> Iterator[Any]:

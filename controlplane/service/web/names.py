@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 def is_own_name(host: str, names: Collection[str]) -> bool:
-    """Whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
+    """Return whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
 
     Where everybody who reaches the page may look, this keeps out the page of another site that has its own name resolve
     to this machine's address (DNS rebinding): a browser would let it read our answers. "": no browser asks so.

@@ -25,9 +25,9 @@ JOB_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#8c564b", "#bcbd22", "#17becf",
 OFF_COLOUR, BOTTLENECK_COLOUR = "#d73a49", "#e5484d"
 ARC_POINTS = 13
 CROWD = 24
-"""With more servers than that their names are written small, in two rows."""
+"""Number of servers above which their names are written small, in two rows."""
 MANY_LINKS = 200
-"""With more than that they are drawn half as wide."""
+"""Number of links above which they are drawn half as wide."""
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "links": ("xs", "ys", "from", "to", "planned", "measured", "bandwidth", "ratio", "jobs", "colour", "width",
@@ -49,7 +49,7 @@ def colour_of(job_number: int) -> str:
 
 
 def step_of(measured: float, planned: float) -> tuple[str, str]:
-    """How a link's load compares to its plan: in words, and its colour."""
+    """Return how a link's load compares to its plan, in words, and its colour."""
     ratio = measured / planned if planned > 0 else (math.inf if measured > 0.01 else 0.0)
     return next((words, colour) for limit, words, colour in STEPS if ratio < limit or math.isinf(limit))
 
@@ -59,7 +59,7 @@ def _empty(name: str) -> ColumnDataSource:
 
 
 def figures(layers: int, servers: int) -> dict[str, Any]:
-    """What Bokeh.embed.embed_item takes, by the element that it goes to."""
+    """Return the arguments of Bokeh.embed.embed_item, by the element that each goes to."""
     made = {"network": _network(layers, servers), "rates": _rates()}
     return {name: json_item(plot, name) for name, plot in made.items()}  # type: ignore[arg-type]
 
@@ -274,7 +274,7 @@ def _history(snapshot: Mapping[str, Any], colours: Mapping[str, str]) -> dict[st
 def _lights(
     snapshot: Mapping[str, Any], paths: Mapping[Any, Any], colours: Mapping[str, str]
 ) -> dict[str, dict[str, list[Any]]]:
-    """What lights up under the pointer: links by their number, per "job" and "job/tree"."""
+    """Return what is highlighted under the pointer: links by their number, per "job" and "job/tree"."""
     numbers = {link: number for number, link in enumerate(paths)}
     lights: dict[str, dict[str, Any]] = {}
     for job in snapshot["jobs"]:

@@ -29,7 +29,7 @@ STATIC = Path(__file__).resolve().parent / "static"
 BOKEH = Path(bokeh.__file__).resolve().parent / "server/static/js/bokeh.min.js"
 READERS = ("operator", "viewer")
 HEALTH_PATH = "/healthz"
-"""What probes of Kubernetes and load balancers ask for; it says only that the controller serves."""
+"""Path that probes of Kubernetes and load balancers ask for; its answer says only that the controller serves."""
 REQUEST_SECONDS = 20.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
@@ -42,7 +42,7 @@ class WebError(ValueError):
 
 
 class Site:
-    """What there is to see, by path."""
+    """Pages of the server, by path."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
@@ -169,7 +169,8 @@ class Handler(BaseHTTPRequestHandler):
         return caller
 
     def _token(self) -> str:
-        """From "Bearer TOKEN", or "Basic": a browser asks for name and password, which is the token."""
+        """Return the token of a header "Bearer TOKEN" or "Basic": a browser asks for name and password, which is the
+        token."""
         kind, _, value = self.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "basic":
             try:

@@ -1,5 +1,5 @@
-"""What no all-reduce among a job's workers can beat, of whatever kind: the bound of plans as well as of collectives
-among hosts alone."""
+"""Bound on every all-reduce among a job's workers, of whatever kind: of plans as well as of collectives among hosts
+alone."""
 
 from __future__ import annotations
 

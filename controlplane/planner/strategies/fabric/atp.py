@@ -63,8 +63,8 @@ def atp(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
 
 @dataclass(frozen=True)
 class _Flows:
-    """Which workers' flows are added at their racks' switches. members: workers by switch; capacity: what it adds,
-    Mbit/s; ingress: by root with a part of the model; split: that part."""
+    """Choice of the workers' flows that are added at their racks' switches. members: workers by switch; capacity: what
+    it adds, Mbit/s; ingress: by root with a part of the model; split: that part."""
 
     members: Mapping[str, int]
     capacity: Mapping[str, float]

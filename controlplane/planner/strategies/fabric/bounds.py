@@ -43,8 +43,8 @@ _known: ContextVar[Bound | None] = ContextVar("known bound", default=None)
 
 @contextmanager
 def bounded_by(known: Bound) -> Iterator[None]:
-    """For planning inside: no plan is faster than this. A network whose hosts are taken apart does not show what the
-    whole one does, so that a search in it would go on after it has the best."""
+    """Tell searches inside the block that no plan is faster than this. A network whose hosts are taken apart does not
+    show what the whole one does, so that a search in it would go on after it has the best."""
     token = _known.set(known)
     try:
         yield
@@ -126,7 +126,7 @@ class _Program:
         self.out, self.into = units(cut.out), units(cut.into)
 
     def closed(self) -> float:
-        """Where no root is inside."""
+        """Return the bound where no root is inside."""
         own = self.inside
         most = min(self.out, (self.out + self.added_in * (1 - 1 / own)) / own, 1.0)
         return self.scale * (min(most, self.into) if self.results else most)

@@ -40,7 +40,7 @@ class Capacities:
 
     @classmethod
     def of(cls, network: Network, job: Job) -> Capacities:
-        """What others leave to this job, Mbit/s; infinite where nothing limits it."""
+        """Return the Mbit/s that others leave to this job; infinite where nothing limits it."""
         topology = network.topology
         counted = topology.results_on_links
 

@@ -1,4 +1,5 @@
-"""How good column generation's result is: an upper bound of f over all trees, single- and multi-level, with the links.
+"""Upper bound of f over all trees, single- and multi-level, with the links: it says how good column generation's result
+is.
 
 For any prices y >= 0 with sum_r capacity(r) y(r) = z, and any lower bound p_s of the price of root s's cheapest tree,
 f <= z / min_s p_s (Lagrange; with the split frozen z / sum_s x_s p_s). p_s comes from two programs (exact_pricing.py),
@@ -35,7 +36,8 @@ def column_bound(master: Master, prices: Prices, *, whole: bool = False) -> floa
 
 
 def _least(pricing: Pricing, root: int, whole: bool) -> float:
-    """What no tree of the root costs less than: at least what any worker's way to it costs, whatever is added where."""
+    """Return a cost that no tree of the root is below: at least what any worker's way to it costs, whatever is added
+    where."""
     farthest = pricing.from_rack[:, len(pricing.switches) + root].max() + pricing.root_price[root]
     way_up = WayUp(pricing, root, whole=whole)
     if whole and not way_up.levels:

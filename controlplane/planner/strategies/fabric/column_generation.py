@@ -43,7 +43,7 @@ NEARLY = 0.1  # how much too dear a further tree of a round may be
 
 @dataclass(frozen=True)
 class End:
-    """When column generation has done enough. gap: the rate is within this part of the bound, as estimated. enough:
+    """Conditions on which column generation ends. gap: the rate is within this part of the bound, as estimated. enough:
     Mbit/s, a rate that is as good as can be (a bound)."""
 
     gap: float = 1e-3

@@ -76,7 +76,7 @@ def merge_equivalent(topology: Topology) -> Merged | None:
 
 
 def _links(topology: Topology, node: str, kind: dict[str, object]) -> frozenset[tuple[object, int]]:
-    """How many links there are of each sort."""
+    """Return how many links there are of each sort."""
     found: dict[object, int] = {}
     for v in topology.neighbours(node):
         out, into = (
@@ -169,7 +169,8 @@ class Lifting:
     def _cost(
         self, node: str, member: str, links: dict[Edge, int], chosen: dict[str, str], flows: dict[str, int]
     ) -> float | None:
-        """How full what the tree needs of this member is; None where it does not hang together with those chosen."""
+        """Return how full the resources are that the tree needs of this member; None where it does not hang together
+        with those chosen."""
         network, index = self.network, self.network.index
         row = self._point(member)
         total = flows[node] * self.load[row] / self.master.capacity[row] if node in flows else 0.0

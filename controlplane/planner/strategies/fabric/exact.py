@@ -109,7 +109,7 @@ def _tree(model: _Solved, s: str, share: float, workers: tuple[str, ...]) -> Tre
 
 
 def network_is_connected(network: Network, job: Job, switches: list[str]) -> bool:
-    """Whether every worker reaches every switch that adds, and each of these every root."""
+    """Return whether every worker reaches every switch that adds, and each of these every root."""
     ends = [network.index[v] for v in switches]
     workers = [network.index[w] for w in job.workers]
     roots = [network.distances_to(network.index[s]) for s in job.parameter_servers]
@@ -126,7 +126,7 @@ def _paths(network: Network, source: str, target: str) -> list[Path]:
 
 
 Load = dict[tuple[str, ...], list[Any]]
-"""What a PS (s,), switch (v,) or link (u, v) has to take, in units of the bound."""
+"""Load of a PS (s,), switch (v,) or link (u, v), in units of the bound."""
 
 
 def _eq1(
@@ -236,7 +236,7 @@ def _add_return(
 
 
 def _pruned(root: str, edges: list[tuple[str, str]], workers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Only the links on ways to workers, from the root down."""
+    """Keep only the links on ways to workers, from the root down."""
     parent = {v: u for u, v in edges}
     needed = set()
     for worker in workers:

@@ -23,7 +23,7 @@ MOST_CHOICES = 1000
 """Links times access switches up to which the results' way is an integer program."""
 GAP = 1e-6
 TOO_DEAR = 1e3
-"""What cannot be costs this, in units of a tree's price, which is about 1."""
+"""Price of what cannot be used, in units of a tree's price, which is about 1."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class WayUp:
                 self.program.add_row(columns, values, 0.0, 0.0)
 
     def least(self) -> float:
-        """What no way up of one level costs less than, or of any number of levels (`levels`)."""
+        """Return a cost that no way up of one level is below, or of any number of levels (`levels`)."""
         return self.base + solved(self.program, whole=self.whole).least
 
     def design(self) -> Design:

@@ -27,7 +27,7 @@ from controlplane.planner.strategies.common import (
     prepare,
     split_or_equal,
 )
-from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, to_its_end
+from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, without_deadline
 from controlplane.planner.strategies.fabric.atp import atp, atp_strict
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.capacity import solve_capacity
@@ -101,7 +101,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
 
 
 def _by_size(topology: Topology, job: Job) -> bool:
-    """Whether plans are compared by the seconds of the job's tensors, and not by rates alone."""
+    """Return whether plans are compared by the seconds of the job's tensors, and not by rates alone."""
     return bool(job.sizes) and held(topology).values_per_packet is not None
 
 
@@ -140,8 +140,8 @@ def _most_subsets(topology: Topology, job: Job) -> int:
 
 
 def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
-    """Which parameter servers may have the trees: any that are no more than trees, or of many servers those that are
-    best alone, and one more at a time."""
+    """Return sets of parameter servers that may have the trees: any that are no more than trees, or of many servers
+    those that are best alone, and one more at a time."""
     roots, most = job.parameter_servers, min(job.max_trees or 1, len(job.parameter_servers))
     if sum(comb(len(roots), size) for size in range(1, most + 1)) <= _most_subsets(topology, job):
         return [part for size in range(1, most + 1) for part in combinations(roots, size)]
@@ -152,7 +152,7 @@ def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
 
 
 def _work(topology: Topology, job: Job) -> int:
-    """How much there is to choose for the optimum: workers times servers times switches."""
+    """Return how much there is to choose for the optimum: workers times servers times switches."""
     return len(job.workers) * len(job.parameter_servers) * len(topology.switches)
 
 
@@ -165,7 +165,7 @@ def _optimum(topology: Topology, job: Job) -> Plan:
 
 
 def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split | None) -> Plan:
-    """As `inart`, with all parameter servers in as many trees as there may be."""
+    """Plan as `inart` does, with all parameter servers in as many trees as there may be."""
     network = prepare(topology, job)
     if frozen_split is not None:
         frozen_split = split_or_equal(job, frozen_split)
@@ -236,7 +236,7 @@ def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) 
     except OutOfTime:
         time = deadline()
         time.passed()
-        with to_its_end():
+        with without_deadline():
             plan = _best(job, [*found, *_quick(network, job, seed, frozen_split, found)], seed)
         time.report("what there is", plan.rate_mbps, bound(network.topology, job))
         return plan
@@ -258,7 +258,7 @@ def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, fo
 
 
 def _flows(network: Network, job: Job) -> int:
-    """How large an instance is: workers times servers times switches."""
+    """Return how large an instance is: workers times servers times switches."""
     return len(job.workers) * len(job.parameter_servers) * len(network.topology.switches)
 
 
@@ -294,7 +294,7 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
                 return best
             if time.passed():
                 if best.rate_mbps < reached * FEW_COPIES:
-                    with to_its_end():
+                    with without_deadline():
                         return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
@@ -358,8 +358,8 @@ def _lifted(
 def _copied(
     network: Network, job: Job, merged: Merged, small: Plan, *, seed: int, frozen_split: Split | None
 ) -> tuple[list[Plan], float]:
-    """As `_lifted`, of a plan of the smaller network. The largest trees are copied first: where time ends meanwhile,
-    the plan is of those that are there."""
+    """Copy a plan of the smaller network, as `_lifted` does. The largest trees are copied first: where time ends
+    meanwhile, the plan is of those that are there."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
     lifting = Lifting(master, merged)
     late = max(len(job.parameter_servers), COPIED_LATE // len(job.workers))
@@ -375,7 +375,7 @@ def _copied(
                     parts.append(part)
         alike = np.array(parts)
         late_now = limit.passed()
-        with to_its_end() if late_now else nullcontext():
+        with without_deadline() if late_now else nullcontext():
             solved = master.rates(LIFTING_LATE_S if late_now else LIFTING_S)
         if solved[0] > rate:
             rate, values = solved
@@ -385,7 +385,7 @@ def _copied(
             break
     if not rate > 0:
         return [], small.rate_mbps
-    with to_its_end():
+    with without_deadline():
         trees = to_trees(master, values)
         return [finish(network.topology, job, "inart", trees, seed)], small.rate_mbps
 
@@ -400,7 +400,7 @@ def _largest_first(plan: Plan) -> list[Tree]:
 
 
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """Those that can run here."""
+    """Return the plans of the baselines that can run here."""
     return _possible((lbmm, atp, atp_strict, equal), network, job, seed, frozen_split)
 
 

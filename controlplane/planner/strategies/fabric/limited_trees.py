@@ -119,13 +119,13 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
 
 
 def _followed(plan: Plan, topology: Topology) -> bool:
-    """Whether the job's tensors are so small that ways and their round trips may matter more than rates."""
+    """Return whether the job's tensors are so small that ways and their round trips may matter more than rates."""
     found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
     return found is not None and any(found.follows(size) for size in plan.job.sizes)
 
 
 def _padded(plan: Plan, most: float, limits: Held) -> bool:
-    """Whether fewer trees might take less time: much of it is padding, or it is far from the rate `most`."""
+    """Return whether fewer trees might take less time: much of it is padding, or it is far from the rate `most`."""
     values = limits.values_per_packet
     if values is None or not plan.job.sizes:
         return False
@@ -154,7 +154,7 @@ def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
 
 
 def _weights(network: Network, job: Job, frozen_split: Split | None) -> list[float]:
-    """How much of the rate each root gets: the frozen split, or in proportion to its ingress."""
+    """Return how much of the rate each root gets: the frozen split, or in proportion to its ingress."""
     if frozen_split is not None:
         return [frozen_split.get(s, 0.0) for s in job.parameter_servers]
     ingress = [network.topology.residual_ingress_mbps(s) for s in job.parameter_servers]
@@ -275,7 +275,7 @@ def cramped_switches(network: Network, job: Job, limits: Held) -> set[str]:
 
 
 def fits(plan: Plan, topology: Topology) -> bool:
-    """Whether the switches can hold the plan."""
+    """Return whether the switches can hold the plan."""
     try:
         check_fits(plan, topology)
     except DoesNotFit:
@@ -284,7 +284,7 @@ def fits(plan: Plan, topology: Topology) -> bool:
 
 
 def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
-    """Of the plans that are best as far as rounding tells, the one with the fewest trees."""
+    """Return, of the plans that are best as far as rounding tells, the one with the fewest trees."""
     if len(plans) > 1 and plans[0].job.sizes:
         plans = _nearly_best(plans, topology)
     costs = [cost(plan, topology, estimated=False) for plan in plans]
@@ -295,7 +295,7 @@ def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
 
 
 def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
-    """Those that the estimate cannot tell from the best: it may be so far off where packets are few."""
+    """Return the plans that the estimate cannot tell from the best: it may be so far off where packets are few."""
     guessed = [cost(plan, topology)[0] for plan in plans]
     if not min(guessed) > 0:
         return list(plans)  # the packets' size is not known
@@ -304,7 +304,7 @@ def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
 
 
 def cost(plan: Plan, topology: Topology, estimated: bool = True) -> tuple[float, float, int]:
-    """What the best plan has least of: time of the job's tensors, where packets' and tensors' sizes are known; then
-    1 / rate; trees. Not estimated: packets are followed, where they are few."""
+    """Return the cost by which plans are compared: time of the job's tensors, where packets' and tensors' sizes are
+    known; then 1 / rate; trees. Not estimated: packets are followed, where they are few."""
     found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
     return 0.0 if found is None else round(found.job_seconds(estimated), 12), -plan.rate_mbps, len(plan.trees)

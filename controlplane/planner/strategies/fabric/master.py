@@ -52,7 +52,7 @@ class Prices:
 
     @property
     def everything(self) -> np.ndarray:
-        """By row of the master program."""
+        """Prices of all rows of the master program."""
         return np.concatenate([self.link, self.switch, self.root])
 
     def mixed(self, other: Prices, weight: float) -> Prices:
@@ -143,7 +143,7 @@ class Master:
         return None if column.key in self.known or (self.capacity[rows] <= 0).any() else column
 
     def price(self, column: Column, prices: Prices) -> float:
-        """What a unit of the column's rate costs."""
+        """Return the price of a unit of the column's rate."""
         return float(prices.everything[column.rows] @ column.uses)
 
     def add(self, column: Column, penalty: float = 0.0, most: float = INFINITY) -> None:
@@ -197,7 +197,7 @@ class Master:
         return -solution.objective, values
 
     def utilisation(self, values: np.ndarray) -> np.ndarray:
-        """Of every resource under the columns' rates."""
+        """Return the utilisation of every resource under the columns' rates."""
         load = np.zeros(len(self.capacity))
         for column, value in zip(self.columns, values, strict=False):  # columns since the last solve have none
             if value > 0:

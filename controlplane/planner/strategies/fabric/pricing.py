@@ -302,7 +302,7 @@ class Pricing:
         return Sketch(root, design, ways, onwards, back)
 
     def column(self, master: Master, sketch: Sketch) -> Column | None:
-        """What the tree uses; None as for `Master.make`."""
+        """Return the column of what the tree uses; None as for `Master.make`."""
         switch_row0, root_row = master.switch_row0, master.root_row0 + sketch.root
         used: list[int] = []
         amounts: list[float] = []
@@ -440,7 +440,7 @@ class _Search:
         return closed
 
     def design(self) -> Design:
-        """What was found, without points that nothing comes to."""
+        """Return the design that was found, without points that nothing comes to."""
         while True:
             points = self.points
             unused = np.setdiff1d(points, np.concatenate([self.racks, self.onwards[points]]))

@@ -84,7 +84,7 @@ def rack_bound(topology: Topology, job: Job, scale: float, *, ingress_mbps: floa
 
 
 def _racks(topology: Topology, job: Job, home: dict[str, str], scale: float) -> dict[str, Rack]:
-    """By access switch, in units of scale."""
+    """Return the racks by access switch, in units of scale."""
     workers = Counter(home[w] for w in job.workers)
     roots = Counter(home[s] for s in job.parameter_servers)
     both = Counter(home[s] for s in job.both_roles)
@@ -180,7 +180,7 @@ class _Program:
     def saves(
         self, s: int, capacities: Sequence[int], rate: int, streams: list[tuple[int, float]], *, least: int
     ) -> None:
-        """What can be taken away of these streams, of which a tree has at least so many, with these capacities."""
+        """Limit what these capacities can take away of these streams, of which a tree has at least `least`."""
         if least:
             entries = [(s, 1.0), *((c, 1 / least - 1) for c in capacities)]
             total = [(column, -many / least) for column, many in streams]

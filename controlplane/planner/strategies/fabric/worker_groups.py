@@ -45,7 +45,7 @@ def _assigned(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Instance:
-    """Where trees are packed. owners: the root (position in job.parameter_servers) of every tree.
+    """Instance in which trees are packed. owners: the root (position in job.parameter_servers) of every tree.
 
     usable: switches that all workers reach and that reach all roots. Arrays over them: residual capacity, how many
     trees may add there, how many flows of one tree (infinity: no limit). roots: residual ingress.
@@ -62,7 +62,8 @@ class Instance:
 
     @classmethod
     def of(cls, network: Network, job: Job, owners: Sequence[int]) -> Instance:
-        """With the residual capacities (Mbit/s) and what switches hold of the network's topology."""
+        """Return the instance of a job, with the residual capacities (Mbit/s) and what switches hold of the network's
+        topology."""
         topology = network.topology
         usable, limits = usable_switches(network, job), held(topology)
         return cls(
@@ -237,7 +238,7 @@ class Placement:
         return best
 
     def _positions(self, pricing: Pricing) -> np.ndarray:
-        """Of the usable switches among pricing's nodes."""
+        """Return the positions of the usable switches among pricing's nodes."""
         return np.array([pricing.position[self.network.index[v]] for v in self.usable])
 
     def _assign(self, pricing: Pricing) -> None:

@@ -151,7 +151,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class LetGo:
-    """This agent's trainer waits no longer for the task, and gets an error with the reason. The task goes on, with the
+    """Let an agent's trainer wait no longer for the task: it gets an error with the reason. The task goes on, with the
     values of that trainer in it and its agent passing on what it has to."""
 
     task: int
@@ -161,7 +161,7 @@ class LetGo:
 
 @dataclass(frozen=True)
 class Drop:
-    """These receivers get no more of a copy."""
+    """Send no more of a copy to these receivers."""
 
     task: int
     nodes: tuple[str, ...]
@@ -226,7 +226,7 @@ Order = Start | Abort | LetGo | Mend | Drop | Pace | Release | ContinueAlone | R
 
 
 def uneven(values: Mapping[str, int]) -> str | None:
-    """In words, which agents have submitted another number of values than most; None: all have the same number.
+    """Return, in words, which agents have submitted another number of values than most; None: all have the same number.
     values: of each agent."""
     sizes = Counter(values.values())
     if len(sizes) < 2:
@@ -238,7 +238,7 @@ def uneven(values: Mapping[str, int]) -> str | None:
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
-    """Whether the bandwidth ("mbps") of some link differs from `before` by more than this part of it."""
+    """Return whether the bandwidth ("mbps") of some link differs from `before` by more than this part of it."""
     return any(
         abs(data["mbps"] - before.edges[u, v]["mbps"]) > part * before.edges[u, v]["mbps"]
         for u, v, data in now.edges(data=True)
@@ -359,7 +359,7 @@ class FollowPlan(Rounds):
 
 
 class FollowNetwork(FollowPlan):
-    """As FollowPlan, and plans again before a round when some link's rate has changed by more than the part `change`.
+    """FollowPlan that replans before a round when some link's rate has changed by more than the part `change`.
 
     make: a plan for a topology. link(sender, receiver): the topology's link between two agents' sites.
     """

@@ -148,7 +148,7 @@ class SiteRounds:
         return None
 
     def begin_at(self, round_: int, sites: Iterable[str] = ()) -> None:
-        """These sites begin together, with the state before this round. Each of them is active when it has that."""
+        """Let these sites begin together, with the state before this round. Each of them is active when it has that."""
         self._reached(round_)
         self.started = True
         self.fetching = set(sites)
@@ -334,7 +334,7 @@ class SiteRounds:
         return rest if rest or any(run.task.round == self.round for run in self.running.values()) else heads
 
     def _blocks(self, run: Running, second: bool) -> bool:
-        """Whether a task has to end before the next one begins, which is the second one of a round, or another one."""
+        """Return whether a task has to end before the next one begins, be it the second of a round or another one."""
         return run.task.round == self.round and not (second and run.task.op == "maximum")
 
     def _begin_again(self, words: dict[str, Submitted]) -> list[Order]:

@@ -1,4 +1,4 @@
-"""How long the sites of a round wait for each other (site_rounds.py has the rules)."""
+"""Waiting times of the sites in a round for each other (site_rounds.py has the rules)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Ready
 
 HALF, LATE = 0.5, 0.75
-"""After these parts of a round's time nobody waits any more for sites that say nothing at all, and for those that live
+"""Parts of a round's time after which nobody waits any more for sites that say nothing at all, and for those that live
 and have submitted nothing. The rest of the time is for the round."""
 
 
@@ -48,22 +48,22 @@ class Waiting:
         self.since: float | None = None
 
     def deadline(self, heads: dict[str, Submitted], awaited: Collection[str]) -> float:
-        """When half of the sites that live will have waited for as long as they do; inf: fewer have submitted yet.
-        heads: what waits, by site. awaited: the sites that take part, if they come."""
+        """Return the time at which half of the sites that live will have waited for as long as they do; inf: fewer have
+        submitted yet. heads: what waits, by site. awaited: the sites that take part, if they come."""
         half = (len((set(awaited) - self.silent) | heads.keys()) + 1) // 2
         ends = sorted(head.ends for head in heads.values())
         return ends[half - 1] if len(ends) >= half else inf
 
     def passed(self, part: float, heads: dict[str, Submitted], awaited: Collection[str], now: float) -> bool:
-        """Whether this part of the time is over which the round had when the first of these submissions came."""
+        """Return whether this part of the time is over which the round had when the first of these submissions came."""
         assert self.since is not None, "a submission waits"
         return now >= self.since + part * (self.deadline(heads, awaited) - self.since)
 
     def complete(
         self, heads: dict[str, Submitted], sites: Collection[str], awaited: Collection[str], now: float
     ) -> bool | None:
-        """Whether all sites that have agreed on the scales of a round have submitted what they add now (`heads`); None:
-        the others may still come, if they are awaited; False: never."""
+        """Return whether all sites that have agreed on the scales of a round have submitted what they add now
+        (`heads`); None: the others may still come, if they are awaited; False: never."""
         if not heads.keys() <= set(sites) or any(site not in heads and site not in awaited for site in sites):
             return False
         if heads.keys() == set(sites):
@@ -71,7 +71,7 @@ class Waiting:
         return False if self.passed(HALF, heads, sites, now) else None
 
     def goes_on(self, heads: dict[str, Submitted], awaited: Collection[str], now: float) -> bool:
-        """Whether the round still waits for those of the awaited sites that have submitted nothing."""
+        """Return whether the round still waits for those of the awaited sites that have submitted nothing."""
         assert self.since is not None, "a submission waits"
         missing = set(awaited) - heads.keys()
         if not missing or (self.patience is not None and now >= self.since + self.patience):
@@ -80,5 +80,6 @@ class Waiting:
 
 
 def waits_for_others(heads: dict[str, Submitted], active: Collection[str]) -> bool:
-    """Whether this is a single site, which has another way to the others when the network does not lead to them."""
+    """Return whether this is a single site, which has another way to the others when the network does not lead
+    to them."""
     return len(heads) == 1 and len(active) > 1 and not all(head.ready.alone for head in heads.values())

@@ -31,7 +31,7 @@ Delay = Literal["stored", "fluid"]
 Directions = Literal["separate", "shared"]
 MOST_PATHS = 400
 GAP = 1e-4
-"""How far from the optimum the solver may stop."""
+"""Relative gap to the optimum at which the solver may stop."""
 MOST_GROWN = 50_000
 
 
@@ -101,7 +101,8 @@ def _shortest(graph: nx.DiGraph, node: Node, root: Node, most: int) -> list[Path
 
 
 def _places(graph: nx.DiGraph, directions: Directions) -> dict[tuple[Node, Node], int]:
-    """What each directed link is a part of: itself, or (shared) the link of both directions."""
+    """Return the capacity that each directed link is a part of: its own, or (shared) that of the link of both
+    directions."""
     if directions not in ("separate", "shared"):
         raise WanError(f"directions must be separate or shared, got {directions!r}")
     places: dict[tuple[Node, Node], int] = {}

@@ -173,8 +173,8 @@ class Crew:
         self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
 
     def _mend(self, task: Task, broken: Callable[[SumTree, str], bool], reason: str) -> list[Order]:
-        """Has another agent add the blocks (trees) whose connection to a member is broken. Where no agent can, the task
-        is given up, and its members' submissions wait for another task."""
+        """Have another agent add the blocks (trees) whose connection to a member is broken. Where no agent can, the
+        task is given up, and its members' submissions wait for another task."""
         found: list[tuple[int, int]] = []
         stuck = False
         for k, tree in enumerate(task.trees):

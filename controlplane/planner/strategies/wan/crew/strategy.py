@@ -128,7 +128,8 @@ def _topo_adopt(mesh: Matrix, seed: int) -> Packing:
 def _roots(
     servers: Owners, given: Mapping[str, float] | None, members: Sequence[str], edges: list[tuple[int, int]]
 ) -> dict[str, float]:
-    """Which sites root a packing's tree, with parts of it: as given, else its centre, or the server nearest to it."""
+    """Return the sites that root a packing's tree, with parts of it: as given, else its centre, or the server nearest
+    to it."""
     if given is not None:
         return {site: share for site, share in given.items() if share > 0}
     tree: nx.Graph = nx.Graph(edges)

@@ -32,7 +32,7 @@ class AggregationTree:
     share: float = 1.0
 
     def children(self) -> dict[Node, list[Node]]:
-        """Of every node, those whose parent it is; none of a leaf."""
+        """Return the children of every node; a leaf has none."""
         result: dict[Node, list[Node]] = {self.root: []}
         for node in self.parent:
             result.setdefault(node, [])
@@ -186,7 +186,8 @@ def widest_tree(graph: nx.DiGraph, root: Node) -> AggregationTree:
 
 
 def chunk_roots(trees: Sequence[AggregationTree], chunks: int) -> list[int]:
-    """Which tree each chunk belongs to: shares by largest remainder, spread evenly over the sequence of chunks."""
+    """Return which tree each chunk belongs to: shares by largest remainder, spread evenly over the sequence of
+    chunks."""
     counts = [int(tree.share * chunks) for tree in trees]
     rest = sorted(range(len(trees)), key=lambda k: (counts[k] - trees[k].share * chunks, k))
     for k in rest[: chunks - sum(counts)]:

@@ -321,7 +321,8 @@ def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
 
 @dataclass(frozen=True)
 class Ongoing:
-    """What SSP's manager knows when a worker becomes ready. x: receivers now, (n, n); all of the newly ready worker's.
+    """State that SSP's manager knows when a worker becomes ready. x: receivers now, (n, n); all of the newly ready
+    worker's.
 
     remaining: v_ij, Mbit; waits: tau_i, seconds that i would wait if its multicast were done; active: G, with the new.
     """

@@ -58,7 +58,7 @@ def _matrix(workers: tuple[str, ...], pairs: Pairs, what: str) -> NDArray[np.boo
 
 @dataclass(frozen=True)
 class Asked:
-    """What each multicast must reach. receivers: at least so many (None: 0.3 n); must: receivers that a sender may not
+    """Requirements for each multicast. receivers: at least so many (None: 0.3 n); must: receivers that a sender may not
     leave out any longer; stale: rounds since a (sender, receiver) pair was last selected."""
 
     receivers: int | None = None

@@ -57,7 +57,7 @@ PROGRESS = 1e-4  # of the rate, in a round
 
 @dataclass(frozen=True)
 class GivenUp:
-    """How much of the best rate a packing may lack. gap: it is good enough when its rate is within this part of the
+    """Parts of the best rate that a packing may lack. gap: it is good enough when its rate is within this part of the
     bound. shallow: the part that may be given up for trees with less delay (where all nodes are terminals, results
     count and no shares are given)."""
 
