@@ -35,11 +35,11 @@ class Bmv2:
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
         self._layout = layout
         topology, self._logs = layout.topology, layout.directory
-        ports = free_ports(len(topology.switches) * 2)
+        ports = free_ports(len(topology.devices) * 2)
         self._environment = environment
         # Builds with Thrift listen on a fixed port unless told another; builds without Thrift do not know the option.
         options = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=False).stdout
-        for index, switch in enumerate(topology.switches):
+        for index, switch in enumerate(topology.devices):
             grpc, thrift = ports[2 * index : 2 * index + 2]
             command = [PROGRAM, "--no-p4", "--device-id", str(index + 1), "--log-level", "error"]
             if "--thrift-port" in options:
@@ -50,7 +50,7 @@ class Bmv2:
             command += ["--", "--grpc-server-addr", f"127.0.0.1:{grpc}"]
             self._commands[switch] = command
             self._addresses[switch] = SwitchAddress(f"127.0.0.1:{grpc}", index + 1)
-        for switch in topology.switches:
+        for switch in topology.devices:
             self._launch(switch)
         wait_listening([each.address for each in self._addresses.values()], self.check)
         return dict(self._addresses)

@@ -18,6 +18,7 @@ from mininet.node import Host, Node, Switch
 
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import beyond, port_back
 from p4src.protocol import PROTOCOL
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 
@@ -144,7 +145,7 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
     names = lifetime.directory / "hosts"
     names.write_text("127.0.0.1 localhost\n" + "".join(f"{topology.address(s)} {s}\n" for s in topology.servers))
     try:
-        for number, switch in enumerate(topology.switches, 1):
+        for number, switch in enumerate(topology.devices, 1):
             network.addSwitch(switch, dpid=f"{number:x}")
         for server in topology.servers:
             _add_host(network, topology, lifetime, server, ShapedIntf if offloads else PlainIntf)
@@ -256,10 +257,15 @@ def _set_mtu(network: Mininet, topology: Topology, lifetime: Lifetime, server: s
 
 def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:
     pairs = [
-        (u, v) for u in topology.switches for v in topology.neighbours(u) if topology.kind(v) == "switch" and u < v
+        (u, near, v)
+        for u in topology.devices
+        for near in topology.neighbours(u)
+        if topology.kind(v := beyond(topology, u, near)) == "switch" and u < v
     ]
-    for index, (u, v) in enumerate(pairs):
-        ports = {"port1": topology.port(u, v), "port2": topology.port(v, u)}
+    if veth and topology.cables:
+        raise EmulationError("several cables between two switches: use SWITCH=softswitch")
+    for index, (u, near, v) in enumerate(pairs):
+        ports = {"port1": topology.port(u, near), "port2": port_back(topology, u, near)}
         if not veth:
             network.addLink(
                 network[u],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import beyond, port_back
 from topologies.network import EmulationError
 from topologies.switches import START_SECONDS, InterfaceCounters, Layout, SwitchAddress
 
@@ -84,13 +85,13 @@ class Softswitch:
             raise EmulationError(f"softswitch did not start: {self._last_words()}")
         put_first(self._process.pid)
         address = dict(part.split("=", 1) for part in line.split()[1:])["grpc"]
-        return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.switches, 1)}
+        return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.devices, 1)}
 
     def description(self, layout: Layout) -> dict[str, Any]:
         """Return the content of the fabric file (softswitch/docs/guide.md)."""
         topology = layout.topology
         devices = []
-        for device_id, switch in enumerate(topology.switches, 1):
+        for device_id, switch in enumerate(topology.devices, 1):
             ports: list[dict[str, Any]] = []
             for neighbour in topology.neighbours(switch):
                 port: dict[str, Any] = {"port": topology.port(switch, neighbour)}
@@ -101,7 +102,9 @@ class Softswitch:
                     # it.
                     delay += topology.delay_ms(neighbour, switch)
                 else:
-                    port["peer"] = {"device": neighbour, "port": topology.port(neighbour, switch)}
+                    other = beyond(topology, switch, neighbour)
+                    delay += topology.delay_ms(neighbour, other) if other != neighbour else 0.0
+                    port["peer"] = {"device": other, "port": port_back(topology, switch, neighbour)}
                 rate = topology.bandwidth_mbps(switch, neighbour)
                 port["shape"] = {
                     "rate_mbps": rate,
@@ -122,7 +125,7 @@ class Softswitch:
 
     def shape(self, u: str, v: str, **faults: float) -> None:
         assert self._topology is not None
-        if u not in self._topology.switches:
+        if u not in self._topology.devices:
             raise EmulationError(f"{u} is a host: only what a switch sends can be shaped; shape {v} -> {u} instead")
         self._call("shape", device=u, port=self._topology.port(u, v), shape=faults)
 

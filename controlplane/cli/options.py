@@ -88,10 +88,10 @@ def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) ->
     switches = load_switches(arguments.switches)
     if topology is None:
         return list(switches.values())
-    missing = [name for name in topology.switches if name not in switches]
+    missing = [name for name in topology.devices if name not in switches]
     if missing:
         raise DeployError(f"switches file {arguments.switches} lacks {', '.join(missing)} of the topology")
-    return [switches[name] for name in topology.switches]
+    return [switches[name] for name in topology.devices]
 
 
 def _generation(text: str) -> str:

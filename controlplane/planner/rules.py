@@ -16,6 +16,7 @@ from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.planner.plan.slots import place_slots, under_way
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import access_switches
 from p4src.protocol import frame_bytes, udp_port
 
 
@@ -134,7 +135,7 @@ def build(
         return build_multicasts(plan.multicasts, topology, limits, first_label=beside.first_label, taken=beside.taken)
     check_fits(plan, topology)
     if len(plan.job.workers) > limits.max_workers:
-        point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
+        point = next((p for tree in plan.trees for p in tree.points), access_switches(topology, plan.trees[0].root)[0])
         raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
     for tree in plan.trees:
         for point, flows in fan_in(tree).items():
@@ -184,8 +185,8 @@ class _Entries:
         self.topology, self.limits, self.taken = topology, limits, taken
         self.declared = held(topology)
         self.first_label = self.next_label = first_label
-        self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
-        self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
+        self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.devices}
+        self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.devices}
         self.numbers: Mapping[str, Mapping[tuple[int, ...], int]] = {}
 
     def label(self) -> int:
@@ -193,8 +194,10 @@ class _Entries:
         return self.next_label - 1
 
     def forward(self, route: tuple[str, ...], label: int) -> None:
-        """Entries at every node strictly inside the route."""
+        """Entries at every switch strictly inside the route."""
         for before, node, after in zip(route, route[1:], route[2:], strict=False):
+            if node in self.topology.cables:
+                continue
             action = Forward(self.topology.port(node, after))
             self.entries[node].append(LabelEntry(self.topology.port(node, before), label, action))
 
@@ -209,7 +212,7 @@ class _Entries:
             raise PlanError(f"{root} sends {what} over several links; an agent has one interface")
         label = self.label()
         for node, below in children.items():
-            if node == root:
+            if node == root or node in topology.cables:
                 continue
             ports = tuple(sorted(topology.port(node, child) for child in below))
             action: Forward | Replicate
@@ -234,7 +237,7 @@ class _Entries:
         """Of every switch, with its IPv4 routes. Raises DoesNotFit."""
         limits, rulesets = self.limits, {}
         ip = routes(self.topology)
-        for v in self.topology.switches:
+        for v in self.topology.devices:
             taken = self.taken.get(v, NOTHING)
             labels = min(limits.label_table_size, self.declared.label_entries.get(v, limits.label_table_size))
             most = min(limits.multicast_groups, self.declared.multicast_groups.get(v, limits.multicast_groups))
@@ -401,10 +404,11 @@ class _Builder(_Entries):
         return found if all(found) else ()
 
     def shared_link_mbps(self, node: str) -> float:
-        """Of a node of both roles, what its link carries outwards; 0 where it has one role, or the link no limit."""
+        """Of a node of both roles, what its links carry outwards; 0 where it has one role, or the links no limit."""
         if node not in self.plan.job.both_roles:
             return 0.0
-        rate = self.topology.residual_bandwidth_mbps(node, self.topology.access_switch(node))
+        near = self.topology.graph.successors(node)
+        rate = math.fsum(self.topology.residual_bandwidth_mbps(node, other) for other in near)
         return rate if math.isfinite(rate) else 0.0
 
     def deployment(self, epoch: int) -> Deployment:
@@ -460,7 +464,7 @@ def parts_of(tree: Tree, numbers: Mapping[str, int]) -> dict[str, tuple[tuple[in
 
 def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:
     """Per switch, an IPv4 /32 route to every server that it reaches, along `next_hops`."""
-    result: dict[str, list[Route]] = {v: [] for v in topology.switches}
+    result: dict[str, list[Route]] = {v: [] for v in topology.devices}
     for server, hops in next_hops(topology).items():
         for node, following in hops.items():
             if node in result:

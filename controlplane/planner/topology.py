@@ -15,7 +15,16 @@ import networkx as nx
 
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.planner.topology_addresses import assign_addresses, check_macs, mac_of
-from controlplane.planner.topology_checks import TopologyError, checked_link, checked_node, link_of, node_of, of_kind
+from controlplane.planner.topology_cables import with_cables
+from controlplane.planner.topology_checks import (
+    TopologyError,
+    check_cables,
+    checked_link,
+    checked_node,
+    link_of,
+    node_of,
+    of_kind,
+)
 from controlplane.planner.topology_json import parse, read
 from controlplane.planner.topology_ports import assign_ports, front_panel, loopback_ports
 
@@ -30,14 +39,16 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 class Topology:
     """Frozen once made. Nodes are strings; the order of `nodes`, `switches`, `servers` is natural (h2 before h10).
 
-    Node attributes: kind ("switch" or "server");
+    Node attributes: kind ("switch" or "server"); cable (true of a switch that is one of several cables between
+    two nodes: topology_cables.py);
     switches: aggregation_mbps (input rate that it can aggregate; absent: unlimited), used_aggregation_mbps (by others);
     servers: aggregation_mbps (input rate that the host adds inside of trees, as a switch would; absent: none),
     ingress_mbps (rate at which a parameter server there takes gradients in; absent: its access link's),
     used_ingress_mbps, host_ms (what an agent there adds to a round trip), measured_ms (the same as agents measured it
     last, where host_ms does not say: plan/measured.py), ip, mac, role ("worker" or "parameter_server": `parse_job`
     places those there first).
-    Link attributes: bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}).
+    Link attributes: bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}), members (the
+    number of cables that it is made of, which share its capacity).
 
     For hardware switches, on a link: front_panel ({"v": "1/0"}: which port it is plugged into, per switch), speed
     ("100G"), fec ("none", "firecode", "rs"), autoneg ("default", "on", "off"); on a switch: loopback_ports (a list of
@@ -52,7 +63,7 @@ class Topology:
         *,
         results_on_links: bool = True,
     ) -> None:
-        """`links` are directed. Raises TopologyError.
+        """`links` are directed; what is given several times is parallel cables. Raises TopologyError.
 
         results_on_links: whether the results' way back to the workers counts on the links (it does in any network; the
         InArt paper's model leaves it out, and so does its example, `testbed`).
@@ -60,6 +71,7 @@ class Topology:
         self.name = name
         self.results_on_links = results_on_links
         graph: nx.DiGraph = nx.DiGraph(name=name)
+        nodes, links = with_cables(nodes, links)
         for node in sorted(nodes, key=natural_key):
             graph.add_node(node, **checked_node(node, nodes[node]))
         for u, v, attributes in links:
@@ -68,8 +80,6 @@ class Topology:
                     raise TopologyError(f"link {u} -> {v}: node {end} does not exist")
             if u == v:
                 raise TopologyError(f"link {u} -> {v}: both ends are the same node")
-            if graph.has_edge(u, v):
-                raise TopologyError(f"link {u} -> {v} is given twice (parallel links are not supported)")
             graph.add_edge(u, v, **checked_link(u, v, attributes))
         self.graph: nx.DiGraph = nx.freeze(graph)
         self.nodes: tuple[str, ...] = tuple(graph.nodes)
@@ -77,14 +87,19 @@ class Topology:
         self.servers: tuple[str, ...] = tuple(n for n in self.nodes if graph.nodes[n]["kind"] == "server")
         self.links: tuple[tuple[str, str], ...] = tuple(graph.edges)
         """All directed links."""
+        self.cables = frozenset(n for n in self.switches if graph.nodes[n].get("cable"))
+        """Switches that are none: each stands for one of several cables between two nodes."""
+        self.devices: tuple[str, ...] = tuple(n for n in self.switches if n not in self.cables)
+        """Switches that are machines."""
         self.adding_servers = frozenset(s for s in self.servers if self.residual_aggregation_mbps(s) > 0)
         """Servers that may add inside of trees."""
         self._neighbours: dict[str, tuple[str, ...]] = {
             node: tuple(sorted({*graph.successors(node), *graph.predecessors(node)}, key=natural_key))
             for node in self.nodes
         }
+        check_cables(self.cables, self._neighbours)
         self._ports = {node: assign_ports(graph, node, self._neighbours[node]) for node in self.nodes}
-        self._panels = {switch: front_panel(graph, switch, self._ports[switch]) for switch in self.switches}
+        self._panels = {switch: front_panel(graph, switch, self._ports[switch]) for switch in self.devices}
         self._addresses = assign_addresses(graph, self.servers)
         check_macs({server: self.mac(server) for server in self.servers})
         self._residual_bandwidth = {  # planners ask for it often

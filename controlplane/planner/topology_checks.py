@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import networkx as nx
@@ -18,8 +18,19 @@ SWITCH_LIMITS = ("slots", "label_entries", "multicast_groups", "fan_in", "max_wo
 ABOUT = ("name", "label", "description", "x", "y")
 """For people and for drawing; nothing here reads them."""
 HOST_TIMES = ("host_ms", "measured_ms")
-NODE_ATTRIBUTES = ("kind", *NODE_NUMBERS, *HOST_TIMES, "ip", "mac", "role", "loopback_ports", *SWITCH_LIMITS, *ABOUT)
-LINK_ATTRIBUTES = (*LINK_NUMBERS, "ports", "front_panel", *SETTINGS, *ABOUT)
+NODE_ATTRIBUTES = (
+    "kind",
+    *NODE_NUMBERS,
+    *HOST_TIMES,
+    "ip",
+    "mac",
+    "role",
+    "loopback_ports",
+    "cable",
+    *SWITCH_LIMITS,
+    *ABOUT,
+)
+LINK_ATTRIBUTES = (*LINK_NUMBERS, "members", "ports", "front_panel", *SETTINGS, *ABOUT)
 KINDS = ("switch", "server")
 LONGEST_ID = 100
 
@@ -96,6 +107,8 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("ip", "role", *HOST_TIMES):
             if key in attributes:
                 raise TopologyError(f"node {node!r}: {key} belongs on a server")
+    if not isinstance(attributes.get("cable", False), bool) or (attributes.get("cable") and kind != "switch"):
+        raise TopologyError(f"node {node!r}: cable must be true or false, of a switch, got {attributes['cable']!r}")
     if "loopback_ports" in attributes:
         _check_loopback_ports(node, kind, attributes["loopback_ports"])
     if "ip" in result:
@@ -113,6 +126,17 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     if result.get("role") not in (None, "worker", "parameter_server"):
         raise TopologyError(f'node {node!r}: role must be "worker" or "parameter_server", got {result["role"]!r}')
     return result
+
+
+def check_cables(cables: Collection[str], neighbours: Mapping[str, Sequence[str]]) -> None:
+    """Raises TopologyError for a cable that does not have two ends, which are none themselves."""
+    for cable in cables:
+        ends = neighbours[cable]
+        if len(ends) != 2 or not set(ends).isdisjoint(cables):
+            raise TopologyError(
+                f"node {cable!r} is a cable: it must have links with two switches or servers, it has links with: "
+                f"{', '.join(ends) or 'nothing'}"
+            )
 
 
 def _check_loopback_ports(node: str, kind: str, given: Any) -> None:

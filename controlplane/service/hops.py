@@ -9,6 +9,7 @@ from controlplane.planner.entries import Aggregate
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import beyond, port_back
 from controlplane.targets.base import Counters
 
 Entry = tuple[str, int, int]
@@ -36,11 +37,18 @@ def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[
     """Every way of every flow of a plan over a link between switches."""
 
     def hop(into: Iterable[Entry], node: str, after: str, label: int) -> Hop:
-        return Hop(tuple(into), (after, topology.port(after, node), label), (node, after), index)
+        out = beyond(topology, node, after), port_back(topology, node, after), label
+        return Hop(tuple(into), out, (node, after), index)
+
+    def counts(node: str, after: str) -> bool:
+        """Whether packets are counted before and behind a link: between switches, also over one of several cables."""
+        if node in topology.cables or topology.kind(node) != "switch":
+            return False
+        return topology.kind(beyond(topology, node, after)) == "switch"
 
     def along(route: tuple[str, ...], label: int) -> Iterable[Hop]:
         for before, node, after in zip(route, route[1:], route[2:], strict=False):
-            if topology.kind(node) == topology.kind(after) == "switch":
+            if counts(node, after):
                 yield hop([(node, topology.port(node, before), label)], node, after, label)
 
     configs = deployment.agents
@@ -69,11 +77,11 @@ def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[
                 waiting.append((point, relay.next, relay.route, partial[point]))
         for point, label in partial.items():
             after = onwards[point].route[1]
-            if topology.kind(after) == "switch":
+            if counts(point, after):
                 yield hop(inputs[point], point, after, label)
         parent = {child: above for above, child in tree.return_edges}
         for above, child in tree.return_edges:
-            if above != tree.root and topology.kind(child) == "switch":
+            if counts(above, child):
                 label = trees[tree.assignments[0].worker][index].return_label
                 yield hop([(above, topology.port(above, parent[above]), label)], above, child, label)
         for a in tree.assignments:

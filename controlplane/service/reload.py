@@ -70,10 +70,10 @@ def reload(network: Network, topology: Topology, connect: Connect, *, dry_run: b
         changes = network.switches.base_changes(base)
         if dry_run or not found:
             return Reloaded(found, changes)
-        arriving = [name for name in topology.switches if name not in old.switches]
+        arriving = [name for name in topology.devices if name not in old.devices]
         targets = connect(arriving) if arriving else ()
         try:
-            entries = network.switches.reload(base, targets, topology.switches)
+            entries = network.switches.reload(base, targets, topology.devices)
         except BaseException:
             for target in targets:
                 target.close()
@@ -157,8 +157,8 @@ def _check(network: Network, topology: Topology, found: Difference) -> None:
         except (TopologyError, ValueError) as error:
             raise ReloadError(f"job {job.name} could not go on: {error}") from None
     if network.kind.limits.front_panel:
-        for switch in topology.switches:
-            if switch in network.topology.switches and topology.front_panel(switch) != network.topology.front_panel(
+        for switch in topology.devices:
+            if switch in network.topology.devices and topology.front_panel(switch) != network.topology.front_panel(
                 switch
             ):
                 raise ReloadError(f"switch {switch} has other front-panel ports: start the controller again for that")

@@ -23,6 +23,7 @@ from typing import Protocol as Interface
 
 from controlplane.planner.entries import Forward, Item, LabelEntry, MulticastGroup, Replicate
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import beyond, port_back
 from controlplane.targets.base import Change, Counters, Operation
 from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, udp_port
 
@@ -81,16 +82,16 @@ class Probe(Interface):
 def cables_of(topology: Topology) -> dict[End, End]:
     """Return where each port that leads to another switch leads, as the topology says."""
     return {
-        End(switch, topology.port(switch, other)): End(other, topology.port(other, switch))
-        for switch in topology.switches
-        for other in topology.neighbours(switch)
-        if topology.kind(other) == "switch"
+        End(switch, topology.port(switch, near)): End(other, port_back(topology, switch, near))
+        for switch in topology.devices
+        for near in topology.neighbours(switch)
+        if topology.kind(other := beyond(topology, switch, near)) == "switch"
     }
 
 
 def ends_of(topology: Topology) -> list[End]:
     """Return all ports of switches that the topology names, those of hosts too."""
-    return [End(switch, topology.port(switch, other)) for switch in topology.switches
+    return [End(switch, topology.port(switch, other)) for switch in topology.devices
             for other in topology.neighbours(switch)]  # fmt: skip
 
 

@@ -90,7 +90,6 @@ def test_a_topology_file(tmp_path):
         (link(target="x"), "link w -> x: node x does not exist"),
         (link(target="w"), "both ends"),
         (link(ports={"w": 0}), "link w -> v: ports"),
-        (small(edges=[*small()["edges"], small()["edges"][0]]), "link w -> v is given twice"),
         (small(links=[]), 'in "edges" or in "links"'),
         (small(edges=[{"source": "w", "target": "v"}]), "link w -> v: bandwidth_mbps is missing"),
     ],

@@ -15,17 +15,18 @@ def workers_add(topology: Topology, job: Job) -> tuple[Topology, Job]:
 
     Every collective among hosts alone is a plan of these (a host that adds what comes in makes a ring's, or any tree's,
     partial sums), so that the best plan is at least as fast. A host whose `aggregation_mbps` the topology gives adds
-    that and no more: 0 forbids it. A host that does not hang on exactly one switch stays a worker; where that is so of
+    that and no more: 0 forbids it. A host that does not hang on switches stays a worker; where that is so of
     all of them, the job keeps its parameter servers.
     """
     rates: dict[str, dict[str, float]] = {}
     roots = []
     for worker in job.workers:
         near = topology.neighbours(worker)
-        if len(near) != 1 or topology.kind(near[0]) != "switch":
+        if not near or any(topology.kind(other) != "switch" for other in near):
             continue
         roots.append(worker)
-        if "aggregation_mbps" not in topology.graph.nodes[worker] and topology.has_link(near[0], worker):
-            rates[worker] = {"aggregation_mbps": topology.bandwidth_mbps(near[0], worker)}
+        comes = sum(topology.bandwidth_mbps(other, worker) for other in near if topology.has_link(other, worker))
+        if "aggregation_mbps" not in topology.graph.nodes[worker] and comes > 0:
+            rates[worker] = {"aggregation_mbps": comes}
     servers = tuple(roots) or job.parameter_servers
     return topology.replace(nodes=rates), replace(job, parameter_servers=servers)

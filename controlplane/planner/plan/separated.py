@@ -12,6 +12,11 @@ The switch inside adds as much as the host may, and the links inside are never f
 the real one, link by link, once the three are one again (`Separated.together`): what the worker sends to its own
 parameter server then crosses no link. So no strategy has to know of such hosts, and a bound of the network taken apart
 is one of the real network.
+
+A host with several links (dual-homed, several NICs) that is a parameter server or adds has a switch inside, and a
+parameter server, for each of its links; the one worker has links to all of these switches. So each tree has its root at
+one link, over which its sums come in and its results leave as one packet, and nothing passes from link to link through
+the host, which does not forward. The host's intake and what it adds are divided among its links by their bandwidth.
 """
 
 from __future__ import annotations
@@ -38,33 +43,44 @@ ADDING = ("aggregation_mbps", "used_aggregation_mbps")
 
 @dataclass(frozen=True)
 class Separated:
-    """topology, job: taken apart. whole: the job as it was. inside: by host that was taken apart, the switch inside of
-    it; taking: the parameter server, of hosts that are worker and parameter server."""
+    """topology, job: taken apart. whole: the job as it was. inside: by host that was taken apart and the node that its
+    link leads to, the switch inside of it; taking: the parameter server there, of hosts that are one. parts: by host
+    and node, the part of the host's links that this one is."""
 
     topology: Topology
     job: Job
     whole: Job
-    inside: Mapping[str, str]
-    taking: Mapping[str, str]
+    inside: Mapping[str, Mapping[str, str]]
+    taking: Mapping[str, Mapping[str, str]]
+    parts: Mapping[str, Mapping[str, float]]
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
-        """The real node of each node that is none itself."""
-        return {name: host for names in (self.inside, self.taking) for host, name in names.items()}
+        """The real node of each node that is none itself; those with the longest names first."""
+        names = ((n, host) for of in (self.inside, self.taking) for host, own in of.items() for n in own.values())
+        return dict(sorted(names, key=lambda pair: -len(pair[0])))
 
     def together(self, plan: Plan) -> Plan:
         """A plan of the network taken apart as one of the real network, at the same rate."""
         return replace(plan, job=self.whole, trees=tuple(map(self._tree, plan.trees)))
 
-    def apart(self, plan: Plan) -> Plan:
-        """A plan of the real network as one of the network taken apart, at the same rate."""
-        return replace(plan, job=self.job, trees=tuple(map(self._tree_apart, plan.trees)))
+    def apart(self, plan: Plan) -> Plan | None:
+        """A plan of the real network as one of the network taken apart, at the same rate. None: there is none, as a
+        tree meets its root over several of the host's links."""
+        try:
+            return replace(plan, job=self.job, trees=tuple(map(self._tree_apart, plan.trees)))
+        except KeyError:
+            return None
 
     def split(self, shares: Mapping[str, float] | None) -> dict[str, float] | None:
         """Shares of the model by parameter server, by the names that these have here."""
         if shares is None:
             return None
-        return {self.taking.get(root, root): share for root, share in shares.items()}
+        found = {}
+        for root, share in shares.items():
+            for near, name in self.taking.get(root, {"": root}).items():
+                found[name] = share * (self.parts[root][near] if near else 1.0)
+        return found
 
     def words(self, text: str) -> str:
         """A text of the planner about the network taken apart, in the real nodes' names."""
@@ -81,31 +97,51 @@ class Separated:
 
     def _tree(self, tree: Tree) -> Tree:
         node, root = self._node, self._node(tree.root)  # what was added inside of the root's host is added by the root
-        edges = ((node(u), node(v)) for u, v in tree.return_edges)
+        edges = [(node(u), node(v)) for u, v in tree.return_edges]
+        edges = [(u, v) for u, v in edges if u != v]
+        if len(self.inside.get(root, ())) > 1:  # its worker has what its parameter server has
+            edges = _pruned([(u, v) for u, v in edges if v != root], self.whole.workers)
+        ways = [Assignment(a.worker, node(a.point), self._route(a.route)) for a in tree.assignments]
         return Tree(
             root,
             tree.share,
-            Assignments.of([Assignment(a.worker, node(a.point), self._route(a.route)) for a in tree.assignments]),
+            Assignments.of([way._replace(route=(root,)) if way.worker == way.point == root else way for way in ways]),
             tuple(Relay(node(r.node), node(r.next), self._route(r.route)) for r in tree.relays if node(r.node) != root),
-            tuple((u, v) for u, v in edges if u != v),
+            tuple(edges),
         )
 
     def _tree_apart(self, tree: Tree) -> Tree:
-        """The opposite of `_tree`. A host that adds for others does that in the switch inside of it."""
-        inside, root = self.inside, self.taking.get(tree.root, tree.root)
+        """The opposite of `_tree`. A host that adds for others does that in the switch inside of it. Raises KeyError:
+        there is none."""
+        inside, near = self.inside, self._link_of_root(tree)
+        root = self.taking[tree.root][near] if tree.root in self.taking else tree.root
 
-        def end(point: str) -> str:
-            return root if point == tree.root else inside.get(point, point)
+        def inner(host: str, other: str) -> str:
+            return inside[host][other]
 
         def between(first: str, route: tuple[str, ...], last: str) -> tuple[str, ...]:
-            nodes = [first, *(inside.get(node, node) for node in route), last]
+            if len(route) == 1:  # within a host
+                nodes = [first, inner(tree.root, near) if route[0] == tree.root else onwards[route[0]], last]
+            else:
+                ends = [inner(route[0], route[1])] if route[0] in inside else []
+                ends_in = [inner(route[-1], route[-2])] if route[-1] in inside else []
+                if ends_in and ends_in[0] != (onwards.get(route[-1]) or inner(route[-1], near)):
+                    raise KeyError(route[-1])  # it comes in over one link and goes on over another
+                nodes = [first, *ends, *(node for node in route if node not in inside), *ends_in, last]
             return (first, *(after for before, after in pairwise(nodes) if before != after))
+
+        onwards = {relay.node: inner(relay.node, relay.route[1]) for relay in tree.relays if relay.node in inside}
+
+        def end(point: str) -> str:
+            return root if point == tree.root else onwards.get(point, point)
 
         ways = [(a.worker, end(a.point), a.route) for a in tree.assignments]
         sums = [(end(relay.node), end(relay.next), relay.route) for relay in tree.relays]
-        edges = [(root, inside[tree.root])] if tree.root in inside else []
-        edges += [(inside.get(u, u), inside.get(v, v)) for u, v in tree.return_edges]
-        edges += [(inside[worker], worker) for worker in self.whole.workers if worker in inside]
+        parent = {child: above for above, child in tree.return_edges}
+        edges = [(root, inner(tree.root, near))] if tree.root in inside else []
+        for u, v in tree.return_edges:
+            edges.append((inner(u, v) if u in inside else u, inner(v, u) if v in inside else v))
+        edges += [(inner(w, parent.get(w, near)), w) for w in self.whole.workers if w in inside]
         return Tree(
             root,
             tree.share,
@@ -113,6 +149,27 @@ class Separated:
             tuple(Relay(node, after, between(node, way, after)) for node, after, way in sums),
             tuple(edges),
         )
+
+    def _link_of_root(self, tree: Tree) -> str:
+        """The node at the other end of the root's one link that the tree uses; "" where its host is no several nodes.
+        Raises KeyError: it uses several."""
+        if tree.root not in self.inside:
+            return ""
+        used = {v for u, v in tree.return_edges if u == tree.root}
+        used |= {flow.route[-2] for flow in tree.flows if flow.end == tree.root and len(flow.route) > 1}
+        if len(used) > 1:
+            raise KeyError(tree.root)
+        return next(iter(used), next(iter(self.inside[tree.root])))
+
+
+def _pruned(edges: list[tuple[str, str]], workers: Container[str]) -> list[tuple[str, str]]:
+    """A results' tree without branches that end at no worker."""
+    while True:
+        above = {u for u, _ in edges}
+        kept = [(u, v) for u, v in edges if v in above or v in workers]
+        if len(kept) == len(edges):
+            return kept
+        edges = kept
 
 
 def own_switch(topology: Topology, root: str) -> str | None:
@@ -126,17 +183,26 @@ def own_switch(topology: Topology, root: str) -> str | None:
 
 
 def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
-    """The servers that have to be taken apart: those with both roles, and those that add for others."""
-    return _in_parts(topology, job.both_roles)
+    """The servers that have to be taken apart: those with both roles, those that add for others, and parameter servers
+    with links to several switches."""
+    return _in_parts(topology, job.both_roles, job.parameter_servers)
 
 
-def _in_parts(topology: Topology, both_roles: Container[str]) -> tuple[str, ...]:
+def _in_parts(topology: Topology, both_roles: Container[str], roots: Container[str]) -> tuple[str, ...]:
     adding = topology.adding_servers
-    return tuple(s for s in topology.servers if s in both_roles or s in adding)
+    return tuple(
+        s for s in topology.servers if s in both_roles or s in adding or (s in roots and _hangs_on_several(topology, s))
+    )
+
+
+def _hangs_on_several(topology: Topology, server: str) -> bool:
+    near = topology.neighbours(server)
+    return len(near) > 1 and all(topology.kind(other) == "switch" for other in near)
 
 
 def separated(topology: Topology, job: Job) -> Separated | None:
-    """None where every server has one role and none adds for others. Raises JobError: such a host has several links."""
+    """None where every server has one role and none adds for others. Raises JobError: such a host hangs on a server, or
+    on nothing."""
     found = separated_for(topology, [job])
     return found[0] if found else None
 
@@ -144,52 +210,76 @@ def separated(topology: Topology, job: Job) -> Separated | None:
 def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
     """Return the jobs of one network, in their order, each with the network in which hosts are taken apart: a host that
     has to be for one job is taken apart for all of them. The list is empty where no host has to be. Raises JobError: a
-    host that has to be taken apart has several links."""
+    host that has to be taken apart hangs on a server, or on nothing."""
     both_roles = frozenset[str]().union(*(job.both_roles for job in jobs))
-    apart = _in_parts(topology, both_roles)
+    roots = frozenset[str]().union(*(job.parameter_servers for job in jobs))
+    apart = _in_parts(topology, both_roles, roots)
     if not apart:
         return []
     for job in jobs:
         job.check(topology)
-    inside = {host: f"inside {host}" for host in apart}
-    taking = {host: f"parameter server {host}" for host in apart if host in both_roles}
-    network = _network_apart(topology, inside, taking)
+    inside: dict[str, dict[str, str]] = {}
+    taking: dict[str, dict[str, str]] = {}
+    parts: dict[str, dict[str, float]] = {}
+    for host in apart:
+        _check_host(topology, host)
+        near = topology.neighbours(host)
+        where = {other: f" at {other}" if len(near) > 1 else "" for other in near}
+        inside[host] = {other: f"inside {host}{at}" for other, at in where.items()}
+        parts[host] = _parts_of_links(topology, host)
+        if host in both_roles or (host in roots and len(near) > 1):
+            taking[host] = {other: f"parameter server {host}{at}" for other, at in where.items()}
+    network = _network_apart(topology, Separated(topology, jobs[0], jobs[0], inside, taking, parts), both_roles)
     found = []
     for job in jobs:
-        roots = tuple(taking.get(root, root) for root in job.parameter_servers)
-        found.append(Separated(network, replace(job, parameter_servers=roots), job, inside, taking))
+        names = tuple(name for root in job.parameter_servers for name in taking.get(root, {"": root}).values())
+        found.append(Separated(network, replace(job, parameter_servers=names), job, inside, taking, parts))
     return found
 
 
-def _network_apart(topology: Topology, inside: Mapping[str, str], taking: Mapping[str, str]) -> Topology:
-    """The network with these hosts taken apart. Raises JobError."""
+def _parts_of_links(topology: Topology, host: str) -> dict[str, float]:
+    """By the node that each of the host's links leads to, what part of what its links take in comes over it."""
+    rates = {
+        near: topology.residual_bandwidth_mbps(near, host) if topology.has_link(near, host) else 0.0
+        for near in topology.neighbours(host)
+    }
+    total = sum(rates.values())
+    return {near: rate / total if total > 0 else 1 / len(rates) for near, rate in rates.items()}
+
+
+def _network_apart(topology: Topology, made: Separated, both_roles: Container[str]) -> Topology:
+    """The network with these hosts taken apart (`made` says by which names)."""
     nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
     fastest = max((topology.bandwidth_mbps(u, v) for u, v in topology.links), default=0.0)
     links = []
-    for host in inside:
-        _check_host(topology, host)
-        own = nodes[host]
-        adds = {name: own[name] for name in ADDING if name in own}
-        mark = {SERVES: taking[host]} if host in taking else {}
-        nodes[inside[host]] = {"kind": "switch", **(adds or {"aggregation_mbps": 0.0}), **mark}
+    for host, switches in made.inside.items():
+        own, roots = nodes.pop(host), made.taking.get(host, {})
         plain = {name: own[name] for name in KEPT if name in own}
         intake = {name: own[name] for name in INTAKE if name in own}
-        nodes[host] = {"kind": "server", **plain, **({} if host in taking else intake)}
-        if host in taking:
-            nodes[taking[host]] = {"kind": "server", **plain, **intake}
-        for node in (host, *([taking[host]] if host in taking else [])):
-            for pair in ((node, inside[host]), (inside[host], node)):
-                links.append((*pair, {"bandwidth_mbps": INSIDE * fastest}))
+        works = host in both_roles or not roots
+        if works:
+            nodes[host] = {"kind": "server", **plain, **({} if roots else intake)}
+        for near, switch in switches.items():
+            part = made.parts[host][near]
+            adds = {name: own[name] * part for name in ADDING if name in own}
+            mark = {SERVES: roots[near]} if roots else {}
+            nodes[switch] = {"kind": "switch", **(adds or {"aggregation_mbps": 0.0}), **mark}
+            if roots:
+                nodes[roots[near]] = {"kind": "server", **plain, **{name: own[name] * part for name in intake}}
+            for node in (*([host] if works else []), *([roots[near]] if roots else [])):
+                links += [(*pair, {"bandwidth_mbps": INSIDE * fastest}) for pair in ((node, switch), (switch, node))]
     for u, v in topology.links:
         numbers = {name: topology.graph.edges[u, v].get(name, 0.0) for name in LINK_NUMBERS}
-        links.append((inside.get(u, u), inside.get(v, v), numbers))
+        links.append(
+            (made.inside[u][v] if u in made.inside else u, made.inside[v][u] if v in made.inside else v, numbers)
+        )
     return Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
 
 
 def _check_host(topology: Topology, host: str) -> None:
     near = topology.neighbours(host)
-    if len(near) != 1 or topology.kind(near[0]) != "switch":
+    if not near or any(topology.kind(other) != "switch" for other in near):
         raise JobError(
-            f"server {host} is to be worker and parameter server at once, or to add for others: it must hang on "
-            f"exactly one switch, it is linked with: {', '.join(near) or 'nothing'}"
+            f"server {host} is to be worker and parameter server at once, to add for others, or to be a parameter "
+            f"server with several links: it must hang on switches, it is linked with: {', '.join(near) or 'nothing'}"
         )

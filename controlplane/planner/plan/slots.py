@@ -106,8 +106,9 @@ def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float 
 
 
 def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
-    """A packet's time on a link, without its delay. A host hands its interface what it has (0)."""
-    if topology.kind(link[0]) == "server":
+    """A packet's time on a link, without its delay. A host hands its interface what it has (0), at a cable nothing
+    waits."""
+    if topology.kind(link[0]) == "server" or link[0] in topology.cables:
         return 0.0
     return packet_bits / 1e3 / max(topology.bandwidth_mbps(*link), 1e-3)
 

@@ -65,7 +65,12 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
         if not hosts:
             return strategy(topology, job, seed=seed, frozen_split=frozen_split, **options)
         if not knows:
-            what = "is worker and parameter server at once" if hosts[0] in job.both_roles else "adds for others"
+            if hosts[0] in job.both_roles:
+                what = "is worker and parameter server at once"
+            elif hosts[0] in topology.adding_servers:
+                what = "adds for others"
+            else:
+                what = "is a parameter server with several links"
             raise Infeasible(f"{name}: {hosts[0]} {what}, which this strategy does not plan with")
         if job.gathers and name in GATHERING:  # it is the hosts as they are that are to carry less
 

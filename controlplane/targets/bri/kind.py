@@ -63,7 +63,7 @@ class TofinoKind(Kind):
         """
         super().check(plan, topology)
         chip = self.program.chip
-        for switch in topology.switches:
+        for switch in topology.devices:
             for port in Panel.of(topology, switch).ports:
                 if port.speed not in chip.speeds:
                     raise TopologyError(f"switch {switch}: {port}: {chip.name} has {', '.join(chip.speeds)}")

@@ -27,7 +27,7 @@ class P4RuntimeKind(Kind):
     def check(self, plan: Plan, topology: Topology) -> None:
         """Also check that these switches can have the topology's port numbers."""
         super().check(plan, topology)
-        for switch in topology.switches:
+        for switch in topology.devices:
             for neighbour in topology.neighbours(switch):
                 port = topology.port(switch, neighbour)
                 if port > LAST_PORT:

@@ -1,0 +1,116 @@
+"""Parallel links: several cables between the same two nodes.
+
+A topology has one link from a node to another. Of several, the first is that link; each further one is led over a node
+that stands for the cable, named like "s1=s2#2": to plans and bounds a switch that adds nothing ("cable": true), with a
+link from the one end to it and one from it to the other end, each with the cable's whole capacity. So further cables
+have names and ports of their own, and every flow goes over one cable, as a switch program sends a flow out of one port.
+What writes to switches leaves cables out (`Topology.devices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from controlplane.planner.frontpanel import SETTINGS
+from controlplane.planner.topology_checks import TopologyError
+
+if TYPE_CHECKING:  # a topology is made with what is here
+    from controlplane.planner.topology import Topology
+
+Links = list[tuple[str, str, Mapping[str, Any]]]
+MOST_MEMBERS = 64
+"""Cables that one link may be made of."""
+CABLE = {"kind": "switch", "cable": True, "aggregation_mbps": 0.0}
+SHARED = ("bandwidth_mbps", "used_bandwidth_mbps")
+"""What the members of a link share evenly."""
+
+
+def cable_name(one: str, other: str, number: int) -> str:
+    """Return the name of the cable of this number (2 or more) between two nodes."""
+    return f"{min(one, other)}={max(one, other)}#{number}"
+
+
+def with_cables(
+    nodes: Mapping[str, Mapping[str, Any]], links: Iterable[tuple[str, str, Mapping[str, Any]]]
+) -> tuple[Mapping[str, Mapping[str, Any]], Links]:
+    """Return nodes and directed links in which no link is there twice. Raises TopologyError.
+
+    A link that is given several times is several cables, of which the second, third, .. are led over cable nodes; the
+    first, second, .. from u to v belongs to the first, second, .. from v to u. One with "members": n (a LAG, a bundle)
+    is n cables that share its capacity.
+    """
+    seen: dict[tuple[str, str], int] = {}
+    made: Links = []
+    cables: dict[str, Mapping[str, Any]] = {}
+    for u, v, attributes in links:
+        for own in _members(u, v, attributes):
+            number = seen[u, v] = seen.get((u, v), 0) + 1
+            if number == 1:
+                made.append((u, v, own))
+                continue
+            cable = cable_name(u, v, number)
+            if cable in nodes:
+                raise TopologyError(f"node {cable!r} has the name of cable {number} between {u} and {v}")
+            cables[cable] = dict(CABLE)
+            made += _halves(u, cable, v, own)
+    return ({**nodes, **cables} if cables else nodes), made
+
+
+def _members(u: str, v: str, attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The attributes of each cable that a link is made of."""
+    if "members" not in attributes:
+        return [attributes]
+    count = attributes["members"]
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_MEMBERS:
+        raise TopologyError(f"link {u} -> {v}: members must be a whole number of 1 to {MOST_MEMBERS}, got {count!r}")
+    one = {key: value for key, value in attributes.items() if key != "members"}
+    if count > 1:
+        for name in ("ports", "front_panel"):
+            if name in one:
+                raise TopologyError(
+                    f"link {u} -> {v}: {name} of a link with members: give the link once for each cable, each with its "
+                    f"own {name}"
+                )
+        for name in SHARED:
+            if isinstance(one.get(name), int | float) and not isinstance(one[name], bool):
+                one[name] /= count
+    return [one] * count
+
+
+def _halves(u: str, cable: str, v: str, attributes: Mapping[str, Any]) -> Links:
+    """The links from u to the cable and from there to v. The delay counts on the first."""
+    ends: Mapping[str, Mapping[str, Any]] = {
+        name: attributes[name] for name in ("ports", "front_panel") if isinstance(attributes.get(name), Mapping)
+    }
+    rest = {key: value for key, value in attributes.items() if key not in ("ports", "front_panel")}
+    parts: Links = []
+    for one, other, end in ((u, cable, u), (cable, v, v)):
+        own = {**rest, **{name: {end: value[end]} for name, value in ends.items() if end in value}}
+        if "front_panel" not in own:
+            own = {key: value for key, value in own.items() if key not in SETTINGS}
+        if one == cable:
+            own.pop("delay_ms", None)
+        parts.append((one, other, own))
+    return parts
+
+
+def beyond(topology: Topology, node: str, neighbour: str) -> str:
+    """Return the machine at the other end of the link between a node and this neighbour: the neighbour itself, unless
+    that is a cable."""
+    if neighbour not in topology.cables:
+        return neighbour
+    return next(other for other in topology.neighbours(neighbour) if other != node)
+
+
+def port_back(topology: Topology, node: str, neighbour: str) -> int:
+    """Return the port at the other end of the link between a node and this neighbour, at the machine there."""
+    other = beyond(topology, node, neighbour)
+    return topology.port(other, node if other == neighbour else neighbour)
+
+
+def access_switches(topology: Topology, server: str) -> tuple[str, ...]:
+    """Return the switches that a server hangs on, in the order of its neighbours, and so of its ports: 1, 2, .. unless
+    the links say otherwise. A switch to which it has two cables is there twice."""
+    ends = (beyond(topology, server, near) for near in topology.neighbours(server))
+    return tuple(end for end in ends if topology.kind(end) == "switch")

@@ -1,0 +1,241 @@
+"""Servers with several links, several cables between two nodes, and links made of several members."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.planner.evaluate import evaluate
+from controlplane.planner.generators import leaf_spine
+from controlplane.planner.job import Job, parse_job
+from controlplane.planner.plan.adding_hosts import workers_add
+from controlplane.planner.plan.host_collectives import host_rows
+from controlplane.planner.plan.limits import Limits
+from controlplane.planner.plan.replan import replan
+from controlplane.planner.plan.separated import separated
+from controlplane.planner.rules import build
+from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.sharing import Demand, share
+from controlplane.planner.topology import Topology, TopologyError
+from controlplane.planner.topology_cables import beyond
+from controlplane.service.hops import hops_of
+from controlplane.targets.cabling import End, cables_of
+from tests.controlplane.instances import Walk, instances
+from tests.controlplane.test_strategies import REFUSALS, check_plan
+from tests.support.examples import examples
+
+LIMITS = Limits.of_target("v1model")
+
+
+def both_ways(u: str, v: str, mbps: float, **more: object) -> list[tuple[str, str, dict]]:
+    """Return a link and the one back."""
+    return [(u, v, {"bandwidth_mbps": mbps, **more}), (v, u, {"bandwidth_mbps": mbps, **more})]
+
+
+def two_racks(trunks: int, mbps: float = 10.0, **switch: float) -> Topology:
+    """Return hosts a, b at switch s and c, d at switch t, with so many cables between the switches; hosts' links have
+    40 Mbit/s."""
+    nodes = {v: {"kind": "switch", **switch} for v in "st"} | {h: {"kind": "server"} for h in "abcd"}
+    links = [each for _ in range(trunks) for each in both_ways("s", "t", mbps)]
+    for host, rack in zip("abcd", "sstt", strict=True):
+        links += both_ways(host, rack, 40.0)
+    return Topology(nodes, links)
+
+
+def test_each_cable_between_two_switches_carries_flows_of_its_own():
+    """Two workers in the other rack, nothing is added: each of three cables of 10 Mbit/s carries two thirds."""
+    topology = two_racks(3, aggregation_mbps=0.0)
+    job = Job("j", tuple("abc"), ("d",), 1000)
+    assert topology.cables == {"s=t#2", "s=t#3"} and topology.devices == ("s", "t")
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(40 / 3)  # d's link is full; one cable would give 5, two 10
+    assert get_strategy("inart")(two_racks(1, aggregation_mbps=0.0), job).rate_mbps == pytest.approx(5.0)
+    deployed = build(plan, topology, LIMITS, job_id=1, epoch=1)
+    assert set(deployed.rulesets) == {"s", "t"}
+    ports = {topology.port("s", near) for near in ("t", *topology.cables)}
+    assert {e.action.port for e in deployed.rulesets["s"].labels if hasattr(e.action, "port")} >= ports
+    carried = {hop.ends for hop in hops_of(plan, deployed, topology)}
+    assert carried >= {("s", near) for near in ("t", *topology.cables)}
+    assert not any(end in topology.cables for hop in hops_of(plan, deployed, topology) for end in hop.out[:1])
+
+
+def test_packets_walk_over_the_cable_that_the_plan_names():
+    topology = two_racks(3, aggregation_mbps=100.0)
+    job = Job("j", tuple("abcd"), ("a", "c"), 1000)
+    plan = get_strategy("inart")(topology, job)
+    deployed = build(plan, topology, LIMITS, job_id=1, epoch=1)
+    walk = CableWalk(topology, deployed)
+    for index, tree in enumerate(plan.trees):
+        got: list[int] = []
+        for worker in job.workers:
+            if worker != tree.root:
+                label = deployed.agents[worker].worker_trees[index].up_label
+                got += [bitmap for at, _, bitmap in walk.send(worker, label, 1) if at == tree.root]
+        assert got
+        back = deployed.agents[tree.root].root_trees[index].return_label
+        reached = {at for at, _, _ in walk.send(tree.root, back)}
+        assert reached == set(job.workers) - {tree.root}
+
+
+class CableWalk(Walk):
+    """Packets that pass cables as wires do."""
+
+    def hop(self, before, node, label, bitmap, life=64):
+        if node in self.topology.cables:
+            self.crossed[before, node] = self.crossed.get((before, node), 0) + 1
+            return self.hop(node, beyond(self.topology, before, node), label, bitmap, life - 1)
+        return super().hop(before, node, label, bitmap, life)
+
+
+def test_a_topology_with_cables_is_written_and_read_again():
+    topology = two_racks(2)
+    again = Topology.load(topology.to_json())
+    assert again.to_json() == topology.to_json() and again.cables == topology.cables
+    assert cables_of(topology) == {
+        End("s", topology.port("s", "t")): End("t", topology.port("t", "s")),
+        End("s", topology.port("s", "s=t#2")): End("t", topology.port("t", "s=t#2")),
+        End("t", topology.port("t", "s")): End("s", topology.port("s", "t")),
+        End("t", topology.port("t", "s=t#2")): End("s", topology.port("s", "s=t#2")),
+    }
+
+
+def test_members_share_what_the_link_has():
+    content = two_racks(1).to_json()
+    for edge in content["edges"]:
+        if {edge["source"], edge["target"]} == {"s", "t"}:
+            edge |= {"bandwidth_mbps": 30.0, "used_bandwidth_mbps": 3.0, "members": 3}
+    topology = Topology.load(content)
+    assert len(topology.cables) == 2
+    assert topology.residual_bandwidth_mbps("s", "t") == pytest.approx(9.0)
+    assert topology.residual_bandwidth_mbps("s", "s=t#2") == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"members": 0}, "link s -> t: members must be a whole number of 1 to 64, got 0"),
+        ({"members": 2, "ports": {"s": 4}}, "link s -> t: ports of a link with members: give the link once for each"),
+        ({"ports": {"s": 9}}, "node s: two links have the same port number"),
+    ],
+)
+def test_what_is_wrong_with_cables_is_said(more, message):
+    links = [*both_ways("s", "t", 10.0, **more), *(both_ways("s", "t", 10.0, **more) if "members" not in more else [])]
+    with pytest.raises(TopologyError, match=message):
+        Topology({v: {"kind": "switch"} for v in "st"}, links)
+
+
+def test_a_cable_has_two_ends():
+    nodes = {"s": {"kind": "switch"}, "c": {"kind": "switch", "cable": True}}
+    with pytest.raises(TopologyError, match="node 'c' is a cable: it must have links with two switches or servers"):
+        Topology(nodes, both_ways("s", "c", 1.0))
+    with pytest.raises(TopologyError, match="cable must be true or false, of a switch"):
+        Topology({"h": {"kind": "server", "cable": True}}, [])
+
+
+def dual_homed(count: int = 4, mbps: float = 10.0, **switch: float) -> Topology:
+    """Return hosts h1, h2, .. each with a link to both switches s and t, between which there is none."""
+    nodes = {v: {"kind": "switch", **switch} for v in "st"} | {f"h{i}": {"kind": "server"} for i in range(1, count + 1)}
+    return Topology(nodes, [each for i in range(1, count + 1) for v in "st" for each in both_ways(f"h{i}", v, mbps)])
+
+
+@pytest.mark.parametrize("roots", ["workers", "own"])
+def test_both_links_of_dual_homed_hosts_carry(roots):
+    """All hosts work and are parameter servers: two links are worth twice what one is worth, W B / (W - 1), as switches
+    add without a limit. With one parameter server of its own both of its links are full."""
+    topology = dual_homed()
+    workers = tuple(topology.servers) if roots == "workers" else tuple(topology.servers[:-1])
+    job = Job("j", workers, workers if roots == "workers" else topology.servers[-1:], 1000)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    single = Topology(
+        {n: dict(topology.graph.nodes[n]) for n in topology.nodes if n != "t"},
+        [(u, v, topology.graph.edges[u, v]) for u, v in topology.links if "t" not in (u, v)],
+    )
+    alone = get_strategy("inart")(single, job)
+    assert plan.rate_mbps == pytest.approx(2 * alone.rate_mbps, rel=1e-3)
+    assert plan.rate_mbps == pytest.approx(cheap_bound(topology, job).mbps, rel=1e-2)
+    deployed = build(plan, topology, LIMITS, job_id=1, epoch=1)  # each tree leaves its root over one link
+    assert {tree.root for tree in plan.trees} <= set(deployed.agents)
+
+
+def test_replanning_and_sharing_keep_dual_homed_hosts():
+    topology = dual_homed()
+    job = parse_job("workers=4,ps=workers", topology)
+    plan = get_strategy("inart")(topology, job)
+    weaker = topology.replace(links={("s", "h1"): {"bandwidth_mbps": 4.0}})
+    new = replan(plan, weaker)
+    check_plan(new, weaker)
+    assert new.split == pytest.approx(plan.split)
+    one, two = share(topology, [Demand(each, (plan,)) for each in (job, replace(job, name="k"))])
+    for each in (one, two):
+        check_plan(each, topology)
+    assert one.rate_mbps == pytest.approx(plan.rate_mbps / 2, rel=0.02)
+
+
+@st.composite
+def several_links(draw: st.DrawFn) -> tuple[Topology, Job]:
+    """Draw an instance with further links of servers to switches and further cables; parameter servers on workers or
+    not; some hosts add."""
+    topology, job = draw(instances(5, 5).filter(lambda found: len(found[1].workers) > 1))
+    links = [(u, v, dict(topology.graph.edges[u, v])) for u, v in topology.links]
+    for server in draw(st.lists(st.sampled_from(topology.servers), max_size=4)):
+        links += both_ways(server, draw(st.sampled_from(topology.switches)), 12.0)
+    between = [(u, v) for u, v in topology.links if topology.kind(u) == topology.kind(v) == "switch"]
+    for u, v in draw(st.lists(st.sampled_from(between), max_size=2)) if between else []:
+        links += both_ways(u, v, 7.0)
+    nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
+    for server in draw(st.lists(st.sampled_from(topology.servers), max_size=2)):
+        nodes[server]["aggregation_mbps"] = draw(st.sampled_from([5.0, 1e4]))
+    if draw(st.booleans()):
+        job = replace(job, parameter_servers=job.workers)
+    return Topology(nodes, links, topology.name), job
+
+
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(several_links(), st.sampled_from(["inart", "lbmm", "equal"]))
+def test_plans_with_several_links_hold(instance, name):
+    topology, job = instance
+    try:
+        plan = get_strategy(name)(topology, job)
+    except REFUSALS as refusal:
+        assert str(refusal) and "inside " not in str(refusal)
+        return
+    check_plan(plan, topology)
+    assert plan.rate_mbps <= cheap_bound(topology, job).mbps * (1 + 1e-6)
+    assert plan.rate_mbps <= all_reduce_bound(topology, job).mbps * (1 + 1e-6)
+    for tree in plan.trees:  # what an agent can send: a tree's results leave its root over one link
+        assert len({v for u, v in tree.return_edges if u == tree.root}) <= 1
+    parts = separated(topology, job)
+    taken = parts and parts.apart(plan)
+    if taken:
+        taken.check(parts.topology)
+        # A host's intake is divided among its links there.
+        assert evaluate(taken, parts.topology).rate_mbps <= plan.rate_mbps * (1 + 1e-6)
+        parts.together(taken).check(topology)
+
+
+def test_hosts_alone_are_never_faster_than_dual_homed_hosts_that_add():
+    topology = dual_homed(4, aggregation_mbps=2.0)
+    job = Job("j", tuple(topology.servers), topology.servers[:1], 1000)
+    network, everywhere = workers_add(topology, job)
+    plan = get_strategy("inart")(network, everywhere)
+    check_plan(plan, network)
+    assert plan.rate_mbps >= 0.999 * max(row.rate_mbps for row in host_rows(topology, job))
+
+
+def test_members_of_uplinks_are_worth_what_one_link_of_their_capacity_is():
+    whole = leaf_spine(3, 2, 3, uplink_mbps=12.0)
+    content = whole.to_json()
+    for edge in content["edges"]:
+        if whole.kind(edge["source"]) == whole.kind(edge["target"]) == "switch":
+            edge["members"] = 4
+    divided = Topology.load(content)
+    job = parse_job("workers=6,ps=2,seed=1", whole)
+    rate = get_strategy("inart")(whole, job).rate_mbps
+    assert get_strategy("inart")(divided, job).rate_mbps == pytest.approx(rate, rel=0.02)
