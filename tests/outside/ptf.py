@@ -87,7 +87,7 @@ def missing(p4c: Path, nanomsg: bool = False) -> str:
         return "it needs root: network namespaces"
     if not (tutorials.interpreter().parent / "ptf").exists():
         return "ptf is not installed: python -m tests.outside.tutorials --install"
-    nnpy = [tutorials.interpreter(), "-c", "import nnpy"]
+    nnpy = [str(tutorials.interpreter()), "-c", "import nnpy"]
     if nanomsg and subprocess.run(nnpy, capture_output=True, check=False).returncode:
         return f"nnpy is not installed: apt-get install libnanomsg-dev; {tutorials.interpreter()} -m pip install nnpy"
     return ""

@@ -120,10 +120,11 @@ COMMANDS = {
 }
 """Maps each command to the smallest number of arguments that it takes."""
 
-_CALL = re.compile(r'"?(?P<action>[^\s("]+)"?\s*\((?P<arguments>[^)]*)\)\s*(=\s*\w+)?$')
+_CALL = re.compile(r'(?P<action>"[^"]*"|[^\s("]+)\s*\((?P<arguments>[^)]*)\)\s*(=\s*\w+)?$')
 _COUNTER = re.compile(r"(?P<name>[^\s(]+)\s*\((?P<index>\w+)\)(?:\s+(?P<unit>packets|bytes)\s*"
                       r"(?P<comparison>==|!=|<=|>=|<|>)\s*(?P<number>\w+))?$")  # fmt: skip
-_ACTION = re.compile(r'\s"?[^\s:("]+"?\s*\([^()]*\)\s*(=\s*\w+)?$')
+_ACTION = re.compile(r'\s("[^"]*"|[^\s:("]+)\s*\([^()]*\)\s*(=\s*\w+)?$')
+_CODE = re.compile(r'(?:[^"#]|"[^"]*"|")*')  # what stands before a comment; a name in quotes may have a #
 _WORDS = re.compile(r'(?:"[^"]*"|\S)+')  # a name in quotes may have spaces
 
 
@@ -144,7 +145,8 @@ def read_text(text: str, where: str = "line ") -> list[Statement]:
     """Return the statements of a text. The message of a ``StfError`` begins with ``where`` and the line's number."""
     statements: list[Statement] = []
     for at, raw in enumerate(text.splitlines(), 1):
-        line = raw.split("#", 1)[0].strip()
+        found = _CODE.match(raw)
+        line = found[0].strip() if found else ""
         if not line:
             continue
         try:
@@ -161,8 +163,10 @@ def _statement(line: str) -> Statement:
     if name == "add":
         return _add(rest)
     if name == "setdefault":
-        table, _, text = rest.partition(" ")
-        return SetDefault(table.strip('"'), call(text))
+        words = _WORDS.match(rest)
+        if words is None:
+            raise StfError("setdefault without a table")
+        return SetDefault(words[0].strip('"'), call(rest[words.end() :]))
     if name == "packet":
         port, _, data = rest.partition(" ")
         try:
@@ -205,7 +209,7 @@ def call(text: str) -> Call:
             if not colon:
                 raise StfError(f"argument {part.strip()!r} is not NAME:VALUE")
             arguments.append((name.strip().strip('"'), number(value.strip())))
-    return Call(match["action"], tuple(arguments))
+    return Call(match["action"].strip('"'), tuple(arguments))
 
 
 def _add(rest: str) -> Add:

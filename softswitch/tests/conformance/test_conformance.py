@@ -85,6 +85,14 @@ def test_names_may_be_in_quotes_with_spaces_as_p4testgen_writes_them() -> None:
     assert entry == stf.Add("t", 3, (("hdr.a + 1", "0x05"), ("b", "0b1*")), call)
 
 
+@pytest.mark.parametrize("name", ["!@#$%^&*()_+=-prefix^table_1", "<>]{]prefix/table", "a table"])
+def test_names_in_quotes_may_have_any_characters(name: str) -> None:
+    first, second = stf.read_text(f'add "{name}" "key":0x05 "{name}"() # why\nsetdefault "{name}" "act"("port":1)')
+    assert isinstance(first, stf.Add)
+    assert (first.table, first.keys) == (name, (("key", "0x05"),))
+    assert second == stf.SetDefault(name, stf.Call("act", (("port", 1),)))
+
+
 @pytest.mark.parametrize(
     "line", ["packet 0 1", "expect 0 xy", "add t k:1", "frobnicate 1", "mc_node_create 1", "setdefault t a(b)"]
 )
