@@ -94,37 +94,138 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
     t->stats.results += root_send_result(x, t, sequence, values, label, now);
 }
 
+/* A packet of this job that reaches a chunk's cell. set: whose contributions it has, `size` of them; wire: its values.
+ */
+struct arrival {
+    const struct root_flow *flow;
+    struct inart_header h; /* its sequence is that of the tree */
+    struct root_tree *tree;
+    struct root_cell *cell;
+    const uint32_t *wire;
+    uint64_t set[MOST_WORDS];
+    uint32_t size;
+    uint8_t kind;
+};
+
+static struct root_tree *tree_of(struct root_thread *x, const struct root_flow *flow, struct inart_header *h) {
+    struct root_tree *t = &x->trees[flow->tree];
+    if (t->direction.of != INART_DIRECTIONS) return t;
+    t += h->sequence % INART_DIRECTIONS;
+    h->sequence /= INART_DIRECTIONS;
+    return t;
+}
+
+/* The tree has heard of a chunk. */
+static void note_newest(struct root_tree *t, uint64_t sequence, uint64_t now) {
+    if (!t->stats.first_packet_ns) t->stats.first_packet_ns = now;
+    if (sequence < t->stats.newest) return;
+    if (t->stats.newest <= t->oldest) /* nothing was waiting */
+        t->oldest_since = now;
+    t->stats.newest = sequence + 1;
+}
+
+/* Forget what a chunk has where the packet begins it anew: it is the answer to a request for all contributions; or it
+ * is a sum of more workers than are there; or what is there was never sent by this job. both: whether some of the
+ * packet's contributions are in the chunk already; new: whether some are not. Returns `both` as it is then. */
+static uint64_t begin_anew(struct root_thread *x, const struct arrival *a, uint64_t both, uint64_t new) {
+    struct root_tree *t = a->tree;
+    struct root_cell *c = a->cell;
+    uint64_t sequence = a->h.sequence;
+    if (c->renew && c->missing && inart_attempt(a->h.epoch, x->epoch) == c->attempt) {
+        root_cell_forget(x, t, sequence);
+        both = 0;
+        c->renew = false;
+    }
+    bool empty = c->missing == x->workers;
+    if (!empty && c->missing && c->flags == a->kind && both && new && a->size > x->workers - c->missing) {
+        root_cell_forget(x, t, sequence);
+        both = 0;
+        empty = true;
+    }
+    if (!empty && c->flags != a->kind && !c->alone && c->missing &&
+        verify_words(x, t, a->kind, sequence, a->set, a->wire)) {
+        root_forget_chunk(x, t, sequence, a->kind);
+        both = 0;
+    }
+    return both;
+}
+
+/* A packet that cannot be added: of another kind than its chunk, or with a contribution that the chunk has. Where the
+ * chunk is complete and a worker asks for its result, it is sent. */
+static void take_repeat(struct root_thread *x, const struct arrival *a, bool other, uint64_t now) {
+    struct root_tree *t = a->tree;
+    const struct root_cell *c = a->cell;
+    if (other)
+        t->stats.refused++;
+    else {
+        t->stats.duplicates++;
+        bool hasty = a->h.flags & INART_FLAG_LATE && now - c->sent_at < root_arrival_time(t);
+        if (!c->missing && a->h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && !hasty)
+            root_take_request(x, t, a->h.sequence, a->set, now);
+    }
+    if (c->missing) root_take_hint(x, t, a->flow, &a->h, a->size, now);
+}
+
+/* Add the packet to its chunk, of which `there` are the workers, and finish the chunk when it is complete and right. */
+static void take_contribution(struct root_thread *x, const struct arrival *a, uint64_t *there, bool empty,
+                              uint64_t now) {
+    struct root_tree *t = a->tree;
+    struct root_cell *c = a->cell;
+    uint64_t sequence = a->h.sequence;
+    uint32_t *sum = values_of(x, t, sequence);
+    for (uint32_t i = 0; i < x->words; i++) there[i] |= a->set[i];
+    c->missing = a->kind & INART_FLAG_SINGLE ? 0 : c->missing - a->size;
+    bool right = c->alone;      /* then it was looked at before */
+    if (empty && !c->missing) { /* only a RESEND will read it */
+        if (right)
+            inart_stream(sum, a->wire, x->values * sizeof *sum);
+        else
+            right = verify_streamed(x, t, a->kind, sequence, there, a->wire, sum);
+    } else {
+        prefetch(x, t, sequence);
+        add(sum, a->wire, x->values, empty, a->kind & INART_FLAG_MAXIMUM);
+    }
+    t->stats.added++;
+    if (c->missing) {
+        if (c->asked_at) t->wanted_slow = 0; /* what was asked for comes */
+        root_take_hint(x, t, a->flow, &a->h, a->size, now);
+        return;
+    }
+    if (!right && (empty || !verify_words(x, t, a->kind, sequence, there, sum))) {
+        verify_sum_wrong(x, t, sequence, a->kind, a->set, a->wire, a->h.label, now);
+        return;
+    }
+    finish(x, t, c, &a->h, a->set, empty ? a->wire : sum, now);
+}
+
 void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, uint64_t now) {
     struct root_thread *x = (struct root_thread *)engine;
-    struct inart_header h;
-    struct root_flow *flow = flow_of(x, packet, length, &h);
-    if (!flow) return;
-    struct root_tree *t = &x->trees[flow->tree];
-    if (t->direction.of == INART_DIRECTIONS) {
-        t += h.sequence % INART_DIRECTIONS;
-        h.sequence /= INART_DIRECTIONS;
-    }
+    struct arrival a;
+    a.flow = flow_of(x, packet, length, &a.h);
+    if (!a.flow) return;
+    struct root_tree *t = a.tree = tree_of(x, a.flow, &a.h);
     t->stats.packets++;
     t->stats.bytes += INART_OFFSET_HEADER + length;
-    uint64_t set[MOST_WORDS], sequence = h.sequence;
-    if (!contributors(flow, h.bitmap, x->words, set) || sequence >= t->oldest + t->slots) {
+    uint64_t sequence = a.h.sequence;
+    if (!contributors(a.flow, a.h.bitmap, x->words, a.set) || sequence >= t->oldest + t->slots) {
         t->stats.refused++;
         return;
     }
-    struct root_cell *c = cell_of(t, sequence);
-    uint8_t kind = h.flags & CHECK_KINDS;
+    struct root_cell *c = a.cell = cell_of(t, sequence);
+    a.kind = a.h.flags & CHECK_KINDS;
+    a.wire = (const uint32_t *)inart_values(packet);
     if (c->owner > sequence + 1) { /* everybody has had its answer */
         t->stats.duplicates++;
         return;
     }
     bool fresh = c->owner != sequence + 1;
-    if (h.flags & INART_FLAG_ASK) { /* has nothing to add */
+    if (a.h.flags & INART_FLAG_ASK) { /* has nothing to add */
         t->stats.duplicates++;
-        if (!fresh && !c->missing) root_take_requests(x, t, sequence, set, (const uint32_t *)inart_values(packet), now);
+        if (!fresh && !c->missing) root_take_requests(x, t, sequence, a.set, a.wire, now);
         return;
     }
-    uint32_t size = size_of(set, x->words);
-    if (kind & INART_FLAG_SINGLE && size != 1) {
+    a.size = size_of(a.set, x->words);
+    if (a.kind & INART_FLAG_SINGLE && a.size != 1) {
         t->stats.refused++;
         return;
     }
@@ -132,69 +233,15 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     if (fresh) root_cell_begin(x, t, sequence);
     c->congested |= x->engine.congested;
     for (uint32_t i = 0; i < x->words; i++) {
-        both |= there[i] & set[i];
-        new |= set[i] & ~there[i];
+        both |= there[i] & a.set[i];
+        new |= a.set[i] & ~there[i];
     }
-    if (!t->stats.first_packet_ns) t->stats.first_packet_ns = now;
-    if (sequence >= t->stats.newest) {
-        if (t->stats.newest <= t->oldest) /* nothing was waiting */
-            t->oldest_since = now;
-        t->stats.newest = sequence + 1;
-    }
-    if (c->renew && c->missing && inart_attempt(h.epoch, x->epoch) == c->attempt) {
-        root_cell_forget(x, t, sequence);
-        both = 0;
-        c->renew = false;
-    }
+    note_newest(t, sequence, now);
+    both = begin_anew(x, &a, both, new);
     bool empty = c->missing == x->workers;
-    if (!empty && c->missing && c->flags == kind && both && new &&
-        size > x->workers - c->missing) { /* a sum of more workers than are there */
-        root_cell_forget(x, t, sequence);
-        both = 0;
-        empty = true;
-    }
-    const uint32_t *wire = (const uint32_t *)inart_values(packet);
-    if (!empty && c->flags != kind && !c->alone && c->missing && verify_words(x, t, kind, sequence, set, wire)) {
-        root_forget_chunk(x, t, sequence, kind); /* what came before was never what this job sends */
-        both = 0;
-        empty = true;
-    }
-    if (empty) c->flags = kind;
-    if (both || c->flags != kind) {
-        if (new || c->flags != kind)
-            t->stats.refused++;
-        else {
-            t->stats.duplicates++;
-            bool hasty = h.flags & INART_FLAG_LATE && now - c->sent_at < root_arrival_time(t);
-            if (!c->missing && h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && !hasty)
-                root_take_request(x, t, sequence, set, now);
-        }
-        if (c->missing) root_take_hint(x, t, flow, &h, size, now);
-        return;
-    }
-    if ((c->alone || now < t->wary_until) && !verify_packet(x, t, sequence, kind, set, wire, h.label, now)) return;
-    uint32_t *sum = values_of(x, t, sequence);
-    for (uint32_t i = 0; i < x->words; i++) there[i] |= set[i];
-    c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size;
-    bool right = c->alone;      /* then it was looked at before */
-    if (empty && !c->missing) { /* only a RESEND will read it */
-        if (right)
-            inart_stream(sum, wire, x->values * sizeof *sum);
-        else
-            right = verify_streamed(x, t, kind, sequence, there, wire, sum);
-    } else {
-        prefetch(x, t, sequence);
-        add(sum, wire, x->values, empty, kind & INART_FLAG_MAXIMUM);
-    }
-    t->stats.added++;
-    if (c->missing) {
-        if (c->asked_at) t->wanted_slow = 0; /* what was asked for comes */
-        root_take_hint(x, t, flow, &h, size, now);
-        return;
-    }
-    if (!right && (empty || !verify_words(x, t, kind, sequence, there, sum))) {
-        verify_sum_wrong(x, t, sequence, kind, set, wire, h.label, now);
-        return;
-    }
-    finish(x, t, c, &h, set, empty ? wire : sum, now);
+    if (empty) c->flags = a.kind;
+    if (both || c->flags != a.kind)
+        take_repeat(x, &a, new || c->flags != a.kind, now);
+    else if (!(c->alone || now < t->wary_until) || verify_packet(x, t, sequence, a.kind, a.set, a.wire, a.h.label, now))
+        take_contribution(x, &a, there, empty, now);
 }

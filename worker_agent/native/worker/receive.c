@@ -118,31 +118,38 @@ static void refuse_result(struct worker_tree *t, struct worker_chunk *c, uint64_
     worker_mark_again(t, sequence);
 }
 
-void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length, uint64_t now) {
-    struct worker_thread *x = (struct worker_thread *)engine;
-    struct inart_header h;
+/* The tree that a packet is for, with its header; NULL: it is for none of this worker, and counted so. */
+static struct worker_tree *addressed_tree(struct worker_thread *x, uint8_t *packet, size_t length,
+                                          struct inart_header *h) {
+    const struct inart_worker_config *config = &x->worker->config;
     x->stats.packets_received++;
     x->stats.bytes_received += INART_OFFSET_HEADER + length;
-    if (inart_parse(packet, length, x->engine.io->packet_bytes, &h)) {
+    if (inart_parse(packet, length, x->engine.io->packet_bytes, h)) {
         x->stats.malformed++;
-        return;
+        return NULL;
     }
-    int32_t number =
-        h.flags & INART_FLAG_RESULT && h.job == x->worker->config.job ? label_map_get(&x->labels, h.label) : -1;
+    int32_t number = h->flags & INART_FLAG_RESULT && h->job == config->job ? label_map_get(&x->labels, h->label) : -1;
     if (number < 0) {
         x->stats.unknown++;
-        return;
+        return NULL;
     }
-    if (!(h.flags & INART_FLAG_ASK ? inart_same_epoch(h.epoch, x->worker->config.epoch)
-                                   : h.epoch == x->worker->config.epoch)) {
+    if (!(h->flags & INART_FLAG_ASK ? inart_same_epoch(h->epoch, config->epoch) : h->epoch == config->epoch)) {
         x->stats.other_epoch++;
-        return;
+        return NULL;
     }
     struct worker_tree *t = &x->trees[number];
     if (t->direction.of == INART_DIRECTIONS) {
-        t += h.sequence % INART_DIRECTIONS;
-        h.sequence /= INART_DIRECTIONS;
+        t += h->sequence % INART_DIRECTIONS;
+        h->sequence /= INART_DIRECTIONS;
     }
+    return t;
+}
+
+void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length, uint64_t now) {
+    struct worker_thread *x = (struct worker_thread *)engine;
+    struct inart_header h;
+    struct worker_tree *t = addressed_tree(x, packet, length, &h);
+    if (!t) return;
     if (h.flags & INART_FLAG_ASK) {
         take_question(x, t, &h, packet, now);
         return;

@@ -50,18 +50,9 @@ static void check_progress(struct worker_thread *x, struct worker_tree *t, uint6
         x->engine.io->trouble[0] ? "; last error of the interface: " : "", x->engine.io->trouble);
 }
 
-struct engine_sleep worker_round(struct engine_thread *engine) {
-    struct worker_thread *x = (struct worker_thread *)engine;
-    struct inart_worker *w = x->worker;
-    struct io *io = engine->io;
-    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
-    if (!io) return sleep;
-    uint64_t now = inart_now();
-    bool sparse = engine_receive(engine, worker_receive, &w->sources, w->any_source, &x->stats, false, now) < SPARSE;
-    if (atomic_load(&w->failed)) {
-        worker_drop_parts(x);
-        return sleep;
-    }
+/* All trees send what they have and may; another one begins each time. */
+static void send_all(struct worker_thread *x, uint64_t now) {
+    struct io *io = x->engine.io;
     io_flush(io, now);
     x->rotation++;
     for (uint32_t i = 0; i < x->tree_count; i++) {
@@ -78,49 +69,77 @@ struct engine_sleep worker_round(struct engine_thread *engine) {
         if (t->tokens > t->tokens_wake && worker_has_nothing(t)) t->tokens = t->tokens_wake;
     }
     io_flush(io, now);
+}
 
-    bool listen = false, token_wait = false;
-    uint64_t token_until = UINT64_MAX, spacing = UINT64_MAX;
+/* What the trees of a thread wait for. until: a timer's end; answers: some tree waits for answers; tokens: some waits
+ * for tokens, the first until tokens_until; spacing: for so long answers may come together. */
+struct waits {
+    uint64_t until, tokens_until, spacing;
+    bool answers, tokens;
+};
+
+static void sooner(uint64_t *until, uint64_t at) {
+    if (at < *until) *until = at;
+}
+
+/* What a tree waits for that has parts under way. */
+static void wait_of(struct worker_thread *x, struct worker_tree *t, uint64_t now, struct waits *waits) {
+    struct io *io = x->engine.io;
+    sooner(&waits->until, progress_until(x, t));
+    uint64_t late = worker_base_due(x, t, now);
+    bool due = late <= now, again = worker_has_again(t, now);
+    if (!due) sooner(&waits->until, late);
+    if (t->repeat < t->repeat_end && t->repeat_at > now) sooner(&waits->until, t->repeat_at);
+    if (!due && !again && !worker_has_next(t)) {
+        waits->answers = true;
+        sooner(&waits->spacing, answer_spacing(t));
+        return;
+    }
+    uint64_t link = pacing_link_due(x, t, now), until = again ? pacing_token_due(t, now) : pacing_burst_due(t, now);
+    until = link > until ? link : until;
+    if (until <= now) { /* only for want of room */
+        waits->until = io->retry ? io->retry : now;
+        return;
+    }
+    waits->tokens = true;
+    sooner(&waits->tokens_until, until);
+    if (congestion_limits(t)) { /* the time until answers are heard must not count as time in queues */
+        waits->answers = true;
+        sooner(&waits->spacing, (uint64_t)(t->congestion.round_trip / 16));
+    }
+}
+
+struct engine_sleep worker_round(struct engine_thread *engine) {
+    struct worker_thread *x = (struct worker_thread *)engine;
+    struct inart_worker *w = x->worker;
+    struct io *io = engine->io;
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
+    if (!io) return sleep;
+    uint64_t now = inart_now();
+    bool sparse = engine_receive(engine, worker_receive, &w->sources, w->any_source, &x->stats, false, now) < SPARSE;
+    if (atomic_load(&w->failed)) {
+        worker_drop_parts(x);
+        return sleep;
+    }
+    send_all(x, now);
+    struct waits waits = {.until = UINT64_MAX, .tokens_until = UINT64_MAX, .spacing = UINT64_MAX};
     for (uint32_t i = 0; i < x->tree_count && !atomic_load(&w->failed); i++) {
         struct worker_tree *t = &x->trees[i];
         if (!t->parts) continue;
         check_progress(x, t, now);
         if (!t->parts) break;
-        uint64_t until = progress_until(x, t);
-        if (until < sleep.until) sleep.until = until;
-        uint64_t late = worker_base_due(x, t, now);
-        bool due = late <= now, again = worker_has_again(t, now);
-        if (!due && late < sleep.until) sleep.until = late;
-        if (t->repeat < t->repeat_end && t->repeat_at > now && t->repeat_at < sleep.until) sleep.until = t->repeat_at;
-        if (due || again || worker_has_next(t)) {
-            uint64_t link = pacing_link_due(x, t, now);
-            until = again ? pacing_token_due(t, now) : pacing_burst_due(t, now);
-            until = link > until ? link : until;
-            if (until <= now) /* only for want of room */
-                sleep.until = io->retry ? io->retry : now;
-            else {
-                token_wait = true;
-                if (congestion_limits(t)) { /* the time until answers are heard must not count as time in queues */
-                    uint64_t soon = (uint64_t)(t->congestion.round_trip / 16);
-                    listen = true;
-                    if (soon < spacing) spacing = soon;
-                }
-                if (until < token_until) token_until = until;
-            }
-        } else {
-            listen = true;
-            if (answer_spacing(t) < spacing) spacing = answer_spacing(t);
-        }
+        wait_of(x, t, now, &waits);
     }
-    if (io->retry && io->retry < sleep.until) sleep.until = io->retry;
-    if (token_until < sleep.until) sleep.until = token_until;
+    sleep.until = waits.until;
+    if (io->retry) sooner(&sleep.until, io->retry);
+    sooner(&sleep.until, waits.tokens_until);
     sleep.sparse = sparse;
-    if (listen) sleep.spacing = spacing;
-    if (!listen && token_wait) /* no answer lets anything go: slow trees, whose answers may come together */
+    if (waits.answers) sleep.spacing = waits.spacing;
+    if (!waits.answers && waits.tokens) /* no answer lets anything go: slow trees, whose answers may come together */
         sleep.spacing = (uint64_t)(FEW_SECONDS * INART_NS);
-    sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
+    sleep.listen = waits.answers || !waits.tokens || waits.tokens_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
     if (io->ready) sleep.until = now;
-    if (now < x->lingers_until && now + LINGER < sleep.until) sleep.until = now + LINGER;
+    if (now < x->lingers_until) sooner(&sleep.until, now + LINGER);
     return sleep;
 }
 
