@@ -137,7 +137,8 @@ class Fields:
 
     @property
     def _mixed(self) -> tuple[int, int, int, int]:
-        """For chunks with NaN or infinities: bits of finite values, the largest possible sum of them, unit, bias."""
+        """Return the fields of chunks with NaN or infinities: bits of finite values, the largest possible sum of them,
+        unit, bias."""
         bits = fixedpoint.mixed_bits(self.workers, self.bits)
         most = self.workers << max(bits, 0)
         return bits, most, 2 * most + 1, ((1 << (self.bits - 1)) - 1 - most) // self.workers

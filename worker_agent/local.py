@@ -127,11 +127,11 @@ class LocalAgent:
 
     @property
     def ready(self) -> bool:
-        """Whether operations are taken; once not, never again: connect anew."""
+        """Whether operations are taken; once they are not, they never are again: connect anew."""
         return not self._lost
 
     def late(self) -> list[str]:
-        """Who the others wait for."""
+        """Return the workers for whom the others wait."""
         try:
             self._connection.send({"type": "late"})
             return self._late.get(timeout=LATE_SECONDS)
@@ -141,7 +141,7 @@ class LocalAgent:
     def allreduce_async(
         self, array: Any, op: Operation = "sum", *, dtype: str | None = None, bits: int | None = None, seed: int = 0
     ) -> Work:
-        """As Engine.allreduce_async."""
+        """Submit an operation, as Engine.allreduce_async does."""
         how = collective(op).encoded(bits, seed)
         host = operand(array, how, dtype)
         view = _bytes_of(array)
@@ -185,7 +185,7 @@ class LocalAgent:
         self._connection.close()
 
     def abandon(self) -> None:
-        """In a forked process: its parent is the trainer. The connection abandons itself."""
+        """Abandon the connection in a forked process, whose parent is the trainer. The connection abandons itself."""
         self._lock, self._lost = threading.Lock(), why()
 
     def _take(self, size: int) -> _Region:

@@ -1,4 +1,4 @@
-"""What a state has done: for people, TensorBoard and Prometheus."""
+"""Metrics of a state: for people, TensorBoard and Prometheus."""
 
 from __future__ import annotations
 

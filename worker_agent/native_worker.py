@@ -157,8 +157,8 @@ def _functions() -> dict[str, tuple[Any, list[Any]]]:
 
 
 def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[NativeConfig, Any]:
-    """What a worker's configuration is to the engine, with so many I/O threads, and what must be kept as long as that.
-    timeout: seconds without progress after which operations fail. Raises ValueError."""
+    """Return the engine's form of a worker's configuration, with so many I/O threads, and what must be kept as long as
+    that. timeout: seconds without progress after which operations fail. Raises ValueError."""
     if config.role != "worker":
         raise ValueError(f"{config.node} is configured as {config.role}, not as a worker")
     if not config.worker_trees:

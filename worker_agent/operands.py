@@ -14,12 +14,12 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BYTES = "bytes"
 """The dtype of what travels as it is: elements are bytes."""
 SMALL_DTYPES = {"float64": (4, 8), "int64": (5, 8), "int32": (6, 4), "int8": (7, 1), "uint8": (8, 1), "bool": (8, 1)}
-"""Those of small operations only (gathered.py): their number in native/numbers.h, and bytes of an element."""
+"""Dtypes of small operations only (gathered.py): their number in native/numbers.h, and bytes of an element."""
 NATIVE_DTYPES = {**DTYPES, BYTES: 3, **{name: number for name, (number, _) in SMALL_DTYPES.items()}}
 
 
 def item_bytes(dtype: str) -> int:
-    """Of an element."""
+    """Bytes of an element."""
     return SMALL_DTYPES[dtype][1] if dtype in SMALL_DTYPES else ITEM_BYTES.get(dtype, 1)
 
 
@@ -34,7 +34,7 @@ class HostArray:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Bytes of the array."""
         return self.elements * item_bytes(self.dtype)
 
 

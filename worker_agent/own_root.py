@@ -20,7 +20,7 @@ LINGER_SECONDS, LINGER_MOST_SECONDS = 1.0, 5.0
 """The root answers others after its worker has left in good order, as their last results may have been lost: until
 nothing has come for so long, at most so long (a controller gives others as much)."""
 KEPT = ("ingress_bytes",)
-"""Of the root's statistics, what is reported beside the worker's."""
+"""Statistics of the root that are reported beside the worker's."""
 
 
 class OwnRoot:
@@ -59,7 +59,7 @@ class OwnRoot:
             self._versions.repaired(trees)
 
     def linger(self) -> None:
-        """Before its end in good order."""
+        """Linger before the end in good order."""
         end, before = time.monotonic() + LINGER_MOST_SECONDS, -1
         while self._versions is not None and time.monotonic() < end:
             try:

@@ -1,4 +1,4 @@
-"""What an agent runs of its job's plan: the version that holds and, while the plan changes, the one that comes next.
+"""Versions of a job's plan at an agent: the one that holds and, while the plan changes, the one that comes next.
 
 A worker's is worker_versions.py, a parameter server's ps_server/versions.py; member.py tells both what the controller
 says.
@@ -32,17 +32,17 @@ class PlanVersions(ABC):
         Raises AgentError, ValueError, OSError."""
 
     def done(self) -> Sequence[int]:
-        """After `prepare` with `again`: operations whose results it can give to others."""
+        """Return, after `prepare` with `again`, the operations whose results it can give to others."""
         return ()
 
     @abstractmethod
     def switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        """What was prepared holds from this operation on. given: operations whose results come from the worker with
-        this number. Raises AgentError."""
+        """Switch over to what was prepared, from this operation on. given: operations whose results come from the
+        worker with this number. Raises AgentError."""
 
     @abstractmethod
     def withdraw(self) -> None:
-        """What was prepared is not needed."""
+        """Drop what was prepared."""
 
     @abstractmethod
     def repaired(self, trees: Sequence[RepairedTree]) -> None:
@@ -50,7 +50,7 @@ class PlanVersions(ABC):
 
     @abstractmethod
     def retire(self) -> None:
-        """What ran before the last switch-over is not needed any more."""
+        """Drop what ran before the last switch-over."""
 
     @abstractmethod
     def stop(self, reason: str) -> None:
@@ -62,9 +62,9 @@ class PlanVersions(ABC):
 
     @abstractmethod
     def open_chunks(self) -> Mapping[int, int]:
-        """By tree, its oldest chunk that is under way, where there is one. Every agent looks several times a second, so
-        it must cost little. Raises AgentError: there is no engine."""
+        """Return, by tree, its oldest chunk that is under way, where there is one. Every agent looks several times a
+        second, so it must cost little. Raises AgentError: there is no engine."""
 
     @abstractmethod
     def statistics(self) -> Statistics:
-        """For the controller's status. Raises AgentError: there is no engine."""
+        """Return the statistics for the controller's status. Raises AgentError: there is no engine."""

@@ -13,7 +13,7 @@ PER_TREE = ("chunks_sent", "answers", "duplicates", "refused", "resent_gap", "re
 
 
 class Source(Protocol):
-    """What is shown: a Service, or the like."""
+    """Source of the metrics: a Service, or the like."""
 
     @property
     def trainers(self) -> int: ...

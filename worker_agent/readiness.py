@@ -1,4 +1,4 @@
-"""Whether an agent runs its job now, with which configuration, and if it does not, why not."""
+"""Readiness of an agent: whether it runs its job now, with which configuration, and if it does not, why not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from worker_agent.errors import AgentError, NotReadyError
 
 
 class Readiness:
-    """What the controller's events make of an agent, for those who wait for it. Thread-safe.
+    """Readiness of an agent by the controller's events, for those who wait for it. Thread-safe.
 
     problem: why the agent is not ready at first, in words.
     """
@@ -24,7 +24,7 @@ class Readiness:
 
     @property
     def config(self) -> AgentConfig | None:
-        """What runs, or ran last; None: nothing yet."""
+        """The configuration that runs, or ran last; None: there was none yet."""
         return self._config
 
     @property
@@ -35,7 +35,7 @@ class Readiness:
 
     @property
     def problem(self) -> str:
-        """Why it is not ready, in words; empty when it is."""
+        """The reason, in words, for which the agent is not ready; empty when it is."""
         with self._changed:
             return "" if self._ready else self._problem
 
@@ -116,12 +116,13 @@ class Readiness:
             self._changed.notify_all()
 
     def fail(self, error: AgentError) -> None:
-        """It can never go on: whoever waits gets this error."""
+        """Fail for ever: whoever waits gets this error."""
         with self._changed:
             self._ready, self._failure, self._problem = False, error, str(error)
             self._changed.notify_all()
 
     def abandon(self, reason: str) -> None:
-        """As `fail`, in a forked process: another thread's lock is held there for ever, so it is replaced."""
+        """Fail, as `fail` does, in a forked process: another thread's lock is held there for ever, so it is
+        replaced."""
         self._changed = threading.Condition()
         self._ready, self._problem, self._failure = False, reason, AgentError(reason)

@@ -35,7 +35,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What was started again: operations, and their bytes."""
+    """Operations that were started again, and their bytes."""
 
     operations: int = 0
     nbytes: int = 0
@@ -74,7 +74,7 @@ class Relay:
         self._unkept = False  # the engine before this one still has operations that were not kept
 
     def submit(self, array: Any, op: Collective, dtype: str | None) -> Work:
-        """As Engine.allreduce_async."""
+        """Submit an operation, as Engine.allreduce_async does."""
         with self._lock:
             if self._held is None:
                 return self._start(array, op, dtype)
@@ -192,7 +192,7 @@ class Relay:
                 self._ledger.retire()
 
     def repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """As Engine.repaired, of whatever runs."""
+        """Pass new rates to whatever runs, as Engine.repaired does."""
         with self._lock:
             engines = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
         for engine in engines:

@@ -45,8 +45,8 @@ from worker_agent.work import Work
 
 MOST_REGIONS = 1024
 TURN_SECONDS = 3.0
-"""How long a trainer waits for the one before it, which may be on its way out, before it is told that the agent is
-busy."""
+"""Seconds for which a trainer waits for the one before it, which may be on its way out, before it is told that the
+agent is busy."""
 _NUMPY_TYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
 _NUMPY_TYPES |= {name: np.dtype(name) for name in SMALL_DTYPES}
 
@@ -65,7 +65,7 @@ class _Place:
 
     @property
     def awaited(self) -> bool:
-        """Whether others may wait for it: what it has begun has not ended."""
+        """Whether others may wait for the trainer: what it has begun has not ended."""
         return self.used and self.team is not None and not self.team.ended
 
 
@@ -80,7 +80,7 @@ class _Session:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """How a node's agent takes part in a job: see Agent."""
+    """Settings with which a node's agent takes part in a job: see Agent."""
 
     interface: str | None = None
     tls: Tls | None = None
@@ -90,7 +90,7 @@ class AgentSettings:
 
 @dataclass(frozen=True)
 class Permissions:
-    """Who may use a socket: its mode, and the group that owns it (None: this process's)."""
+    """Permissions of a socket: its mode, and the group that owns it (None: this process's)."""
 
     mode: int = 0o660
     group: str | None = None
@@ -188,7 +188,7 @@ class Service:
 
     @property
     def trainers(self) -> int:
-        """How many trainers there are now."""
+        """Number of trainers now."""
         with self._changed:
             return len(self._session.places) if self._session is not None else 0
 
@@ -215,7 +215,8 @@ class Service:
         self._agent.close()
 
     def abandon(self) -> None:
-        """In a forked process: its parent is the node's agent, and nobody may find this one when that has ended."""
+        """Abandon the service in a forked process: its parent is the node's agent, and nobody may find this one when
+        that has ended."""
         self._closed = True
         self._changed, self._renewal = threading.Condition(), threading.Lock()
         for listener in self._listeners:
@@ -352,7 +353,7 @@ class _Trainer:
         self._regions: dict[int, mmap.mmap] = {}
 
     def hello(self) -> Seat:
-        """Who it is."""
+        """Return who the trainer is."""
         hello, descriptors = self.connection.receive()
         _close(descriptors)
         if hello["type"] != "hello" or hello.get("version") != VERSION:
@@ -364,7 +365,8 @@ class _Trainer:
         return Seat.from_json(hello)
 
     def serve(self, present: Callable[[], Team], place: _Place) -> bool:
-        """Until the connection ends; True when the trainer said good-bye. present: the team that operations go to."""
+        """Serve until the connection ends; True when the trainer said good-bye. present: the team that operations go
+        to."""
         team = present()
         welcome: dict[str, Any] = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
         welcome |= {"values": team.values_per_packet, "ways": team.ways.to_json()}

@@ -35,7 +35,7 @@ logger = logging.getLogger("inart")
 
 
 class Reducer(Protocol):
-    """What states need of an agent: a Port, a LocalAgent, worker_agent.Agent, or the like."""
+    """Agent as states need it: a Port, a LocalAgent, worker_agent.Agent, or the like."""
 
     @property
     def world_size(self) -> int: ...
@@ -47,7 +47,7 @@ class Reducer(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """How to reach this node's agent; see InArtState. rank, size: of the ranks on this node."""
+    """Options that say how this node's agent is reached; see InArtState. rank, size: of the ranks on this node."""
 
     controller: str | None = None
     agent: str | None = None
@@ -61,8 +61,8 @@ class Options:
 
 
 def local_rank() -> tuple[int, int]:
-    """This process's rank on its node, and how many there are: torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else Slurm's
-    (srun), else alone. Raises AgentError when they make no sense."""
+    """Return this process's rank on its node, and how many there are: torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else
+    Slurm's (srun), else alone. Raises AgentError when they make no sense."""
     environment = os.environ
     if "LOCAL_RANK" in environment and "LOCAL_WORLD_SIZE" in environment:
         words = environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]
@@ -80,7 +80,7 @@ def local_rank() -> tuple[int, int]:
 
 
 def job_key() -> str:
-    """What the ranks of one job on a node have in common, and no other job has."""
+    """Return a key that the ranks of one job on a node have in common, and no other job has."""
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
     if "LOCAL_WORLD_SIZE" in os.environ or "SLURM_JOB_ID" in os.environ:
         return ",".join(os.environ.get(name, "") for name in names)
@@ -88,7 +88,7 @@ def job_key() -> str:
 
 
 class Node:
-    """This process's way to its node's agent. Made by `node_for`; each user closes it once."""
+    """Way of this process to its node's agent. Made by `node_for`; each user closes it once."""
 
     def __init__(self, options: Options, key: tuple[Any, ...]) -> None:
         self._options = options
@@ -174,7 +174,7 @@ class Node:
             reducer.abort(reason)
 
     def abandon(self) -> None:
-        """In a forked process: its parent has the place."""
+        """Abandon the way in a forked process, whose parent has the place."""
         self._lock, self._service, self._reducer = threading.Lock(), None, None
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ def node_for(options: Options) -> Node:
 
 
 def _forget_all() -> None:
-    """In a forked process: the places at agents are its parent's; it may take some of its own."""
+    """Forget all ways in a forked process: the places at agents are its parent's; it may take some of its own."""
     global _lock
     _lock = threading.Lock()
     _nodes.clear()

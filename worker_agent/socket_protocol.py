@@ -1,4 +1,4 @@
-"""What a trainer and the agent process on its machine say to each other over a Unix socket.
+"""Messages of a trainer and the agent process on its machine over a Unix socket.
 
 JSON messages over SOCK_SEQPACKET, one a packet; tensors are in shared memory (memfd) whose descriptor goes along.
 
@@ -56,7 +56,7 @@ class ProtocolViolation(Exception):
 
 @dataclass(frozen=True)
 class Seat:
-    """Which trainer of which job: rank of `size` on this node.
+    """Seat of a trainer: rank of `size` on this node, of which job.
 
     bound: the connection ends with the epoch, so that an operation that was meant for one never meets those of the
     next; several ranks are always bound. take_over: put another job's trainers out.
@@ -172,7 +172,7 @@ class Connection:
         self.close()
 
     def abandon(self) -> None:
-        """In a forked process: this copy is closed, the connection stays as it is."""
+        """Abandon the connection in a forked process: this copy is closed, the connection stays as it is."""
         self._lock = threading.Lock()
         self._socket.close()
 

@@ -1,4 +1,4 @@
-"""Which elements of a tensor travel on which tree: the same on every worker, from the configuration alone."""
+"""Split of a tensor's elements over the trees: the same on every worker, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def ranges(elements: int, values_per_chunk: int, shares: Sequence[float], at_onc
 
 
 def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int, int]:
-    """What is cut over the trees: elements (of each worker's part), how many a chunk has, and how many chunks go
-    together. Raises ValueError."""
+    """Return the sizes of what is cut over the trees: elements (of each worker's part), how many a chunk has, and how
+    many chunks go together. Raises ValueError."""
     workers, values = len(config.workers), data_values(config.values_per_packet)
     if collective.source >= workers:
         raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
@@ -53,5 +53,5 @@ def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype
 
 
 def fields_of(collective: Collective, dtype: str, workers: int) -> int:
-    """How many values share a word. Raises ValueError."""
+    """Return how many values share a word. Raises ValueError."""
     return 1 if dtype == BYTES else FIELDS[bits_of(dtype, collective.bits, workers)]

@@ -56,7 +56,7 @@ class Team:
 
     @property
     def ended(self) -> str:
-        """Why it has ended; empty while it has not."""
+        """The reason for which the team has ended; empty while it has not."""
         return self._ended
 
     def on_end(self, listener: Callable[[str], None]) -> None:
@@ -68,7 +68,7 @@ class Team:
         listener(self._ended)
 
     def submit(self, member: int, array: Any, op: Collective, dtype: str | None) -> Work:
-        """As Engine.allreduce_async; started when it is this member's turn."""
+        """Submit an operation, as Engine.allreduce_async does; it is started when it is this member's turn."""
         with self._lock:
             if self._ended:
                 raise AbortedError(self._ended)
@@ -84,7 +84,8 @@ class Team:
             return work
 
     def late(self) -> list[str]:
-        """Who the others wait for: local ranks of this node, else workers of the job, as the roots report them."""
+        """Return the workers for whom the others wait: local ranks of this node, else workers of the job, as the roots
+        report them."""
         with self._lock:
             most = max(self._counts)
             behind = [f"local rank {member} of {self.node}" for member, n in enumerate(self._counts) if n < most]
@@ -135,13 +136,13 @@ class Port:
         return not self._team.ended and self._leave is not None
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
-        """As Engine.allreduce_async."""
+        """Submit an operation, as Engine.allreduce_async does."""
         if self._leave is None:
             raise AbortedError("the connection to the agent is closed")
         return self._team.submit(self._member, array, collective(op), dtype)
 
     def late(self) -> list[str]:
-        """Who the others wait for."""
+        """Return the workers for whom the others wait."""
         return self._team.late()
 
     def close(self) -> None:

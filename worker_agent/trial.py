@@ -30,8 +30,8 @@ SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 
 @dataclass(frozen=True)
 class Trial:
-    """What to reduce: bytes of the tensor, how often (after a small one that gets all to the start), and how. bits:
-    that each value travels in; None: what its type has."""
+    """Trial of reductions: bytes of the tensor, how often (after a small one that gets all to the start), and how.
+    bits: that each value travels in; None: what its type has."""
 
     nbytes: int
     repeat: int = 5
@@ -93,7 +93,8 @@ class WrongResult(AgentError):
 
 
 def encode(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """As an array of the format; numpy has no bfloat16, so that is the upper halves of float32 (exact here)."""
+    """Return values as an array of the format; numpy has no bfloat16, so that is the upper halves of float32 (exact
+    here)."""
     if dtype == "bfloat16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(dtype)
@@ -107,7 +108,7 @@ def decode(array: NDArray[Any], dtype: str) -> NDArray[np.float64]:
 
 
 def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDArray[np.float64], float]:
-    """This worker's data, the exact sum (or mean), and the bound of the result's error."""
+    """Return this worker's data, the exact sum (or mean), and the bound of the result's error."""
     elements = max(1, trial.nbytes // ITEM_BYTES[trial.dtype])
     half = HALF_BITS[trial.dtype]
     common = np.random.default_rng(trial.seed)
@@ -132,7 +133,7 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
 
 
 def since(before: float, after: float) -> float:
-    """What a counter has grown by. A plan that changed meanwhile began it anew: then what it has counted since."""
+    """Return the growth of a counter. A plan that changed meanwhile began it anew: then what it has counted since."""
     return after - before if after >= before else after
 
 

@@ -1,4 +1,5 @@
-"""Which way is faster for an operation: through the network's switches, or torch.distributed's own among the hosts.
+"""Choice of the faster way for an operation: through the network's switches, or torch.distributed's own among the
+hosts.
 
 Decided from what is the same on all ranks: the operation, its bytes, the number of workers, the rate that was planned
 and what a ring among the hosts would reach over the same links, which the controller computes
@@ -21,16 +22,16 @@ from worker_agent.collectives import Collective, Kind
 from worker_agent.gathered import MOST_PACKETS, WORD_BYTES
 
 MESSAGE_SECONDS = 0.3e-3
-"""What a message of gloo's broadcast takes beside the bytes (`evaluation.collectives`)."""
+"""Seconds that a message of gloo's broadcast takes beside the bytes (`evaluation.collectives`)."""
 ROUND_SECONDS = 0.4e-3
 """A round trip through the switches; operations that are not small take two."""
 CLEARLY = 0.98
-"""Of the time in the network, what the other way has to take at most to be chosen."""
+"""Most of the time in the network, as a fraction, that the other way may take to be chosen."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """What the choice depends on.
+    """Facts on which the choice depends.
 
     network_mbps: wire rate at which each worker sends, in all trees together. ring_mbps: wire rate that a ring among
     the hosts reaches; 0: not known, and everything goes through the network. gather_speed: of all-gathers, see
@@ -61,14 +62,14 @@ class Ways:
         return asdict(self)
 
     def seconds_in_network(self, op: Collective, nbytes: int) -> float:
-        """Of an operation over so many bytes in all, at the planned rate."""
+        """Return the seconds of an operation over so many bytes in all, at the planned rate."""
         words = data_values(self.values) * WORD_BYTES / frame_bytes(self.values)
         mbps = self.network_mbps * (self.gather_speed if op.in_parts and op.raw else 1.0)
         small = nbytes <= MOST_PACKETS * WORD_BYTES * (data_values(self.values) // self.workers)
         return 8e-6 * nbytes / (words * mbps) + (1 if small else 2) * ROUND_SECONDS
 
     def seconds_outside(self, op: Collective, nbytes: int) -> float:
-        """Of the same over torch.distributed."""
+        """Return the seconds of the same operation over torch.distributed."""
         turns = self.workers - 1
         link = self.ring_mbps * 2 * turns / self.workers * TCP_PART
         if op.kind is not Kind.GATHER:
@@ -78,8 +79,8 @@ class Ways:
         return math.ceil(math.log2(self.workers)) * (8e-6 * nbytes / link + MESSAGE_SECONDS)
 
     def is_faster_outside(self, op: Collective, nbytes: int) -> bool:
-        """Whether torch.distributed is clearly faster for an operation over so many bytes in all. Not where the user
-        asked for fewer bits, or for what only the network does."""
+        """Return whether torch.distributed is clearly faster for an operation over so many bytes in all. Not where the
+        user asked for fewer bits, or for what only the network does."""
         if self.workers < 2 or not self.ring_mbps > 0 or not 0 < self.network_mbps < math.inf:
             return False
         if op.bits is not None or op.feedback or op.merge or (self.beside and op.in_parts):

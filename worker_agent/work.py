@@ -28,7 +28,7 @@ class Work:
         self._callbacks: list[Callable[[Work], None]] = []
 
     def done(self) -> bool:
-        """Whether it ended, well or not."""
+        """Return whether it ended, well or not."""
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
@@ -45,12 +45,12 @@ class Work:
             raise self._error
 
     def fetched_by(self, fetch: Callable[[float | None], None]) -> None:
-        """Who waits for it calls `fetch(seconds)` first, which waits for its end and calls `finish`, or does nothing
-        where another thread does: one thread fewer on the way. For whoever runs the operation."""
+        """Let whoever waits for the operation call `fetch(seconds)` first, which waits for its end and calls `finish`,
+        or does nothing where another thread does: one thread fewer on the way. For whoever runs the operation."""
         self._fetch = fetch
 
     def stands_for(self, other: Work) -> None:
-        """Who waits for this one waits for the other first, which it follows."""
+        """Let whoever waits for this operation wait for the other first, which it follows."""
         self._fetch = other.fetch
 
     def fetch(self, timeout: float | None) -> None:
@@ -59,7 +59,7 @@ class Work:
             self._fetch(timeout)
 
     def exception(self) -> AllReduceError | None:
-        """Why it failed; None when it went well or is not done."""
+        """Return the error with which the operation failed; None when it went well or is not done."""
         return self._error
 
     def add_done_callback(self, callback: Callable[[Work], None]) -> None:

@@ -30,7 +30,7 @@ JOBS, EPOCH, SECRET = "jobs.json", "epoch", "epoch.secret"
 KEPT = re.compile(r"jobs\.json|epoch|epoch\.secret|log/log(\.\d+)?\.jsonl|journal/job-\d+\.jsonl(\.1)?")
 """Names in a backup."""
 MOST_BYTES = 1 << 30
-"""Of all files of a backup together."""
+"""Most bytes of all files of a backup together."""
 
 
 class BackupError(Exception):

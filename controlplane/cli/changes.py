@@ -1,4 +1,4 @@
-"""How a dry run, and a reload of the topology, print what is written to the switches."""
+"""Output of the changes that a dry run, or a reload of the topology, writes to the switches."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from controlplane.common.rpc.tls import tls_from
 
 LOOK_SECONDS = 0.3
 WAIT_SECONDS = 60.0
-"""How long `--wait` waits for changes of plan: what is under way on the running plan ends first."""
+"""Seconds for which `--wait` waits for changes of plan: what is under way on the running plan ends first."""
 
 
 class NotEmpty(ControllerError):

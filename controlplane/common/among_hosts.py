@@ -1,8 +1,8 @@
-"""What collectives among hosts over TCP take beside their bytes: known to the planner, which compares them with plans,
-and to agents, which choose between both for each operation."""
+"""Overhead of collectives among hosts over TCP: known to the planner, which compares them with plans, and to agents,
+which choose between both for each operation."""
 
 TCP_PART = 1448 / 1514
-"""Of the bits of a full Ethernet frame, those that are TCP's payload."""
+"""Fraction of a full Ethernet frame that is TCP's payload."""
 
 TURN_SECONDS = 0.5e-3
-"""What a turn of gloo's ring takes beside the bytes (`evaluation.collectives`)."""
+"""Seconds that a turn of gloo's ring takes beside the bytes (`evaluation.collectives`)."""

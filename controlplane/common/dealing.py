@@ -1,4 +1,4 @@
-"""How many chunks of an operation travel on each tree: agents cut tensors by it, the planner counts costs by it."""
+"""Dealing of an operation's chunks to the trees: agents cut tensors by it, the planner counts costs by it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDED = 1e-3
 
 
 def dealt(turns: int, shares: Sequence[float], at_once: int = 1) -> list[int]:
-    """So many of the turns for each tree that the tree which is done last is done as early as can be.
+    """Deal turns to the trees such that the tree which is done last is done as early as can be.
 
     turns: of an operation, each of `at_once` chunks, which cannot be cut (1 chunk, or one a worker where chunks take
     turns). shares: the trees' rates, in any unit, all above 0.
@@ -42,7 +42,7 @@ def _dealt(turns: int, shares: tuple[float, ...], at_once: int) -> tuple[int, ..
 
 
 def _level(turns: int, shares: tuple[float, ...], ahead: float) -> float:
-    """When all trees that have turns were done, if these could be cut."""
+    """Return the time at which all trees that have turns would be done, if these could be cut."""
     total, trees, level = 0.0, 0, math.inf
     for share in sorted(shares, reverse=True):
         if share * level <= ahead:

@@ -19,7 +19,7 @@ OF_A_JOB = re.compile(r"job (\S+?):? ")
 
 
 class Level(IntEnum):
-    """How much a line matters; the numbers are syslog's and journald's."""
+    """Severity of a line; the numbers are syslog's and journald's."""
 
     ERROR = 3
     WARNING = 4

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 REVOKED_FILE = "revoked"
-"""Its name, beside the controller's certificate."""
+"""Name of the file of revoked certificates, beside the controller's certificate."""
 
 
 class Unreadable(ValueError):

@@ -33,8 +33,8 @@ class TargetError(Exception):
 
 
 def timed_out(problem: str) -> bool:
-    """Whether a problem, in gRPC's or a target's words, is that no answer came in time. A process that has ended is
-    refused or cut off at once; here the switch, the way to it, or this controller's own machine may be slow."""
+    """Return whether a problem, in gRPC's or a target's words, is that no answer came in time. A process that has ended
+    is refused or cut off at once; here the switch, the way to it, or this controller's own machine may be slow."""
     words = problem.lower()
     return any(each in words for each in ("deadline", "timeout", "timed out", "not answer"))
 
@@ -84,7 +84,7 @@ class InstallError(TargetError):
 
 @dataclass(frozen=True)
 class Counters:
-    """What a switch counted: packets per verdict, and (packets, bytes) per (ingress port, label)."""
+    """Counters of a switch: packets per verdict, and (packets, bytes) per (ingress port, label)."""
 
     verdicts: dict[str, int]
     labels: dict[tuple[int, int], tuple[int, int]]

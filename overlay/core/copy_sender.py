@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 
 PROGRESS_REPORTS = 16
-"""How often the sender of a copy reports how much of it a receiver still lacks."""
+"""Number of reports, per copy, of how much of it a receiver still lacks."""
 
 COPY_AHEAD = 8
-"""How many chunks of a copy wait at most for the connection to one receiver."""
+"""Most chunks of a copy that wait for the connection to one receiver."""
 
 
 class CopySender:

@@ -40,7 +40,7 @@ class SendRequest:
 
 @dataclass(frozen=True)
 class Environment:
-    """How an execution reaches the network, the clock and the trainer.
+    """Environment of an execution: the network, the clock and the trainer.
 
     send(request): sends a chunk. finished(): this agent has every result that it is to get. clock(): seconds.
     later(seconds, callback): calls back then. progress(receiver, part): this part (0 to 1) of a copy is still to be
@@ -204,7 +204,7 @@ class Execution:
                     self._send(SendRequest(Kind.DOWN, index, chunk, 0, edge, self._tensor.source[start:end]))
 
     def drop(self, nodes: Collection[str]) -> None:
-        """These receivers get no more of a copy."""
+        """Send these receivers no more of a copy."""
         self.task = self.task.without(nodes)
         for tree in self.trees:
             tree.down = tuple(edge for edge in tree.down if edge.receiver not in nodes)
@@ -224,7 +224,7 @@ class Execution:
             self._tensor.restore()
 
     def close(self) -> None:
-        """From now on nothing is sent or taken."""
+        """Send and take nothing from now on."""
         self.closed = True
         self._tensor.clear()
         self.velocity.clear()
@@ -237,7 +237,7 @@ class Execution:
         return self._tensor.values
 
     def has_chunk(self, index: int, chunk: int, values: int) -> bool:
-        """Whether the task has such a chunk, of this many values."""
+        """Return whether the task has such a chunk, of this many values."""
         if not (index < len(self.trees) and chunk < self.trees[index].chunks):
             return False
         start, end = self.task.chunk(index, chunk)
@@ -253,7 +253,7 @@ class Execution:
         return np.empty(end - start, np.float32) if buffer is None else buffer
 
     def sends_to(self, node: str) -> bool:
-        """Whether chunks that wait for this receiver are still to be sent."""
+        """Return whether chunks that wait for this receiver are still to be sent."""
         return not self.closed and (
             self.task.op != "copy" or any(edge.receiver == node for tree in self.trees for edge in tree.down)
         )
@@ -347,7 +347,8 @@ class Execution:
 
 
 def _outlasts_results(task: Task, node: str) -> bool:
-    """Whether an agent needs its submitted values when results have replaced them, or its trainer has continued."""
+    """Return whether an agent needs its submitted values when results have replaced them, or its trainer has
+    continued."""
     if task.op == "copy":  # the sender's trainer continues before all of the copy has left
         return node == task.trees[0].root
     return task.op == "mix" or task.keep

@@ -9,8 +9,8 @@ PROBE_CHUNKS = 4
 """A throughput is that of this many chunks (PROBE_CHUNK_NUM in NetStorm's Table II)."""
 
 PAUSE_SECONDS = 0.1
-"""And of chunks that took at least this long together: an agent that the scheduler did not let run for a while finds
-several chunks at once, and the last of these alone would measure how fast it reads its memory."""
+"""Least seconds that the chunks of a measurement take together: an agent that the scheduler did not let run for a while
+finds several chunks at once, and the last of these alone would measure how fast it reads its memory."""
 
 EXCHANGES = 16
 """The clock offset is taken from the quickest of this many latest exchanges with the coordinator."""
@@ -61,5 +61,5 @@ class ClockOffset:
 
     @property
     def seconds(self) -> float | None:
-        """What to add to this agent's clock to get the coordinator's time; None before the first exchange."""
+        """Seconds to add to this agent's clock to get the coordinator's time; None before the first exchange."""
         return min(self._exchanges)[1] if self._exchanges else None

@@ -25,12 +25,12 @@ class Velocity:
         self._waiting_sums: dict[tuple[int, int], Values] = {}  # sums that are complete and wait for it
 
     def of_chunk(self, tree: int, chunk: int) -> Values:
-        """This agent's velocity of a chunk, to be sent to the next root."""
+        """Return this agent's velocity of a chunk, to be sent to the next root."""
         start, end = self._task.chunk(tree, chunk)
         return np.zeros(end - start, np.float32) if self._before is None else self._before[start:end]
 
     def expects(self, tree: int, chunk: int) -> bool:
-        """Whether the last root's velocity of this chunk is wanted here and has not arrived."""
+        """Return whether the last root's velocity of this chunk is wanted here and has not arrived."""
         return self.after is not None and (tree, chunk) not in self._arrived
 
     def arrived(self, tree: int, chunk: int, velocity: Values) -> Values | None:

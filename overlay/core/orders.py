@@ -38,7 +38,7 @@ class RunningTask:
 
 
 class Effects(Protocol):
-    """What orders cause. The table has changed already when a method is called, except for `prepare` and `paced`."""
+    """Effects of orders. The table has changed already when a method is called, except for `prepare` and `paced`."""
 
     def prepare(self, task: Task) -> Task:
         """The task as it will be started, with everything that it needs outside of agents. Raises OverlayError."""
@@ -142,7 +142,8 @@ class OrderExecutor:
             self.stop_waiting(number, (node,))
 
     def stop_waiting(self, number: int, nodes: Iterable[str]) -> None:
-        """These agents have, or will not get, what they wanted of a running task. It is done when none waits."""
+        """Note that these agents have, or will not get, what they wanted of a running task, which is done when none
+        waits."""
         run = self.running[number]
         run.waiting.difference_update(nodes)
         if not run.waiting:

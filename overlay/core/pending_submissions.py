@@ -38,7 +38,8 @@ class PendingSubmissions:
         return [node for node in self._nodes() if self._turns[node] and self._turns[node][0][1] <= before]
 
     def missing(self, members: Collection[str]) -> str:
-        """In words, which agents have not joined and which have submitted nothing. members: the agents that joined."""
+        """Return, in words, which agents have not joined and which have submitted nothing. members: the agents that
+        joined."""
         away = [node for node in self._nodes() if node not in members]
         empty = [node for node in self._nodes() if node in members and not self._turns[node]]
         words = []

@@ -38,11 +38,11 @@ class Quorum:
         return self._highest_known > self.term
 
     def admits(self, agent: str) -> bool:
-        """Whether this coordinator would act for this agent at all; others are to look for another one."""
+        """Return whether this coordinator would act for this agent at all; others are to look for another one."""
         return True
 
     def reached_by(self, agents: Collection[str]) -> bool:
-        """Whether a coordinator with these agents connected may act."""
+        """Return whether a coordinator with these agents connected may act."""
         return not self.contested or len(agents) >= self.majority
 
     @property
@@ -51,9 +51,9 @@ class Quorum:
         return False
 
     def all_here(self, agents: Collection[str]) -> bool:
-        """Whether nobody else is to be waited for before this coordinator acts."""
+        """Return whether nobody else is to be waited for before this coordinator acts."""
         return len(agents) == self._agents
 
     def start_term(self) -> None:
-        """This coordinator begins to act, with a term above all that it knows of."""
+        """Let this coordinator begin to act, with a term above all that it knows of."""
         self.term = self._highest_known = max(self.term, self._highest_known) + 1

@@ -57,7 +57,7 @@ class Scatter(Generic[Held]):
         return [(owner, g) for g, owner in sorted(found)]
 
     def wants(self, turn: int) -> bool:
-        """Whether chunks of this turn that wait in a queue are still to be sent."""
+        """Return whether chunks of this turn that wait in a queue are still to be sent."""
         return turn == self._turn
 
     def sent(self, turn: int, owner: str, chunk: int, by: object = None) -> None:

@@ -1,4 +1,4 @@
-"""What sites have measured of the network between them, and the topology that plans are made on.
+"""Network of the sites as they have measured it, and the topology that plans are made on.
 
 Rates are measured between pairs of sites, first alone and then all at once, because pairs often share what they use: a
 site's uplink carries all that the site sends. Where the round trip of a pair is what a way over a third site takes
@@ -30,7 +30,7 @@ SHARED_PART = 0.85
 """A site whose pairs carry less than this part together of the sum of what they carry alone has a limit of its own."""
 
 UNKNOWN_MBPS = 1000.0
-"""Between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
+"""Mbit/s between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
 
 LOSS_LEAST, LOSS_GROWN = 0.02, 2.0
 """The network is measured again when a pair loses at least this part of its packets, and so many times what it lost
@@ -140,8 +140,8 @@ class SiteNetwork:
             both = {pair for pair in both if pair[end] != site}
 
     def lost(self, sender: str, receiver: str, part: float) -> bool:
-        """This part of a pair's packets is lost now. Returns whether that is much more than when rates were measured,
-        which have what TCP carried at the loss of that time."""
+        """Take note of the part of a pair's packets that is lost now. Returns whether that is much more than when rates
+        were measured, which have what TCP carried at the loss of that time."""
         self.losses[sender, receiver] = part
         before = self._losses_then.setdefault((sender, receiver), part)
         return part > max(LOSS_LEAST, LOSS_GROWN * before)
@@ -152,19 +152,19 @@ class SiteNetwork:
         self.pairs[sender, receiver] = mbps
 
     def broken(self, site: str, other: str) -> None:
-        """These two cannot reach each other."""
+        """Note that these two sites cannot reach each other."""
         for pair in ((site, other), (other, site)):
             if pair in self.pairs:
                 self.told(*pair, min(self.pairs[pair], BROKEN_MBPS))
 
     def to_json(self) -> dict[str, Any]:
-        """What has been measured, for a coordinator that backs up this one."""
+        """Return what has been measured, as an object of JSON, for a coordinator that backs up this one."""
         pairs = [[*pair, mbps] for pair, mbps in self.pairs.items()]
         trips = [[*pair, seconds] for pair, seconds in self.round_trips.items()]
         return {"pairs": pairs, "round_trips": trips, "out": self.out, "into": self.into}
 
     def status(self) -> dict[str, Any]:
-        """What is known, for people."""
+        """Return what is known, for people."""
         links = [
             {"from": a, "to": b, "mbps": mbps, "round_trip_ms": 1000 * self.round_trips.get((a, b), 0.0),
              "loss": self.losses.get((a, b), 0.0)}
@@ -183,7 +183,7 @@ class SiteNetwork:
         self.into |= {str(site): float(mbps) for site, mbps in given["into"].items()}
 
     def linked(self, site: str, other: str) -> bool:
-        """Whether one of these two reaches the other."""
+        """Return whether one of these two reaches the other."""
         return not {site, other} <= self.hidden
 
     def links(self, sites: Sequence[str]) -> dict[Pair, float]:
@@ -250,7 +250,7 @@ class SiteNetwork:
         return LEAST_WINDOW + math.ceil(under_way)
 
     def expected_seconds(self, sites: Sequence[str], values: int) -> float:
-        """What a round of so many values should take by the plan; 0 for a site alone."""
+        """Return the seconds that a round of so many values should take by the plan; 0 for a site alone."""
         if len(sites) < 2:
             return 0.0
         trips = [seconds for (a, b), seconds in self.round_trips.items() if a in sites and b in sites]

@@ -1,4 +1,4 @@
-"""Which sites must be connected to a coordinator of sites that may not be the only one (docs/sites.md).
+"""Quorum of sites: those that must be connected to a coordinator which may not be the only one (docs/sites.md).
 
 Sites come and go, so there is no fixed number of which to have more than half. What counts is the *history*: the sites
 of each of the last two rounds. A round may be done by sites among which are more than half of each of these (exactly
@@ -42,7 +42,7 @@ ones of which no later round has had more than half of the sites."""
 
 
 def history_of(given: Iterable[Sequence[Any]]) -> History:
-    """From a message. Raises ValueError or TypeError for one that is not well formed."""
+    """Return the history in a message. Raises ValueError or TypeError for one that is not well formed."""
     return tuple((int(round_), int(term), tuple(str(site) for site in sites)) for round_, term, sites in given)
 
 
@@ -116,7 +116,7 @@ class SiteQuorum(Quorum):
         return self._terms.get(site, 0)
 
     def allows(self, sites: Collection[str]) -> bool:
-        """Whether these sites, which all have the last state, may do a round."""
+        """Return whether these sites, which all have the last state, may do a round."""
         if self.contested:
             return all(_most(names, sites) for *_, names in self.history)
         if not alone_among(self.history):
@@ -143,7 +143,7 @@ class SiteQuorum(Quorum):
 
 
 class DeputyQuorum(SiteQuorum):
-    """Of a site that coordinates while no coordinator is there. history: its own."""
+    """Quorum of a site that coordinates while no coordinator is there. history: the site's own."""
 
     def __init__(self, history: History) -> None:
         super().__init__(contested=True)

@@ -68,7 +68,8 @@ trainers get a mean in place of their values."""
 
 @dataclass(frozen=True)
 class LinkQuality:
-    """How each link between sites treats packets. loss: the part that it loses. delay_ms: how long it takes."""
+    """Quality of the links between sites. loss: the part of the packets that each loses. delay_ms: how long
+    it takes."""
 
     loss: float = 0.0
     delay_ms: float = 0.0

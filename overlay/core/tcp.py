@@ -1,4 +1,4 @@
-"""How much TCP carries over links that lose packets at random.
+"""Model of TCP over links that lose packets at random: how much it carries.
 
 The model is Reno with selective acknowledgements. A window grows by one segment a round trip. After a lost segment, the
 next round trip carries half of the window and does not let it grow (fast recovery, RFC 6582). Losses are found by the
@@ -212,7 +212,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Connections:
-    """How many TCP connections an agent has to each other agent: `least`, and up to `most` where packets are lost."""
+    """Number of TCP connections of an agent to each other agent: `least`, and up to `most` where packets are lost."""
 
     least: int = 1
     most: int = MOST_CONNECTIONS

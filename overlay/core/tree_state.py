@@ -1,4 +1,4 @@
-"""What one agent knows of one tree of a task: its place in the tree, the sums it holds, the results it has."""
+"""State of one tree of a task at one agent: its place in the tree, the sums it holds, the results it has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _add_words(total: Values, values: Values) -> None:
 
 
 def combine_of(op: Op) -> Combine:
-    """What "adding" means for a task's operation."""
+    """Return the function that "adds" for a task's operation."""
     return {"maximum": _raise_to, "words": _add_words}.get(op, _add)
 
 
@@ -61,14 +61,14 @@ class PartialSum:
 
 @dataclass
 class Pace:
-    """When the next chunk of a tree may be sent, in seconds of the execution's clock."""
+    """Pace of a tree: when its next chunk may be sent, in seconds of the execution's clock."""
 
     next_at: float = 0.0
 
     def wait(self, now: float, seconds: float) -> float:
-        """How long to wait before a chunk may be sent that takes so many seconds at the tree's rate. 0: it is sent now,
-        and the next one waits for its end. Unused time is lost, except for one chunk's: a late timer must not slow the
-        tree down."""
+        """Return the seconds to wait before a chunk may be sent that takes so many seconds at the tree's rate. 0: it is
+        sent now, and the next one waits for its end. Unused time is lost, except for one chunk's: a late timer must not
+        slow the tree down."""
         if self.next_at > now + TIMER_SECONDS:
             return self.next_at - now
         self.next_at = max(self.next_at, now - seconds) + seconds

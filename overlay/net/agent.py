@@ -264,7 +264,8 @@ class Agent:
     # --- the coordinator ---
 
     def _hello(self) -> dict[str, Any]:
-        """What the agent says when it joins: its address, and what a coordinator that takes over needs (AgentState)."""
+        """Return the message with which the agent joins: its address, and what a coordinator that takes over needs
+        (AgentState)."""
         self._submissions.forget_announcements()
         host, port = self.listen
         if self.advertise is not None and self.advertise != NOWHERE:
@@ -275,7 +276,7 @@ class Agent:
         }  # fmt: skip
 
     def _on_disconnected(self) -> None:
-        """There is no coordinator any more, or none yet."""
+        """React to the loss of the coordinator, or to its absence at the start."""
         self.site.coordinator_left()
         self._submissions.coordinator_left()
         self._tasks.coordinator_left()

@@ -17,8 +17,9 @@ from typing import Any
 from overlay.net.tls import Security
 
 SMALL_SEGMENT_BYTES = 1024
-"""Of a segment that fits through every link: IPv6 requires links of 1,280 bytes (RFC 8200, section 5), and headers with
-all options of TCP take 120 of these at most. Packets of this size carry 95 % of their bytes, those of 1,500 97 %."""
+"""Bytes of a segment that fits through every link: IPv6 requires links of 1,280 bytes (RFC 8200, section 5), and
+headers with all options of TCP take 120 of these at most. Packets of this size carry 95 % of their bytes, those of
+1,500 97 %."""
 
 Address = tuple[str, int]
 
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Connector:
-    """Of one agent, in its loop. security: TLS; None: plaintext."""
+    """Connector of one agent, in its loop. security: TLS; None: plaintext."""
 
     def __init__(self, security: Security | None) -> None:
         self.security = security

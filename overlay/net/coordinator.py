@@ -38,7 +38,7 @@ ANYWHERE = ("", "0.0.0.0", "::")
 
 
 class Desk(Protocol):
-    """What a coordinator does for its members beside tasks, in its loop (site_desk.py)."""
+    """Desk of a coordinator, for its members' wishes beside tasks, in its loop (site_desk.py)."""
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
         """The coordinator's parts, before anybody joins."""
@@ -57,11 +57,11 @@ class Desk(Protocol):
         ...
 
     def ended(self) -> None:
-        """This coordinator acts no more: all members are let go."""
+        """End the desk's work: this coordinator acts no more, and all members are let go."""
         ...
 
     def shared(self, version: object) -> dict[str, Any] | None:
-        """What a coordinator that backs this one up is to know, with its version; None: it has this version."""
+        """Return what a coordinator that backs this one up is to know, with its version; None: it has this version."""
         ...
 
     def told(self, shared: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ class Desk(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """What there is to know, for people."""
+        """Return what there is to know, for people."""
         ...
 
 
@@ -312,7 +312,7 @@ class Coordinator:
     def _objection(
         self, message: dict[str, Any], node: str, address: tuple[str, int], writer: asyncio.StreamWriter
     ) -> str | None:
-        """Why this agent may not join; None: it may."""
+        """Return why this agent may not join; None: it may."""
         before = self._members.get(node)
         if message.get("type") != "join":
             return "the first message must be of the type join"

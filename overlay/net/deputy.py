@@ -31,7 +31,8 @@ GONE_SECONDS = 3.0
 
 
 class Deputies:
-    """Of one agent, in its loop: who takes the coordinators' place, and this agent itself when that is its part.
+    """Deputies of one agent, in its loop: who takes the coordinators' place, and this agent itself when that is its
+    part.
 
     coordinators: all that may come back. listens(): where this agent listens. log: gets each line.
     """
@@ -92,7 +93,7 @@ class Deputies:
         self.close()
 
     def close(self) -> None:
-        """This agent coordinates no more."""
+        """End this agent's part as a coordinator."""
         own, self._own = self._own, None
         if own is not None:
             own.resign()

@@ -63,7 +63,7 @@ class Door:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     def _answer(self, line: bytes) -> dict[str, str] | None:
-        """What is said here to this line; None: it is for the coordinator. Raises OverlayError with the reason for
+        """Return the answer to this line; None: it is for the coordinator. Raises OverlayError with the reason for
         which the other end is refused."""
         message = {} if line.startswith(b"GET ") else json.loads(line)
         kind = message.get("type") if isinstance(message, dict) else None

@@ -13,7 +13,7 @@ from overlay.core.scatter import EAGER_PRIORITY, Blocks, Scatter
 from overlay.net.neighbours import Neighbours
 
 FUTURE_CHUNKS = 4096
-"""How many chunks are kept at most whose sender has heard of a coordinator that this agent has not heard of yet."""
+"""Most chunks that are kept whose sender has heard of a coordinator that this agent has not heard of yet."""
 
 
 class EagerScatter:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 LINE_BYTES = 1 << 20
 
 LINES = b"{", b"G"
-"""What lines begin with: an object, or a GET. All else has to be messages, which say what is wrong with it."""
+"""First bytes of lines: an object, or a GET. All else has to be messages, which say what is wrong with it."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -42,7 +42,7 @@ class Front(asyncio.Protocol):
 
 
 def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
-    """What has arrived already goes where the protocol wants it."""
+    """Pass what has arrived already to where the protocol wants it."""
     left = memoryview(data)
     while left:
         room = memoryview(protocol.get_buffer(len(left)))[: len(left)]

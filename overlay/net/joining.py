@@ -32,7 +32,7 @@ UNIT = "token "
 """The organisational unit in a certificate that was bought with a token begins so; the token's ID follows."""
 
 LIFETIME = timedelta(days=1)
-"""Of a certificate. A site renews its certificate when half of this is over."""
+"""Lifetime of a certificate. A site renews its certificate when half of this is over."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Joining:
 
     @property
     def digest(self) -> str:
-        """By which a token's holder knows this authority."""
+        """Digest by which a token's holder knows this authority."""
         return digest_of(self.authority.pem.decode())
 
     # --- for operators ---
@@ -94,7 +94,7 @@ class Joining:
         return token
 
     def revoke(self, number: str) -> None:
-        """From now on nobody joins with this token, nor with a certificate that was bought with it. Raises
+        """Let nobody join with this token from now on, nor with a certificate that was bought with it. Raises
         OverlayError."""
         with self._changing() as tokens:
             if number not in tokens:
@@ -102,7 +102,7 @@ class Joining:
             tokens[number]["revoked"] = True
 
     def tokens(self) -> dict[str, dict[str, Any]]:
-        """What is kept of each token, by its ID. Raises OverlayError when the file cannot be read."""
+        """Return what is kept of each token, by its ID. Raises OverlayError when the file cannot be read."""
         file = self._folder / FILE
         try:
             found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else {}
@@ -139,8 +139,8 @@ class Joining:
         return self._signed(number, site, request)
 
     def refusal(self, number: str) -> str | None:
-        """Why a certificate that was bought with this token does not hold any more; None: it does. The file is read
-        only when it has changed: this is asked for each message of a site."""
+        """Return why a certificate that was bought with this token does not hold any more; None: it does. The file is
+        read only when it has changed: this is asked for each message of a site."""
         try:
             status = (self._folder / FILE).stat()
             if (status.st_mtime_ns, status.st_size) != self._seen:
@@ -155,7 +155,7 @@ class Joining:
     def _why_not(
         self, number: str, known: Mapping[str, Any], site: str, tokens: Mapping[str, Mapping[str, Any]]
     ) -> str | None:
-        """Why a site may not use a token that is the right one; None: it may."""
+        """Return why a site may not use a token that is the right one; None: it may."""
         if known["revoked"]:
             return f"token {number} was revoked"
         if datetime.fromisoformat(known["until"]) < now():

@@ -1,4 +1,4 @@
-"""Whether this coordinator acts: it gathers agents, takes over from another coordinator, makes way, and steps down."""
+"""Leadership of a coordinator: it gathers agents, takes over from another coordinator, makes way, and steps down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ few have come it lets them go, since another coordinator may need them. The wait
 it on), or two coordinators could go on taking half of the agents each."""
 
 MOST_WAITS = 8
-"""After each time in vain it waits for twice as many GATHER_SECONDS, up to so many: agents that try a coordinator whose
+"""Most GATHER_SECONDS of a wait, which is twice as long after each time in vain: agents that try a coordinator whose
 network is cut off are away for longer than one, and would never be here at the same time."""
 
 LEAST_GATHER = 0.6
@@ -35,9 +35,9 @@ GATHERING = b'{"type": "gathering"}\n'
 
 @dataclass(frozen=True)
 class Office:
-    """What a coordinator does when it begins to act and when it ends. introduce(): tells all members who the members
-    are. began(): they have been introduced. said(node, message): a member has said this, and hears an answer. ended():
-    this coordinator acts no more, and its members are let go."""
+    """Work of a coordinator when it begins to act and when it ends. introduce(): tells all members who the members are.
+    began(): they have been introduced. said(node, message): a member has said this, and hears an answer. ended(): this
+    coordinator acts no more, and its members are let go."""
 
     introduce: Callable[[], None]
     began: Callable[[], None]
@@ -46,7 +46,7 @@ class Office:
 
 
 class Leadership:
-    """Of one coordinator, in its loop.
+    """Leadership of one coordinator, in its loop.
 
     quorum: says when enough agents are connected. backs_up: the other coordinator, whose place this one may take; None:
     it knows of none. told: gets what that one lets its backup know. active: whether this coordinator acts. epoch: of
@@ -76,7 +76,7 @@ class Leadership:
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
 
     def accepts(self, agent: str) -> bool:
-        """Whether an agent may join: this coordinator acts for it, or none that acts is known to this one."""
+        """Return whether an agent may join: this coordinator acts for it, or none that acts is known to this one."""
         return self.quorum.admits(agent) and (self.active or self.standby is None or self.standby.over)
 
     def resign(self) -> None:

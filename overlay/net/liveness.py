@@ -26,7 +26,7 @@ FROZEN_SECONDS = 60.0
 
 
 def end_when_unreached(transport: asyncio.BaseTransport, seconds: float) -> None:
-    """Has the kernel end the connection, with an OSError, when the other end's kernel answers nothing for this long,
+    """Have the kernel end the connection, with an OSError, when the other end's kernel answers nothing for this long,
     also while nothing is sent (TCP keepalive and TCP_USER_TIMEOUT)."""
     own: socket.socket | None = transport.get_extra_info("socket")
     if own is None:
@@ -44,8 +44,8 @@ def end_when_unreached(transport: asyncio.BaseTransport, seconds: float) -> None
 
 
 class Silence:
-    """How long the other end has said nothing, in seconds in which this process could have heard it. While this process
-    stands still, messages wait in its sockets, and their senders do not count as silent."""
+    """Silence of the other end, in seconds in which this process could have heard it. While this process stands still,
+    messages wait in its sockets, and their senders do not count as silent."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

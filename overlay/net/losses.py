@@ -1,4 +1,4 @@
-"""Which part of the packets to each neighbour is lost, as the kernel has seen it (Linux's TCP_INFO)."""
+"""Losses: the part of the packets to each neighbour that is lost, as the kernel has seen it (Linux's TCP_INFO)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from typing import Protocol
 
 LEAST_SEGMENTS = 200
-"""Of fewer packets nothing is said of how many are lost."""
+"""Least packets by which a part that is lost is told."""
 
 
 class Sender(Protocol):
     """A neighbour (transport.Peer)."""
 
     def sent_again(self) -> tuple[int, int]:
-        """How many segments its present connections have sent again, of how many in all."""
+        """Return how many segments its present connections have sent again, of how many in all."""
         ...
 
 
 class Losses:
-    """Of one agent's neighbours, by name."""
+    """Losses of one agent's neighbours, by name."""
 
     def __init__(self, peers: Mapping[str, Sender]) -> None:
         self._peers = peers

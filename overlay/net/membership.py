@@ -28,8 +28,8 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Substitute:
-    """Who coordinates, perhaps in the place of a coordinator: then name is the agent's, and own where the others know
-    this agent to be reached; else name is empty and own None."""
+    """Substitute of a coordinator, or a coordinator: for a substitute, name is the agent's, and own where the others
+    know this agent to be reached; else name is empty and own None."""
 
     name: str
     address: Address

@@ -34,7 +34,7 @@ AT_ONCE_SECONDS = 0.001
 
 BUFFER_BYTES = 4 << 20
 MOST_READ = 64
-"""At most this many packets are read before other sockets have their turn."""
+"""Most packets that are read before other sockets have their turn."""
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # <linux/in.h>: packets are never fragments
 

@@ -22,7 +22,7 @@ from overlay.net.multicast import Assembly, Carrier, Multicast, Packet, Seal
 
 NOTHING = np.empty(0, np.float32)
 QUIET_SECONDS = 0.1
-"""When no packet of a tree has arrived for this long, no packet of it is on its way any more."""
+"""Seconds without a packet of a tree after which no packet of it is on its way any more."""
 
 Control = Callable[[Kind, Task, str, int, Values], None]
 """Sends a message without a chunk over TCP: its kind, task, receiver, tree and content."""
@@ -54,8 +54,8 @@ class ReliableMulticast:
         self.copied: Counter[str] = Counter()
 
     def configure(self, carrier: Carrier | None, key: bytes = b"") -> None:
-        """What the coordinator says of the network: how packets are made (None: no switch copies), and the key with
-        which they are sealed."""
+        """Take the coordinator's words about the network: how packets are made (None: no switch copies), and the key
+        with which they are sealed."""
         if self._socket is not None and self._socket.carrier != carrier:
             self.close()
         if carrier is not None and self._socket is None:
@@ -67,7 +67,7 @@ class ReliableMulticast:
             self._socket.sealed(Seal(key))
 
     def close(self) -> None:
-        """From now on nothing is sent or received."""
+        """Send and receive nothing from now on."""
         if self._socket is not None:
             self._counters.update({"forged": self._socket.forged} if self._socket.forged else {})
             self._socket.close()

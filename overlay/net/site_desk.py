@@ -29,17 +29,18 @@ SLOW_LEAST_SECONDS = 0.3
 """Rounds that should be quicker than this say nothing: they take what processes need, not what links carry."""
 
 AGAIN_SECONDS = 60.0
-"""At least so long after the last survey; twice as long each time when nothing has changed by more than CHANGE_PART."""
+"""Least seconds after a survey before the next one; twice as long each time when nothing has changed by more than
+CHANGE_PART."""
 
 CHANGE_PART = 0.2
 
 
 RETURN_SECONDS = 5.0
-"""After a coordinator was restarted, sites that were in the group have this long to join it before it goes on."""
+"""Seconds that sites of the group have to join a coordinator that was restarted, before it goes on."""
 
 
 class SiteDesk:
-    """Of one coordinator; everything is called in its loop.
+    """Desk of one coordinator for its sites; everything is called in its loop.
 
     probe_seconds: of one measurement between two sites; 0: nothing is measured. all_pairs: pairs are measured, too,
     whose round trip says that they are composed of others. quorum: of several coordinators. log: gets each line.

@@ -1,4 +1,4 @@
-"""What a coordinator of sites knows, for Prometheus: GET /metrics at its address."""
+"""Metrics of a coordinator of sites, for Prometheus: GET /metrics at its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one site's agent does beside tasks: measures links to other sites, and gives and takes the trainer's state.
+"""Services of one site's agent beside tasks: it measures links to other sites, and gives and takes the trainer's state.
 
 A state is bytes that only trainers understand, with the number of the round before which it is and its SHA-256. An
 agent keeps the latest one that its trainer has offered, and sends it to any member that asks, behind the chunks of
@@ -87,7 +87,8 @@ class _Arriving:
 
 
 class SiteServices:
-    """Of one agent. Methods for trainers may be called from any thread; all others are called in the agent's loop."""
+    """Services of one agent. Methods for trainers may be called from any thread; all others are called in the agent's
+    loop."""
 
     def __init__(
         self, node: str, loop: asyncio.AbstractEventLoop, membership: Membership, neighbours: Neighbours
@@ -113,7 +114,7 @@ class SiteServices:
         self._soon(self._did, round_, tuple(sites))
 
     def offer(self, state: State) -> None:
-        """From now on other sites get this state."""
+        """Offer this state to other sites from now on."""
         self._soon(self._offer, state)
 
     def here(self, state: State) -> concurrent.futures.Future[dict[str, Any]]:

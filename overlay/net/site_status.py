@@ -1,4 +1,4 @@
-"""What a coordinator of sites knows, for people and for programs (`inart site status --json`, the page, /metrics)."""
+"""Status of a coordinator of sites, for people and for programs (`inart site status --json`, the page, /metrics)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from overlay.core.site_network import SiteNetwork
 from overlay.net.members import Members
 
 EVENTS = 200
-"""So many of the coordinator's lines are kept."""
+"""Number of the coordinator's lines that are kept."""
 
 
 class Record:
-    """What has happened. finished: the last round that was done. counts: of rounds done, sites lost. busy_seconds: in
+    """Record of rounds. finished: the last round that was done. counts: of rounds done, sites lost. busy_seconds: in
     which rounds were under way, together."""
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""What a trainer submits: values that wait for a task, are in one, and end as a result, unchanged, or with an error."""
+"""Submissions of a trainer: values that wait for a task, are in one, and end as a result, unchanged, or with
+an error."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Done:
 
 @dataclass(frozen=True)
 class About:
-    """What a submission is, for policies whose members come and go (`Ready`)."""
+    """Description of a submission, for policies whose members come and go (`Ready`)."""
 
     round: int = 0
     op: str = ""

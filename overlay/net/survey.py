@@ -1,4 +1,4 @@
-"""Has sites measure round trips and rates between them, and gathers what they answer."""
+"""Survey of the sites: they measure round trips and rates between them, and their answers are gathered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIES = 2
 
 
 class Survey:
-    """Of one coordinator, in its loop; one measurement at a time. seconds: of one between two sites."""
+    """Survey of one coordinator, in its loop; one measurement at a time. seconds: of one between two sites."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, members: Members, seconds: float) -> None:
         self._loop, self._members, self._seconds = loop, members, seconds
@@ -28,7 +28,7 @@ class Survey:
         self._answers.put_nowait((node, message))
 
     def left(self, node: str) -> None:
-        """This site answers no more."""
+        """Go on without a site that answers no more."""
         self._answers.put_nowait((node, {"what": "left"}))
 
     async def round_trips(self, nodes: Iterable[str]) -> dict[Pair, float]:

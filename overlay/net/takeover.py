@@ -1,4 +1,4 @@
-"""How a coordinator takes over from another one: it watches that one, and learns from agents what they are doing.
+"""Takeover of a coordinator from another one: it watches that one, and learns from agents what they are doing.
 
 Coordinators store nothing for that (CREW paper, IV-B: the controller is stateless); the agents have the running tasks.
 """
@@ -22,7 +22,8 @@ GONE_SECONDS = 3.0
 """A backup lets agents in when the coordinator that it backs up has said nothing for this long."""
 
 IDLE_SECONDS = 6.0
-"""It also does so when the other coordinator answers and has not acted for this long: agents may not reach that one."""
+"""Seconds for which the other coordinator may answer without acting before this one takes over: agents may not reach
+that one."""
 
 NUMBERS_PER_COORDINATOR = 1 << 16
 """A coordinator that takes over numbers its tasks from the next multiple of this on, so that no number is used
@@ -101,7 +102,7 @@ class Standby:
             await asyncio.sleep(ALIVE_SECONDS / 4)
 
     async def _answers(self) -> AsyncIterator[bool]:
-        """Whether the other coordinator acts, again and again, until it cannot be heard any more."""
+        """Return whether the other coordinator acts, again and again, until it cannot be heard any more."""
         try:
             async for active in self._ask():
                 yield active
@@ -134,7 +135,7 @@ class Standby:
 
 @dataclass(frozen=True)
 class AgentState:
-    """What an agent says of itself when it joins.
+    """State that an agent tells when it joins.
 
     epoch: of the coordinator that it followed last; 0: none has told it anything yet. newest: the highest number of a
     task that it was told of. running: the task of each number, and whether the agent has everything that it gets of
@@ -148,7 +149,8 @@ class AgentState:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> AgentState:
-        """From the message "join". Raises ValueError, KeyError or TypeError for one that is not well formed."""
+        """Return the state in the message "join". Raises ValueError, KeyError or TypeError for one that is not well
+        formed."""
         tasks = [(Task.from_json(each["task"]), bool(each["finished"])) for each in message.get("running", ())]
         return cls(
             int(message.get("epoch", 0)),
@@ -206,7 +208,8 @@ def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
 
 
 def _waits(state: AgentState | None, number: int) -> bool:
-    """Whether the agent with this state still waits for the end of a task. None: the agent has not joined (yet)."""
+    """Return whether the agent with this state still waits for the end of a task. None: the agent has not
+    joined (yet)."""
     if state is None:
         return True
     return not state.running[number][1] if number in state.running else number > state.newest

@@ -74,13 +74,13 @@ class Tasks:
         self._ended: dict[int, bool] = {}  # task -> whether it was done; else it was given up
 
     def may_come(self, epoch: int, number: int) -> bool:
-        """Whether a task that does not run may still be announced."""
+        """Return whether a task that does not run may still be announced."""
         return (epoch, number) > (self._neighbours.epoch, self._newest)
 
     # --- for a coordinator that takes over ---
 
     def report(self) -> dict[str, Any]:
-        """What a coordinator that takes over needs to know (`AgentState`)."""
+        """Return what a coordinator that takes over needs to know (`AgentState`)."""
         running = [{"task": each.task.to_json(), "finished": each.complete} for each in self.running.values()]
         return {"newest": self._newest, "running": running, "ended": list(self._ended.items())}
 
@@ -163,7 +163,7 @@ class Tasks:
             self._let_go.add(number)
 
     def drop(self, number: int, receivers: list[str]) -> None:
-        """These receivers get no more of a copy."""
+        """Send these receivers no more of a copy."""
         if number in self.running:
             self.running[number].drop(receivers)
 

@@ -38,8 +38,8 @@ def seen(connection: socket.socket) -> Seen | None:
 
 
 def connections_by(what: Sequence[Seen], most: int) -> int:
-    """How many connections to a peer would fill the link, by the losses of the present ones; at most `most`. One where
-    nothing was lost."""
+    """Return how many connections to a peer would fill the link, by the losses of the present ones; at most `most`. One
+    where nothing was lost."""
     segments, again = sum(each.segments for each in what), sum(each.again for each in what)
     rates = [each.mbps for each in what if each.mbps > 0]
     trips = [each.rtt_seconds for each in what if each.rtt_seconds > 0]

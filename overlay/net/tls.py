@@ -38,8 +38,8 @@ class Security:
 
     @classmethod
     def of(cls, tls: Tls | None, joining: Joining | None = None) -> Security | None:
-        """From the command line's TLS options; None without TLS. Raises ValueError when the certificate, its key or the
-        authority's certificate is missing."""
+        """Return the TLS of the command line's options; None without TLS. Raises ValueError when the certificate, its
+        key or the authority's certificate is missing."""
         if tls is None:
             return None
         if tls.certificate is None or tls.key is None or tls.authority is None:
@@ -65,7 +65,7 @@ class Security:
 
 
 def callers_of(certificate: Mapping[str, Any]) -> list[Caller]:
-    """Who a certificate names, as Python's `getpeercert` gives it."""
+    """Return the names in a certificate, as Python's `getpeercert` gives it."""
     uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     return [caller for caller in map(parse_uri, uris) if caller is not None]
 

@@ -46,7 +46,7 @@ a task needs when the task is announced."""
 
 
 def kept_open(agents: int, connections: int) -> bool:
-    """Whether each of this many agents keeps its `connections` to each other agent open."""
+    """Return whether each of this many agents keeps its `connections` to each other agent open."""
     return (agents - 1) * connections <= KEPT_CONNECTIONS
 
 
@@ -168,7 +168,8 @@ class _Outbound(asyncio.Protocol):
 
     @property
     def takes_messages(self) -> bool:
-        """Whether it is open and nothing waits in it. One that is closing has been lost; its peer learns that next."""
+        """Whether the connection is open and nothing waits in it. One that is closing has been lost; its peer learns
+        that next."""
         return self.free and self.transport is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -257,7 +258,7 @@ class Peer:
 
     @property
     def waiting(self) -> int:
-        """How many messages no connection has taken yet."""
+        """Number of messages that no connection has taken yet."""
         return len(self._queue)
 
     def expect(self) -> None:
@@ -326,13 +327,13 @@ class Peer:
         return min((trip for trip in trips if 0 < trip < NO_ROUND_TRIP), default=None)
 
     def sent_again(self) -> tuple[int, int]:
-        """How many segments the present connections have sent again, of how many in all."""
+        """Return how many segments the present connections have sent again, of how many in all."""
         now = [each for line in self._lines if (each := line.seen()) is not None]
         return sum(each.again for each in now), sum(each.segments for each in now)
 
     @property
     def connections(self) -> int:
-        """How many connections are open or being opened."""
+        """Number of connections that are open or being opened."""
         return len(self._lines)
 
     def check(self, transport: asyncio.BaseTransport) -> None:

@@ -69,8 +69,8 @@ class _Connection:
 
 
 class _Channel:
-    """From one agent to another: the links of the route there and back, its delay (seconds), the connections, and the
-    messages that wait for one of them, as (priority, order, message)."""
+    """Channel from one agent to another: the links of the route there and back, its delay (seconds), the connections,
+    and the messages that wait for one of them, as (priority, order, message)."""
 
     def __init__(self, links: list[int], back: list[int], delay: float, connections: list[_Connection]) -> None:
         self.links, self.back, self.delay, self.connections = links, back, delay, connections
@@ -86,9 +86,9 @@ SINGLE = Connections(1, 1)
 
 @dataclass(frozen=True)
 class TcpSettings:
-    """What agents' TCP connections meet. connections: of each pair of agents; where packets are lost, as many as if the
-    agents had known the loss from the beginning. loss: the part of the packets that each link between switches loses;
-    seed: which packets. window_bytes: of receivers, where packets are lost. mtu: bytes of an IP packet."""
+    """Surroundings of agents' TCP connections. connections: of each pair of agents; where packets are lost, as many as
+    if the agents had known the loss from the beginning. loss: the part of the packets that each link between switches
+    loses; seed: which packets. window_bytes: of receivers, where packets are lost. mtu: bytes of an IP packet."""
 
     connections: Connections = SINGLE
     loss: float = 0.0

@@ -58,7 +58,7 @@ class _Chunk:
     execution: Execution | None
 
     def wanted(self) -> bool:
-        """Whether it is still to be sent."""
+        """Return whether it is still to be sent."""
         assert self.request.edge is not None
         return self.execution is None or self.execution.closed or self.execution.sends_to(self.request.edge.receiver)
 

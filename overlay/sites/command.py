@@ -105,7 +105,7 @@ def _links(file: Path, network: SiteNetwork) -> None:
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What an operator says about the rounds of sites.
+    """Settings of the rounds of sites that an operator gives.
 
     sites: how many the first round waits for. patience: seconds that a round waits for a site that is late; None: as
     long as waiting is worth it (`SiteRounds`). probe_seconds: how long each link is measured; 0: none is. all_pairs:

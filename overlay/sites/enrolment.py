@@ -34,7 +34,7 @@ AGAIN_SECONDS = 60.0
 """A renewal that has failed is tried again after so long: the coordinator may be away."""
 
 LEAST_SECONDS = 1.0
-"""At least so long passes between two renewals."""
+"""Least seconds between two renewals."""
 
 OF_TOKEN = "token-id"
 """The file, beside a certificate, with the ID of the token that it was bought with."""
@@ -85,7 +85,7 @@ class Enrolment:
         return self.folder / FOLDER_FILES[part]
 
     def _holds(self) -> bool:
-        """Whether there is a certificate that was bought with this token and has not expired."""
+        """Return whether there is a certificate that was bought with this token and has not expired."""
         try:
             bought = (self.folder / OF_TOKEN).read_text().strip()
             return bought == self._token.number and self._file("key").is_file() and self._seconds_left() > 0
@@ -166,14 +166,14 @@ class Enrolment:
 
 
 def _kept(token: Token, site: str) -> Path:
-    """Where a site's certificate is kept unless a folder is given: a place for each authority and name."""
+    """Return where a site's certificate is kept unless a folder is given: a place for each authority and name."""
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return home / "inart" / "sites" / token.digest[:16] / site.replace("/", "_").strip(".")
 
 
 def _context(authority: str | None) -> ssl.SSLContext:
-    """Of a connection without a certificate of this end. authority: the PEM of whoever has to have signed the other
-    end's; None: nothing is checked, and nothing that is secret is said."""
+    """Return the TLS context of a connection without a certificate of this end. authority: the PEM of whoever has to
+    have signed the other end's; None: nothing is checked, and nothing that is secret is said."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # certificates name roles

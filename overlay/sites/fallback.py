@@ -110,8 +110,8 @@ class Attempt:
 
 
 class Ballot:
-    """Of one site: what it promises, says and reads. names: of all sites, in the group's order. add(values, seconds):
-    replaces the values by their sum over all sites; whether it could in this time."""
+    """Ballot of one site: what it promises, says and reads. names: of all sites, in the group's order. add(values,
+    seconds): replaces the values by their sum over all sites; whether it could in this time."""
 
     def __init__(
         self, store: Any, site: str, names: tuple[str, ...], add: Callable[[Floats, float], bool], *,
@@ -121,16 +121,17 @@ class Ballot:
         self._clock, self._sleep = clock, sleep
 
     def took(self, round_: int) -> None:
-        """This site has the network's result of the round."""
+        """Note that this site has the network's result of the round."""
         self._store.set(f"{round_}/taken", self.site)
 
     def refuse(self) -> None:
-        """This site cannot use the group any more, so nobody can: the others need not wait for it."""
+        """Refuse the group, which this site cannot use any more, so that nobody can: the others need not wait
+        for it."""
         self._store.set("unable", self.site)
 
     def try_round(self, attempt: Attempt, values: Floats, end: float) -> bool:
-        """Whether the round was done over the group: then attempt.result has the sum. end: of the clock. Raises what
-        the store does."""
+        """Return whether the round was done over the group: then attempt.result has the sum. end: of the clock. Raises
+        what the store does."""
         attempt.number = self._first_open(attempt.round)
         if not self._all_promise(attempt, end):
             return False
@@ -144,7 +145,8 @@ class Ballot:
         return self._all_have(attempt, hashlib.sha256(result.tobytes()).digest(), end)
 
     def ask(self, attempt: Attempt) -> bool:
-        """How an attempt has ended in which this site has said that it has a result; it ends now if it has not."""
+        """Return how an attempt has ended in which this site has said that it has a result; it ends now if it
+        has not."""
         return self._decide(attempt, "end", NO)
 
     def _first_open(self, round_: int) -> int:
@@ -256,7 +258,7 @@ class Rescue:
         return True
 
     def took(self, round_: int) -> None:
-        """This site has the network's result of the round: who has not need not wait for it."""
+        """Note that this site has the network's result of the round: a site without it need not wait for this one."""
         if not self.unable:
             self._in_thread(lambda: self._ballot.took(round_))
 

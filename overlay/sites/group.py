@@ -162,7 +162,7 @@ def _enrolled(
 
 
 def _fallback_of(given: Any) -> Fallback | None:
-    """What `init` was told of: a process group, or one with its store."""
+    """Return the fallback of which `init` was told: a process group, or one with its store."""
     if given is None:
         return None
     from overlay.sites.fallback import Fallback  # needs torch
@@ -207,7 +207,7 @@ class SiteGroup:
         return self._rescue is not None and self._rescue.spans
 
     def bytes_sent(self) -> int:
-        """What this site has sent to other sites, in bytes."""
+        """Return the bytes that this site has sent to other sites."""
         return sum(self._agent.statistics()["bytes_sent"].values())
 
     # --- the state that all sites share ---
@@ -238,8 +238,7 @@ class SiteGroup:
             state = fetched
 
     def offer(self, data: Bytes, round: int) -> None:
-        """From now on this is this site's state, before this round: sites that join may get it. data: not changed any
-        more."""
+        """Offer this state of this site, before this round, to sites that join. data: not changed any more."""
         self._agent.site.offer(State(round, digest_of(data), data))
 
     # --- averages ---

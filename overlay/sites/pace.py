@@ -1,4 +1,4 @@
-"""How many steps a fragment's round is given until its result is mixed in: the fewest in which training never waits.
+"""Pace of a fragment's rounds: the steps until a round's result is mixed in, the fewest in which training never waits.
 
 Mixing in late costs quality, and mixing in before the round is done makes training stand still. So the delay follows
 what is measured: how long rounds take from when they are sent, also behind others, and how long steps take. Each site
@@ -21,7 +21,7 @@ STEPS = 16
 
 
 class Pace:
-    """Of one site. fragments: how many rounds the model travels in; most: the largest delay, in steps."""
+    """Pace of one site. fragments: how many rounds the model travels in; most: the largest delay, in steps."""
 
     def __init__(self, fragments: int, most: int) -> None:
         self._most, self._delay = most, min(FIRST, most)
@@ -37,8 +37,8 @@ class Pace:
         self._rounds.append(seconds)
 
     def delay(self) -> int:
-        """Of the round that is sent now. It grows at once when rounds take longer; it becomes smaller by two steps or
-        more only, so that it does not change with every small difference."""
+        """Return the delay of the round that is sent now. It grows at once when rounds take longer; it becomes smaller
+        by two steps or more only, so that it does not change with every small difference."""
         step = median(self._steps) if self._steps else 0.0
         if self._rounds and step > 0:
             wanted = min(self._most, math.ceil(MARGIN * max(self._rounds) / step))

@@ -42,7 +42,7 @@ def levels(bits: int, sites: int) -> int:
 
 
 def bits_a_value(bits: int, sites: int) -> float:
-    """What a value takes on the network, with its block's scale: words hold whole fields only."""
+    """Return the bits that a value takes on the network, with its block's scale: words hold whole fields only."""
     return 64 / (64 // width(bits, sites)) + 32 / BLOCK
 
 
@@ -72,7 +72,7 @@ def largest_blocks(scales: Floats, keep: float) -> NDArray[np.intp]:
 
 
 def take_blocks(values: Floats, blocks: NDArray[np.intp]) -> Floats:
-    """These blocks of the values, one after the other; the last block of all is filled up with zeros."""
+    """Return these blocks of the values, one after the other; the last block of all is filled up with zeros."""
     whole = np.zeros((math.ceil(values.size / BLOCK), BLOCK), np.float32)
     whole.reshape(-1)[: values.size] = values
     return whole[blocks].reshape(-1)

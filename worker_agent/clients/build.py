@@ -12,7 +12,7 @@ from controlplane.common.native_build import ENGINE, NATIVE, BuildError, build
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE / "client.c"
 OPTIONS = (*(option for option in ENGINE if option != NATIVE), "-D_GNU_SOURCE")
-"""They copy and say what others compute, and may be copied to other machines."""
+"""Options of the compiler: clients copy and say what others compute, and may be copied to other machines."""
 
 
 def mpi_library() -> Path:

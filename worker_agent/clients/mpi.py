@@ -28,7 +28,7 @@ from worker_agent.launch import child
 from worker_agent.service import AgentSettings, Service
 
 OPERATION_SECONDS = 1800.0
-"""Without any progress, after which an operation has failed: a rank may be late."""
+"""Seconds without any progress after which an operation has failed: a rank may be late."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def agent(arguments: argparse.Namespace) -> Iterator[str]:
-    """This node's agent, and its address. Raises AgentError."""
+    """Return this node's agent, and its address. Raises AgentError."""
     if arguments.agent:
         yield arguments.agent
         return

@@ -12,9 +12,11 @@ from controlplane.common.rpc.client import ControllerError, NoAnswer, ask, fetch
 
 ADD_SECONDS = 300.0
 ANSWER_SECONDS = 30.0
-"""How long a launcher waits for a controller that does not answer: longer than another one takes to take over."""
+"""Seconds for which a launcher waits for a controller that does not answer: longer than another one takes to
+take over."""
 ANSWER_VARIABLE = "INART_ANSWER_SECONDS"
-"""Its name in the environment, where controllers take over later than usual (`--takeover-after`, a busy machine)."""
+"""Environment variable with that time, where controllers take over later than usual (`--takeover-after`, a busy
+machine)."""
 PAUSE_SECONDS = 1.0
 Value = TypeVar("Value")
 

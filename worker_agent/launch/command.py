@@ -34,15 +34,15 @@ from worker_agent.launch.adding import patiently
 from worker_agent.launch.machines import Machines, find_machines, resolve
 
 LOOK_SECONDS = 0.3
-"""How often a node looks whether its job is there, or whether the others have left it."""
+"""Seconds between two looks of a node whether its job is there, or whether the others have left it."""
 LEAVING_SECONDS = 10.0
-"""How long the first node, whose command has ended well, leaves the job to others whose commands still run."""
+"""Seconds for which the first node, whose command has ended well, leaves the job to others whose commands still run."""
 HOLDER_SECONDS = 90.0
 NO_JOB, INTERRUPTED = 1, 130
 
 
 class NoJob(Exception):
-    """There is no job in the network for the command; the message says why and what to do."""
+    """The command has no job in the network; the message says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from controlplane.common.rpc.client import REPLAN_SECONDS, ControllerError, ask,
 from worker_agent.launch.adding import add
 
 REMOVE_SECONDS = 60.0
-"""How long it tries to reach a controller that does not answer when the job is to be removed."""
+"""Seconds for which a controller that does not answer is tried when the job is to be removed."""
 RETRY_SECONDS = 2.0
 
 

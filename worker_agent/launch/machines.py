@@ -13,7 +13,7 @@ RANGES = re.compile(r"([^\[\]]*)\[([0-9,-]+)\](.*)")
 
 
 class MachinesError(ValueError):
-    """It cannot be found out which machines the command runs on; the message says what to give."""
+    """The machines on which the command runs cannot be found out; the message says what to give."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def can_be_alike(buffer: torch.Tensor, op: Collective) -> bool:
 def reduce_alike(
     group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int], values_per_packet: int
 ) -> None:
-    """In place, by all ranks. order: by rank, which worker it is."""
+    """Reduce in place, by all ranks. order: by rank, which worker it is."""
     name, elements = str(buffer.dtype).removeprefix("torch."), buffer.numel()
     data, worker = data_values(values_per_packet), order[group.rank()]
     if gathered_words(op, name, elements, group.size(), data) or name not in DTYPES:
@@ -87,7 +87,8 @@ def _agreed(group: dist.ProcessGroup, chunks: list[Floats]) -> list[int]:
 
 
 def _merged(rows: list[torch.Tensor], op: Collective) -> torch.Tensor:
-    """As native/gathered.h merges them: in the order of the workers, floating-point sums in double precision."""
+    """Return the merged values, as native/gathered.h merges them: in the order of the workers, floating-point sums in
+    double precision."""
     if not rows[0].is_floating_point():
         whole = [row.numpy() for row in rows]
         merged: NDArray[Any] = whole[0].copy()
@@ -112,9 +113,9 @@ class Done:
         self._future.set_result([buffer])
 
     def wait(self) -> bool:
-        """At once."""
+        """Return at once."""
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Of the list of tensors, as a Work's."""
+        """Return a Future of the list of tensors, as a Work's."""
         return self._future

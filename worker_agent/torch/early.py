@@ -29,7 +29,7 @@ MOST_EARLY = 64
 MOST_EARLY_BYTES = 1 << 20
 FIRST_LOOK_SECONDS = 0.1
 LAST_LOOK_SECONDS = 2.0
-"""While no new operation comes, a rank checks at these intervals whether another rank has failed at an operation whose
+"""Seconds between a rank's looks, while no new operation comes, whether another rank has failed at an operation whose
 result this rank has.
 """
 CLOSE_SECONDS = 10.0

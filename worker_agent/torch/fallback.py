@@ -88,8 +88,8 @@ class Fallback:
         return group.allreduce([item.buffer], options)
 
     def _network_shape(self) -> tuple[list[int], int]:
-        """By rank, which worker it is; and the values of a packet, of the most common network where no rank has been in
-        any. All ranks ask for it at the same step."""
+        """Return, by rank, which worker it is; and the values of a packet, of the most common network where no rank has
+        been in any. All ranks ask for it at the same step."""
         if self._shape is None:
             reducer = self._reducer()
             told = exchange(

@@ -12,7 +12,7 @@ import torch
 from worker_agent.torch.steps import Item
 
 LATE_SECONDS = 10.0
-"""After this time, and then each time after twice as long, the log names the workers that are waited for."""
+"""Seconds after which the log names the workers that are waited for; each further time after twice as long."""
 LOOK_SECONDS = 0.1
 """A rank that waits for several operations asks at these intervals whether another rank has failed."""
 

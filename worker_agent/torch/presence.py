@@ -1,4 +1,4 @@
-"""Who has left a process group: operations that would wait for a rank that is gone end with an error.
+"""Presence of ranks in a process group: operations that would wait for a rank that is gone end with an error.
 
 A rank that only takes its time is waited for, as long as its process lives and it is in the group. A process that ends
 without a word is noticed by its node's agent, which stops the others. That leaves the rank that goes in good order

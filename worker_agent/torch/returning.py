@@ -19,12 +19,12 @@ FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
 JOIN_SECONDS = 2.0
 STEADY_SECONDS = 60.0
-"""After this many seconds in the network earlier failures are forgotten, and the next return begins quickly."""
+"""Seconds in the network after which earlier failures are forgotten, and the next return begins quickly."""
 
 
 @dataclass(frozen=True)
 class Joining:
-    """How a process group comes back to the network.
+    """Return of a process group to the network.
 
     join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError. valid:
     returns what is wrong with a reducer; empty: nothing. failed, returned: called with the reasons of all ranks when a

@@ -1,4 +1,4 @@
-"""Which path each step takes, through the network or over torch.distributed, and from which step on that changes."""
+"""Schedule of the steps' paths: through the network or over torch.distributed, and from which step on that changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Schedule:
             self._now, self._change = self._change[1], None
 
     def is_oldest(self, step: Step) -> bool:
-        """Whether no step before this one is in progress."""
+        """Return whether no step before this one is in progress."""
         return step.number == self._oldest
 
     def pause(self) -> int:

@@ -123,8 +123,9 @@ def _among_hosts(
 def _print_notes(
     topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row], *, sized: bool
 ) -> None:
-    """Who is faster than the plans for these parameter servers, and which of these cannot be deployed. sized: whether
-    the sizes of the job's tensors are known, at which times are compared where those of packets are known, too."""
+    """Print who is faster than the plans for these parameter servers, and which of these cannot be deployed. sized:
+    whether the sizes of the job's tensors are known, at which times are compared where those of packets are known, too.
+    """
     ours = _best(rows)
     if _beaten(topology, rows, host_part):
         winner = max(host_part, key=lambda row: row["rate_mbps"])
@@ -153,7 +154,7 @@ def _best(rows: Sequence[Row]) -> float:
 
 
 def _beaten(topology: Topology, ours: Sequence[Row], host_part: Sequence[Row]) -> bool:
-    """Whether a collective among hosts alone is notably faster than all of these rows."""
+    """Return whether a collective among hosts alone is notably faster than all of these rows."""
     return bool(topology.results_on_links and host_part and _best(host_part) > _best(ours) * NOTABLY)
 
 

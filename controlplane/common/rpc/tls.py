@@ -133,7 +133,7 @@ class Tls:
         return ""
 
     def names_roles(self) -> bool:
-        """Whether `inart certificates` made the authority. Raises ValueError."""
+        """Return whether `inart certificates` made the authority. Raises ValueError."""
         if self.authority is None:
             return False
         try:

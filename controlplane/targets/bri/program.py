@@ -54,7 +54,8 @@ REPLICATION_ID = 0
 
 PRIORITY = "$MATCH_PRIORITY"
 FIRST_PRIORITY = 1 << 16
-"""In BRI the smallest number has the highest priority, in a rule set the largest."""
+"""Offset that turns priorities round: in BRI the smallest number has the highest priority, in a rule set the
+largest."""
 PORT_MASK = (1 << 9) - 1
 
 BROKEN_PORT = 0

@@ -48,7 +48,7 @@ def rule_set(program: Program, switch: str, entries: Iterable[Entry], ports: Por
 
 @dataclass(frozen=True)
 class Reading:
-    """What a switch holds, about to be read."""
+    """State of one reading of a switch."""
 
     program: Program
     entries: list[Entry]

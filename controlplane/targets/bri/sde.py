@@ -25,7 +25,7 @@ With --dry-run everything is checked and printed without it. See docs/tofino.md.
 
 
 class SdeMissing(TargetError):
-    """There is no usable SDE; the message says what is missing and how to get it."""
+    """No usable SDE was found; the message says what is missing and how to get it."""
 
 
 def client_folder() -> Path:

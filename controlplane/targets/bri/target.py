@@ -66,7 +66,7 @@ def ask(client: Any, program: Program, switch: SwitchAddress, timeout: float) ->
 
 @dataclass(frozen=True)
 class Held:
-    """What a switch holds: our entries, and ports that somebody else made.
+    """State that was read from a switch: our entries, and ports that somebody else made.
 
     used: ports of others that we use. others: ports of others that the topology names.
     """
