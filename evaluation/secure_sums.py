@@ -40,8 +40,8 @@ def partners(worker: int, members: Sequence[int], number: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a mask belongs to. No two operations with other values may have the same one: what remained of a mask that
-    is used twice is the difference of the values. members: the workers of the epoch."""
+    """Operation that a mask belongs to. No two operations with other values may have the same one: what remained of a
+    mask that is used twice is the difference of the values. members: the workers of the epoch."""
 
     epoch: int
     number: int

@@ -31,7 +31,7 @@ COMMANDS = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "munged": "munge", "sbatch": "slurm-client",
     "scontrol": "slurm-client", "sinfo": "slurm-client", "scancel": "slurm-client", "srun": "slurm-client",
 }  # fmt: skip
-"""What has to be installed, and the package of Debian that has it."""
+"""Programs that have to be installed, and the package of Debian that has each."""
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "examples" / "slurm"
 READY_SECONDS = 90.0
@@ -102,7 +102,7 @@ class Slurm:
         self._daemons: dict[str, subprocess.Popen[Any]] = {}
         path = f"{self.folder / 'bin'}{os.pathsep}{_path()}"
         self.environment = emulation.environment | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
-        """Of the daemons, and of the jobs, where `inart` is ours."""
+        """Environment of the daemons, and of the jobs, where `inart` is ours."""
 
     def __enter__(self) -> Slurm:
         if absent := missing():

@@ -23,7 +23,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True)
 class InterfaceCounters:
-    """What a link has carried, as one of its ends counts it: frames and their bytes (Ethernet header included)."""
+    """Counters of a link, as one of its ends has them: frames and their bytes (Ethernet header included)."""
 
     rx_bytes: int
     rx_packets: int

@@ -31,11 +31,11 @@ CASES = {
     "incast": "TCP from many hosts to the parameter server's host, whose link is the narrow one",
 }
 PLANS = ("all", "a share")
-"""What a plan is made for: the whole link, or what an operator declares as left by TCP: an equal share."""
+"""Links for which a plan is made: the whole link, or what an operator declares as left by TCP, an equal share."""
 WIDE = 4.0
 """The other links are so many times as wide as the narrow one."""
 SETTLE_SECONDS = 3.0
-"""What TCP has before the job begins."""
+"""Seconds for which TCP runs before the job begins."""
 SAMPLE_SECONDS = 0.02
 READY_SECONDS = 60.0
 OPERATION_SECONDS = 120.0
@@ -202,7 +202,7 @@ class Flows:
             sink.receive(READY_SECONDS)
 
     def received(self) -> dict[tuple[str, str], Samples]:
-        """What each flow has delivered so far, by (sender, receiver). Raises HostFailure."""
+        """Return what each flow has delivered so far, by (sender, receiver). Raises HostFailure."""
         found: dict[tuple[str, str], Samples] = {}
         for sink, own in self._sinks:
             sink.send(None)

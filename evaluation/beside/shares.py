@@ -1,4 +1,4 @@
-"""What came of a run beside foreign TCP: rates, the fairness index, the queue; in words, and in one figure."""
+"""Outcome of a run beside foreign TCP: rates, the fairness index, the queue; in words, and in one figure."""
 
 from __future__ import annotations
 
@@ -74,11 +74,12 @@ class Share:
 
     @property
     def job_part(self) -> float:
-        """Of an equal share of the link, what the job has."""
+        """Fraction of an equal share of the link that the job has."""
         return self.job_mbps * (1 + len(self.tcp_mbps or self.back_mbps)) / self.link_mbps
 
     def queue_ms(self, part: float) -> float:
-        """How long the queue was, as the time in which the link sends it: not longer for this part of the time."""
+        """Return how long the queue was, as the time in which the link sends it: not longer for this part of
+        the time."""
         return quantile([waits for _, waits in self.queue], part) * 8e-3 / self.link_mbps
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class Share:
 
 
 def table(shares: Sequence[Share]) -> str:
-    """For people, and for a page of Markdown."""
+    """Return a table for people, and for a page of Markdown."""
     lines = [
         "| TCP | marks | the plan | planned | job, Mbit/s | of its share | TCP flows | against it | fairness | "
         "queue: half, 99 %, ms | dropped | resent | idle |",

@@ -27,7 +27,7 @@ FORKED_SECONDS = 60.0
 
 
 class AgentEvents:
-    """What can be done to the agents of jobs, and what another user of their hosts can do."""
+    """Events that befall the agents of jobs, and events that another user of their hosts causes."""
 
     def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
         self._emulation, self._findings = place.emulation, place.findings
@@ -113,7 +113,7 @@ class AgentEvents:
         one.happened = report.get("sent", 0) > 0 and int(report.get("capabilities", "1"), 16) == 0
 
     def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:
-        """What somebody who knows everything but the keys would send next."""
+        """Return what somebody who knows everything but the keys would send next."""
         kept = self._controller.agents().get(run.job.name, {})
         address = self._emulation.topology.address(node)
         if node not in kept:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DISK = "size=2m,mode=700"
 START_SECONDS = 60.0
 AGAIN_SECONDS = 1.0
-"""After it has ended by itself it is started again so much later, as a service manager would."""
+"""Seconds after which a controller that has ended by itself is started again, as a service manager would."""
 SAYS = "controller serves on "
 
 
@@ -46,7 +46,7 @@ class ControllerProcess:
         self.address = f"{emulation.controller_host}:0"
         self.starts = 0
         self.ended: list[str] = []
-        """What it said when it ended by itself."""
+        """Last words of the controller each time that it ended by itself."""
         self._thread = threading.Thread(target=self._supervise, name="controller", daemon=True)
         self._thread.start()
 
@@ -68,7 +68,7 @@ class ControllerProcess:
             return process.pid
 
     def back(self) -> None:
-        """It is started again; does not wait."""
+        """Start the controller again; does not wait."""
         self._wanted.set()
 
     def send(self, number: signal.Signals) -> int:
@@ -81,11 +81,11 @@ class ControllerProcess:
 
     @property
     def disk(self) -> Path:
-        """Where its state is, as this process reaches it."""
+        """Path of its state, as this process reaches it."""
         return Path(f"/proc/{self._keeper.pid}/root{self._directory}")
 
     def fill_disk(self) -> int:
-        """Until nothing more goes in; how many bytes that took."""
+        """Fill the disk until nothing more goes in; returns how many bytes that took."""
         filled = 0
         with open(self.disk / "filler", "wb", buffering=0) as file, suppress(OSError):
             while True:
@@ -96,7 +96,8 @@ class ControllerProcess:
         (self.disk / "filler").unlink(missing_ok=True)
 
     def agents(self) -> dict[str, Any]:
-        """What it keeps of the jobs: configurations by job and node; empty when that cannot be read."""
+        """Return what the controller keeps of the jobs: configurations by job and node; empty when that
+        cannot be read."""
         try:
             kept = json.loads((self.disk / "jobs.json").read_text())
         except (OSError, ValueError):
@@ -179,7 +180,7 @@ class ControllerProcess:
 
 
 def stopped(pid: int) -> bool:
-    """Whether the process is stopped by a signal."""
+    """Return whether the process is stopped by a signal."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
@@ -187,7 +188,7 @@ def stopped(pid: int) -> bool:
 
 
 def eventually(condition: Any, seconds: float = 5.0) -> bool:
-    """Whether it holds within so many seconds."""
+    """Return whether it holds within so many seconds."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

@@ -21,7 +21,7 @@ REPLAN_SECONDS = 20.0
 
 
 class ControllerEvents:
-    """What can be done to the controller, and what its operator asks of it."""
+    """Events that befall the controller, and orders of its operator."""
 
     def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
         self._emulation, self._findings = place.emulation, place.findings
@@ -103,7 +103,7 @@ class ControllerEvents:
         self._disable(one, {"restored": [spine]})
 
     def take_back(self, one: Happening) -> None:
-        """As an operator who has mended it: what the controller keeps off because it corrupts is used again."""
+        """Enable, as an operator who has mended it, what the controller has disabled because it corrupts."""
         try:
             request = pb.StatusRequest(job=self._jobs[0].job.name)
             reply = ask(self._controller.address, "status", request, timeout=REPLAN_SECONDS)

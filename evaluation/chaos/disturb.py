@@ -19,7 +19,7 @@ ALONE = frozenset({"controller", "stop-controller", "clock"})
 
 
 class Disturber:
-    """What can be done to a network, its controller and its jobs. `run` takes one event from its beginning to its end;
+    """Events that befall a network, its controller and its jobs. `run` takes one event from its beginning to its end;
     each in a thread of its own."""
 
     def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:

@@ -1,4 +1,4 @@
-"""What a run under chaos found: counted sums, outages by kind of event, and what each event did."""
+"""Findings of a run under chaos: counted sums, outages by kind of event, and what each event did."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evaluation.chaos.kinds import AWAY, KINDS, NEEDS_CONTROLLER
 from evaluation.chaos.schedule import Event
 
 AFTER_SECONDS = 6.0
-"""What an event has left behind may still be felt for so long after it."""
+"""Seconds after an event for which what it has left behind may still be felt."""
 QUIET = "nothing"
 SHOWN = 20
-"""Of a kind of finding, in the table; the JSON has all."""
+"""Most findings of a kind in the table; the JSON has all."""
 
 
 @dataclass
@@ -141,7 +141,8 @@ class Findings:
         }
 
     def rows(self) -> list[tuple[str, int, int, float | None, float | None]]:
-        """By kind: how often it came, how often that was seen, the longest outage alone and beside another event."""
+        """Return, by kind, how often an event came, how often that was seen, and the longest outage alone and beside
+        another event."""
         rows = []
         for kind in KINDS:
             came = [each for each in self.happenings if each.event.kind == kind and each.happened is not None]
@@ -157,7 +158,7 @@ class Findings:
         return rows
 
     def table(self, title: str) -> str:
-        """For people, and for a page of Markdown."""
+        """Return a table for people, and for a page of Markdown."""
         verdict = f"**{len(self.wrong)} wrong**" if self.wrong else "0 wrong"
         lines = [
             f"{title}: {self.seconds / 60:.1f} minutes, {self.sums} sums checked on every worker, {verdict}, "
@@ -180,7 +181,8 @@ class Findings:
 
 
 def _nobody_mends(away: Happening, felt: list[Happening]) -> bool:
-    """Whether the controller is away by this event while another one leaves something that only it puts right."""
+    """Return whether the controller is away by this event while another one leaves something that only it
+    puts right."""
     return away.event.kind in AWAY and any(
         each.event.kind in NEEDS_CONTROLLER and each.began < away.ended and away.began < each.ended + AFTER_SECONDS
         for each in felt
@@ -192,5 +194,5 @@ def _overlap(a: Happening, b: Happening) -> bool:
 
 
 def _near(a: Happening, b: Happening) -> bool:
-    """Whether the outage of one may be the other's."""
+    """Return whether the outage of one may be the other's."""
     return a.began < b.ended + AFTER_SECONDS and b.began < a.ended + AFTER_SECONDS

@@ -30,9 +30,9 @@ ANSWER_SECONDS = 1e6  # the queue has the timeouts
 PAUSE_SECONDS = 0.02
 PLAN_SECONDS = 1.0
 DISBELIEVED = ("check", "unknown", "other_epoch", "refused", "malformed", "foreign", "stranger")
-"""What counters of packets that were not believed have in their names."""
+"""Words in the names of counters of packets that were not believed."""
 SHARES_OF_A_SECOND = (0.01, 0.05, 0.2)
-"""How long the all-reduces take at the planned rate."""
+"""Seconds that the all-reduces take at the planned rate."""
 
 
 class _Worker:
@@ -55,7 +55,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run takes place: the network, what starts processes in its hosts, and who writes down what is found."""
+    """Place of a run: the network, what starts processes in its hosts, and who writes down what is found."""
 
     emulation: Emulation
     zygote: Zygote
@@ -88,7 +88,7 @@ class JobRun:
         self._lock = threading.Lock()
         self.epoch = 0
         self.sequences: dict[str, int] = {}
-        """Of the trees, the sequence number after the last operation's; what a forger is told."""
+        """Sequence number of each tree after the last operation's; a forger is told of it."""
 
     # -- its processes ------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class JobRun:
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     def make_late(self, node: str, seconds: float) -> threading.Event:
-        """This worker gets its next order so much later than the others. Set when it has got it."""
+        """Give this worker its next order so much later than the others. Set when it has got it."""
         sent = threading.Event()
         with self._lock:
             self._late[node] = seconds, sent
@@ -171,7 +171,7 @@ class JobRun:
         self._workers[node].process.send({"fork": seconds})
 
     def forked(self, node: str, seconds: float) -> list[int | None]:
-        """How they ended. Raises queue.Empty."""
+        """Return how the forked children ended. Raises queue.Empty."""
         self._workers[node].process.send({"forked": True})
         return self._forks[node].get(timeout=seconds)
 
@@ -197,7 +197,7 @@ class JobRun:
             self._over.wait(PAUSE_SECONDS)
 
     def _operate(self, order: dict[str, Any]) -> bool:
-        """Until all workers have the sums of this operation, each right or not; False: they never got them."""
+        """Operate until all workers have the sums of this operation, each right or not; False: they never got them."""
         until = time.monotonic() + GIVEN_UP_SECONDS
         done: set[str] = set()
         flagged = False
@@ -233,7 +233,7 @@ class JobRun:
         return True
 
     def _again(self, done: set[str], order: dict[str, Any]) -> set[str]:
-        """Those that had it do it again with the others, in what will be another epoch."""
+        """Let those that had the result do the operation again with the others, in what will be another epoch."""
         for node in done:
             self._order(self._workers[node], order)
         return set()
@@ -292,7 +292,7 @@ class JobRun:
             self.restart(node)
 
     def state(self) -> str:
-        """What the controller says of it."""
+        """Return the controller's words about the job."""
         try:
             status: pb.StatusReply = fetch_status(self._controller, timeout=5.0, job=self.job.name)
         except (ControllerError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What chaos does to a network and its jobs: one entry a kind, with how long it lasts and what it must not meet."""
+"""Kinds of chaos for a network and its jobs: one entry a kind, with how long it lasts and what it must not meet."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ APART: tuple[frozenset[str], ...] = (
 
 
 NEEDS_CONTROLLER = frozenset({"link", "switch", "edge", "reboot", "ps", "stop-ps", "worker"})
-"""What these leave behind only a controller puts right: it finds another way, or writes a switch's entries again."""
+"""Kinds after which only a controller puts things right: it finds another way, or writes a switch's entries again."""
 AWAY = frozenset({"controller", "stop-controller", "clock"})
 """Meanwhile there is no controller."""
 NEEDS_TRAFFIC = frozenset({"flip", "burst"})
@@ -76,7 +76,7 @@ NEEDS_TRAFFIC = frozenset({"flip", "burst"})
 
 
 def compatible(a: str, b: str) -> bool:
-    """Whether events of these two kinds may overlap."""
+    """Return whether events of these two kinds may overlap."""
     if any(one in NEEDS_TRAFFIC and KINDS[other].waits for one, other in ((a, b), (b, a))):
         return False
     return not any(a in group and b in group for group in APART)

@@ -23,7 +23,7 @@ BACK_SECONDS = 10.0
 
 
 class NetworkEvents:
-    """What can be done to a network. operator: takes switches back into service once they have been mended."""
+    """Events that befall a network. operator: takes switches back into service once they have been mended."""
 
     def __init__(self, emulation: Emulation, operator: ControllerEvents) -> None:
         self._emulation, self._operator = emulation, operator

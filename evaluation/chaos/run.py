@@ -32,8 +32,8 @@ FINISH_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run is. events: drawn before (see `schedule`); seconds: how long it lasts, when they are over, too. log:
-    where the controller's log is kept, or None."""
+    """Settings of one run. events: drawn before (see `schedule`); seconds: how long it lasts, when they are over, too.
+    log: where the controller's log is kept, or None."""
 
     topology: Topology
     jobs: tuple[Job, ...]
@@ -103,7 +103,7 @@ def _jobs(settings: Settings, place: Place, controller: ControllerProcess, stack
 def _disturbed(
     settings: Settings, jobs: Sequence[JobRun], disturber: Disturber, findings: Findings, emulation: Emulation
 ) -> None:
-    """From the first operation to the last one, events meanwhile."""
+    """Run from the first operation to the last one, with events meanwhile."""
     for job in jobs:
         job.begin()
     events = [threading.Thread(target=disturber.run, args=(one,), daemon=True) for one in findings.happenings]

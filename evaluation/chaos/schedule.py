@@ -1,4 +1,4 @@
-"""What is to happen when: drawn from a seed before anything runs, and the same for the same words."""
+"""Schedule of events: drawn from a seed before anything runs, and the same for the same words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from topologies.network import EmulationError
 WARM_SECONDS = 8.0
 """Undisturbed at first, so that jobs run and their usual times are known."""
 QUIET_SECONDS = (4.0, 9.0)
-"""Between two slots: what an event costs is seen before the next one comes."""
+"""Seconds between two slots: what an event costs is seen before the next one comes."""
 PAIRED = 0.5
-"""Of the slots, those with two events that overlap."""
+"""Fraction of the slots with two events that overlap."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _target(
 
 
 def _connected(topology: Topology, jobs: Sequence[Job], down: Sequence[str]) -> bool:
-    """Whether all hosts of the jobs reach each other without these links and switches that have no host."""
+    """Return whether all hosts of the jobs reach each other without these links and switches that have no host."""
     gone = {name for name in down if name in topology.switches}
     cut = {frozenset(ends) for name in down if (ends := link_of(name, topology)) is not None}
     wanted = {topology.access_switch(node) for job in jobs for node in (*job.workers, *job.parameter_servers)}

@@ -36,12 +36,12 @@ class Clock:
 
     @property
     def wrong_reads(self) -> int:
-        """How often the process has read a wrong time so far."""
+        """Number of times that the process has read a wrong time so far."""
         return int(struct.unpack_from("<Q", self._memory, 8)[0])
 
 
 def skew(file: Path) -> None:
-    """From now on time.time() and time.time_ns() of this process go by the file."""
+    """Let time.time() and time.time_ns() of this process go by the file from now on."""
     with file.open("r+b") as opened:
         memory = mmap.mmap(opened.fileno(), SIZE)
     right = time.time_ns

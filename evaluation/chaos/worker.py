@@ -15,20 +15,20 @@ from topologies.zygote import Channel
 
 HERE = "evaluation.chaos.worker"
 LARGEST = 1 << 17
-"""Of a worker's values, which are whole numbers: fixed point carries these exactly, and so does float32 the sum of up
-to 64 workers'. A result is right when it is the sum to the last bit."""
+"""Largest of a worker's values, which are whole numbers: fixed point carries these exactly, and so does float32 the sum
+of up to 64 workers'. A result is right when it is the sum to the last bit."""
 JOIN_SECONDS = 120.0
 FORKED = 2
 
 
 def contribution(seed: int, worker: int, elements: int) -> npt.NDArray[np.float32]:
-    """What this worker (by its number) gives to one all-reduce."""
+    """Return what this worker (by its number) gives to one all-reduce."""
     drawn = np.random.default_rng([seed, worker, elements])
     return drawn.integers(-LARGEST, LARGEST, elements, dtype=np.int32).astype(np.float32)
 
 
 def exact_sum(seed: int, workers: list[int], elements: int) -> npt.NDArray[np.float32]:
-    """What all of them must get."""
+    """Return the sum that all workers must get."""
     total = np.zeros(elements, np.int64)
     for worker in workers:
         total += contribution(seed, worker, elements).astype(np.int64)
@@ -110,14 +110,14 @@ class Worker:
         return answer
 
     def _sequences(self) -> dict[str, int]:
-        """By tree."""
+        """Return the sequence numbers by tree."""
         try:
             return {str(tree.tree): tree.next_sequence for tree in self.agent.stats().trees}
         except Exception:  # a change of plan, just now
             return {}
 
     def _lives(self) -> bool:
-        """Whether it may be ready again by itself."""
+        """Return whether it may be ready again by itself."""
         try:
             self.agent.wait_change(0.0)
         except Exception:
@@ -125,7 +125,7 @@ class Worker:
         return True
 
     def fork(self, seconds: float) -> None:
-        """As a DataLoader does it: children that have all of this process's memory, and end by themselves."""
+        """Fork as a DataLoader does: the children have all of this process's memory, and end by themselves."""
         context = multiprocessing.get_context("fork")
         self._children = [context.Process(target=_child, args=(seconds,)) for _ in range(FORKED)]
         for child in self._children:

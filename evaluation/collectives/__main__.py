@@ -68,7 +68,7 @@ def line(result: Result) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m evaluation.collectives",
         description=__doc__,

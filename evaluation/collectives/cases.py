@@ -1,4 +1,4 @@
-"""What is measured: an operation on so many bytes of a dtype, and the least time that it can take."""
+"""Cases of a measurement: an operation on so many bytes of a dtype, and the least time that it can take."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Case:
         return self.nbytes // ITEM_BYTES[self.dtype]
 
     def operation(self, seed: int) -> Collective:
-        """As an agent takes it."""
+        """The operation as an agent takes it."""
         op = OPS[self.op]
         if op.raw or self.bits == bits_of(self.dtype, None, self.workers):
             return op  # small tensors go another way than with so many bits asked for (gathered.py)
         return op.encoded(self.bits, seed)
 
     def packets(self, values: int) -> int:
-        """Of values alone, each worker's or to each worker, whichever is more."""
+        """Packets of values alone, each worker's or to each worker, whichever is more."""
         words = -(-self.elements * self.bits // 32) if self.is_raw else -(-self.elements // FIELDS[self.bits])
         return -(-words // data_values(values))
 
@@ -52,7 +52,7 @@ class Case:
         return OPS[self.op].raw
 
     def link_seconds(self, values: int) -> tuple[float, float]:
-        """What a worker sends and what it receives, with the packets' headers, over the bandwidth of a link."""
+        """Return what a worker sends and what it receives, with the packets' headers, over the bandwidth of a link."""
         whole = 8 * frame_bytes(values) * self.packets(values) / (self.mbps * 1e6)
         part = whole / self.workers
         return {"all_gather": (part, whole - part), "reduce_scatter": (whole, part)}.get(self.op, (whole, whole))

@@ -34,7 +34,7 @@ def operation(op: str, tensor: Any, rank: int, world: int) -> Callable[[], objec
 
 
 def main(rank: int, world: int, address: str) -> None:
-    """Until its input ends."""
+    """Measure what the input asks for, until it ends."""
     import torch
     import torch.distributed as dist
 

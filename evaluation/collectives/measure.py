@@ -45,7 +45,7 @@ class Result:
 
 
 def _command(network: StarNetwork, node: str, module: str, *words: str) -> list[str]:
-    """That runs a module of ours in a host's network namespace."""
+    """Return a command that runs a module of ours in a host's network namespace."""
     enter = ["ip", "netns", "exec", network.hosts[node]]
     return [*enter, sys.executable, "-m", f"evaluation.collectives.{module}", *words]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 LEAD_SECONDS = 0.002
-"""From the word to begin to the beginning: all ranks have read it by then."""
+"""Seconds from the word to begin to the beginning: all ranks have read it by then."""
 _PR_SET_TIMERSLACK = 29
 
 
@@ -69,8 +69,8 @@ class Ranks:
             raise
 
     def seconds(self, *tasks: dict[str, Any], same: bool) -> float:
-        """From the common beginning to the last rank's end; each rank's task, or one for all. same: the ranks' results
-        must be. Raises AssertionError when they are not."""
+        """Return the seconds from the common beginning to the last rank's end; each rank's task, or one for all. same:
+        the ranks' results must be. Raises AssertionError when they are not."""
         try:
             for number, rank in enumerate(self._processes):
                 self._tell(rank, json.dumps(tasks[number % len(tasks)]))

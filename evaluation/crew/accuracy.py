@@ -74,7 +74,7 @@ class Trained:
 
 
 class _Training:
-    """What the threads of a run share: what they reached, whom they were with, and when it is over.
+    """State that the threads of a run share: what they reached, whom they were with, and when it is over.
 
     index: number of each node. over: everybody has reached the accuracy, or one has ended early.
     """

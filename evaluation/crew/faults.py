@@ -33,7 +33,7 @@ class Fault:
 
     @property
     def known(self) -> bool:
-        """Whether anybody learns of it: it may end before."""
+        """Whether anybody learns of the fault: it may end before."""
         return self.start + self.detection <= self.end
 
     def pairs(self, workers: int) -> list[tuple[int, int]]:
@@ -46,7 +46,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Effects:
-    """What faults do to the training.
+    """Effects of faults on the training.
 
     tell: an event, to the controller. leaves: takes a worker from those that are ready; returns whether it was ready.
     train: has a worker begin its next local step. reached: the controller is back.

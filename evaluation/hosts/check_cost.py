@@ -44,7 +44,7 @@ from worker_agent.native_engine import NATIVE
 SWITCHED = Path(__file__).resolve().parent / "native" / "switched.h"
 FLAGS = "INART_CFLAGS"
 LIMIT_CPU, LIMIT_BYTES = 0.03, 0.01
-"""Of a worker's CPU time a packet, and of the bytes: more is too much."""
+"""Limits, as fractions of a worker's CPU time a packet, and of the bytes, above which the check costs too much."""
 WARM_UP = 4  # all-reduces before the first turn: pages, windows and rates are found in them
 NORMAL_95 = 1.96
 
@@ -59,7 +59,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Part:
-    """What the check adds to a participant's CPU time a packet.
+    """Cost of the check in a participant's CPU time a packet.
 
     without, checked: medians of the turns, in µs. part: median of the turns' differences over what it is without.
     least, most: between them the true median is with 95 % confidence.

@@ -50,7 +50,7 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What to measure.
+    """Settings of a measurement.
 
     size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: number of trees of equal
     shares, each with a port of its own; the threads share them. gathers: what a worker gathers does not come back, and

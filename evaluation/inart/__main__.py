@@ -141,7 +141,7 @@ PRINTED = {
     "instances": print_instances,
     "trees": print_few,
 }
-"""What each command that draws nothing does."""
+"""Functions of the commands that draw nothing."""
 
 
 def _parser() -> argparse.ArgumentParser:

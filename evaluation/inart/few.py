@@ -17,9 +17,10 @@ from controlplane.planner.strategies.deadline import limited_time
 from controlplane.planner.topology import Topology
 
 EXACT_S = 15.0
-"""Of processor time, for the optimum of one choice of parameter servers; a solve that takes longer gives its best."""
+"""Seconds of processor time for the optimum of one choice of parameter servers; a solve that takes longer gives its
+best."""
 AIM = 0.01
-"""How far below the optimum of one tree per parameter server a plan may be."""
+"""Fraction by which a plan may be below the optimum of one tree per parameter server."""
 ROUNDING = 1e-6
 
 
@@ -44,7 +45,7 @@ class Few:
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Where another tree or another parameter server made the plan worse."""
+        """Return where another tree or another parameter server made the plan worse."""
         found = []
         for servers, rates in enumerate(self.rates_mbps, start=1):
             for trees, (fewer, more) in enumerate(pairwise(rates), start=1):

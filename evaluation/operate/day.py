@@ -1,4 +1,4 @@
-"""What happens in a day, and when: drawn from a seed before anything runs, and the same for the same words."""
+"""Events of a day: drawn from a seed before anything runs, and the same for the same words."""
 
 from __future__ import annotations
 

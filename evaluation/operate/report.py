@@ -1,4 +1,4 @@
-"""What came of a day: its jobs, its sums, and how long each verb took."""
+"""Report of a day: its jobs, its sums, and how long each verb took."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 WIRE_BITS_A_VALUE = 1090 * 8 / 255
-"""What a float32 value takes on a link: a packet has 1090 bytes and 255 values (docs/protocol.md)."""
+"""Bits that a float32 value takes on a link: a packet has 1090 bytes and 255 values (docs/protocol.md)."""
 
 
 @dataclass
 class JobReport:
-    """What one job did. measured_mbps is what a worker has sent while operations were under way, planned_mbps the mean
+    """Report of one job. measured_mbps is what a worker has sent while operations were under way, planned_mbps the mean
     of what plans gave it meanwhile, and loss the part of that which is missing (None: unknown)."""
 
     name: str
@@ -34,7 +34,7 @@ class JobReport:
 
 @dataclass
 class VerbReport:
-    """What an operator did, or what failed. outcome: its last line, or why it did not work."""
+    """Report of an operator's order, or of a failure. outcome: its last line, or why it did not work."""
 
     verb: str
     target: str
@@ -84,7 +84,7 @@ class Report:
         }  # fmt: skip
 
     def table(self) -> str:
-        """For people, and for a page of Markdown."""
+        """Return a table for people, and for a page of Markdown."""
         sums = sum(job.sums for job in self.jobs)
         lines = [
             f"{len(self.jobs)} jobs through {self.launcher} in {self.seconds / 60:.1f} minutes, at most "

@@ -33,9 +33,9 @@ from worker_agent.launch.adding import ANSWER_VARIABLE
 ADD_SECONDS = 60.0
 JOIN_SECONDS = 120.0
 END_SECONDS = 300.0
-"""How long jobs have after the end of the day before they count as failed."""
+"""Seconds after the end of the day after which jobs that have not ended count as failed."""
 FLOW_SECONDS = 20.0
-"""How long after the end of the day a foreign flow still has what it sent in buffers."""
+"""Seconds after the end of the day for which a foreign flow still has what it sent in buffers."""
 LOOK_SECONDS = 0.5
 RATE_SECONDS = 2.0
 RESIDENT = "resident"
@@ -44,7 +44,7 @@ LOGS = (".log", ".out", ".err", ".json", ".jsonl")
 
 @dataclass(frozen=True)
 class Settings:
-    """How a day is run. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends.
+    """Settings of a day. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends.
     logs: where logs are kept (None: they are not)."""
 
     topology: Topology
@@ -175,7 +175,7 @@ class _DayRun:
         return sum(rates) / len(rates) if rates else 0.0
 
     def run(self) -> Report:
-        """From the first job to the end of the last one."""
+        """Run from the first job to the end of the last one."""
         self._began = time.monotonic()
         self._resident.begin()
         threads = [threading.Thread(target=target, daemon=True) for target in (self._operate, self._look)]

@@ -1,1 +1,1 @@
-"""What fewer bits do to gradients of real training, and to the training itself, beside what users have."""
+"""Effects of fewer bits on gradients of real training, and on the training itself, beside what users have."""

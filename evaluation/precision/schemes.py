@@ -25,13 +25,13 @@ def as_bfloat16(values: Floats) -> Floats:
 
 
 def exact(gradients: Sequence[Floats]) -> Floats:
-    """In float64, rounded once."""
+    """Return the exact result: in float64, rounded once."""
     return (np.sum([one.astype(np.float64) for one in gradients], axis=0) / len(gradients)).astype(np.float32)
 
 
 def ring_in_bfloat16(gradients: Sequence[Floats]) -> Floats:
-    """What gloo and NCCL do to bfloat16 tensors: each of W - 1 additions of a ring is rounded, each part of the tensor
-    beginning at another worker; then the division."""
+    """Return what gloo and NCCL do to bfloat16 tensors: each of W - 1 additions of a ring is rounded, each part of the
+    tensor beginning at another worker; then the division."""
     return as_bfloat16(_ring(gradients, as_bfloat16) / np.float32(len(gradients)))
 
 
@@ -47,7 +47,7 @@ def as_float16(values: Floats) -> Floats:
 
 
 def _ring(gradients: Sequence[Floats], rounded: Callable[[Floats], Floats]) -> Floats:
-    """Their sum, as a ring finds it that rounds what it sends: each part begins at another worker."""
+    """Return the sum as a ring finds it that rounds what it sends: each part begins at another worker."""
     total = np.empty_like(gradients[0])
     for part, piece in enumerate(np.array_split(np.arange(len(total)), len(gradients))):
         order = [gradients[(part + hop) % len(gradients)][piece] for hop in range(len(gradients))]
@@ -97,7 +97,7 @@ class PowerSGD:
 
 
 class InWords:
-    """As the engine sends it, by its own code, packet by packet. dtype: of the tensor: bfloat16 is rounded before and
+    """Scheme of the engine, by its own code, packet by packet. dtype: of the tensor: bfloat16 is rounded before and
     after. feedback: what does not travel is added to the next."""
 
     def __init__(self, dtype: str, bits: int | None, workers: int, *, feedback: bool = False) -> None:
@@ -131,7 +131,8 @@ class InWords:
 
 
 def schemes(workers: int, shapes: Sequence[tuple[int, ...]] = ()) -> dict[str, Mean]:
-    """By name. Those that keep what did not travel are for one training. shapes: of the model's parameters."""
+    """Return the schemes by name. Those that keep what did not travel are for one training. shapes: of the model's
+    parameters."""
     made: dict[str, Mean] = {
         "float32": exact,
         "bfloat16, a ring that rounds W - 1 times": ring_in_bfloat16,

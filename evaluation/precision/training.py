@@ -23,7 +23,7 @@ class Task:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the model's parameters."""
+        """Shapes of the model's parameters."""
         return [tuple(parameter.shape) for parameter in self.model.parameters()]
 
 

@@ -97,7 +97,7 @@ def row(one: Recovery, right: bool) -> str:
 
 
 def real(arguments: argparse.Namespace, topology: Topology, plan: Plan) -> int:
-    """On namespaces; the exit status."""
+    """Run on namespaces; returns the exit status."""
     kinds = [kind for kind in arguments.kinds if kind in namespaces.KINDS]
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""What is done to a network of agents, and how long it takes until they are back at nine tenths of the planned rate."""
+"""Disturbances of a network of agents, and how long it takes until they are back at nine tenths of the planned rate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 LENGTH = {"stop": 3.0, "loss": 1.0, "burst": 5.0, "start": 2.0}
 BURST_LOSS, LATE_SECONDS = 0.3, 0.3
 SHARE = 0.9
-"""Of the planned rate, at which a network is back."""
+"""Fraction of the planned rate at which a network is back."""
 WINDOW = 1.0
 """Seconds over which a rate is taken."""
 BEFORE, AFTER, STEP = 2.0, 8.0, 0.1
@@ -59,7 +59,8 @@ class Recovery:
 
 
 def back_after(samples: Sequence[tuple[float, int]], end: float, needed: float) -> float | None:
-    """When, after `end`, WINDOW seconds began in which `needed` chunks were completed. samples: (time, completed)."""
+    """Return when, after `end`, WINDOW seconds began in which `needed` chunks were completed. samples: (time,
+    completed)."""
     for (time, count), (later, more) in itertools.product(samples, samples):
         if time >= end - 1e-6 and abs(later - time - WINDOW) < STEP / 2 and more - count >= needed * (later - time):
             return time - end

@@ -110,7 +110,7 @@ class Hosts:
         return began, ended, answers, (_idle_seconds() - busy) / lasted / (os.cpu_count() or 1)
 
     def _ways(self, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What begins a disturbance, and what ends it."""
+        """Return what begins a disturbance, and what ends it."""
 
         def tell(number: signal.Signals) -> None:
             for process in (*self.workers.values(), *self.roots.values()):
@@ -126,7 +126,7 @@ class Hosts:
         return partial(lose, BURST_LOSS if kind == "burst" else 1.0), partial(lose, 0.0)
 
     def samples(self) -> list[list[list[float]]]:
-        """What each parameter server has counted; ends them."""
+        """Return what each parameter server has counted; ends them."""
         for process in self.roots.values():
             process.send(None)
         return [process.receive(ANSWER_SECONDS) for process in self.roots.values()]
@@ -161,7 +161,7 @@ def measure(topology: Topology, plan: Plan, kinds: Sequence[str], after: float) 
 
 
 def _at(counted: Sequence[Sequence[Sequence[float]]], moment: float, name: str) -> int:
-    """What all parameter servers together had counted at a moment."""
+    """Return what all parameter servers together had counted at a moment."""
     column = 1 + NOTED.index(name)
     total = 0.0
     for samples in counted:
@@ -177,7 +177,7 @@ def _each(counted: Sequence[Sequence[Sequence[float]]], begin: float, end: float
 
 
 def _idle_seconds() -> float:
-    """Of all processors, since the machine began."""
+    """Return the idle seconds of all processors since the machine began."""
     with open("/proc/stat") as lines:
         fields = lines.readline().split()
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")

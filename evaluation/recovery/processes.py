@@ -1,4 +1,4 @@
-"""What runs inside the hosts: parameter servers that note their counters as time goes by, and workers that add up."""
+"""Processes inside the hosts: parameter servers that note their counters as time goes by, and workers that add up."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def worker(channel: Channel, *, controller: str, job: str, seed: int, check: boo
 
 
 def _counted(agent: Any) -> dict[str, float]:
-    """What this worker's engine has counted since it was made."""
+    """Return what this worker's engine has counted since it was made."""
     stats = agent.stats()
     names = ("chunks_sent", "resent_gap", "resent_timeout", "resent_recovery", "answers", "duplicates", "refused")
     trees = {name: float(sum(getattr(tree, name) for tree in stats.trees)) for name in names}

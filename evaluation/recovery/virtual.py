@@ -40,7 +40,7 @@ NS = 1_000_000_000
 VERDICTS = ("absorbed", "completed", "flushed", "stale", "duplicate", "forwarded", "replicated", "unknown")
 NOTHING, FORWARD, REPLICATE, AGGREGATE = range(4)
 QUEUE_PACKETS = 512
-"""That wait at a port at most, as softswitch's."""
+"""Most packets that wait at a port, as softswitch's."""
 TIMEOUT = 60.0
 _MESSAGE = 512
 
@@ -76,7 +76,7 @@ def _network_library() -> ctypes.CDLL:
 
 
 OF_THE_KERNEL = {"io_udp.c", "io_raw.c", "io_backends.c"}
-"""What virtual.c replaces of an engine."""
+"""Files of an engine that virtual.c replaces."""
 OPTIONS = (*ENGINES, "-include", str(HERE / "virtual_calls.h"))
 
 
@@ -101,7 +101,7 @@ def _root_library() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class RootStats:
-    """Of all trees together; see ps_server/native/root.h."""
+    """Statistics of all trees together; see ps_server/native/root.h."""
 
     packets: int
     completed: int
@@ -117,8 +117,8 @@ class RootStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """Of all trees of all workers together; see worker_agent/native/worker/state.h. operations_done: the least of any
-    worker's."""
+    """Statistics of all trees of all workers together; see worker_agent/native/worker/state.h. operations_done: the
+    least of any worker's."""
 
     chunks_sent: int
     resent_gap: int
@@ -237,22 +237,22 @@ class VirtualNetwork:
         return float(self._lib.network_now(self._handle)) / NS
 
     def run(self, seconds: float) -> int:
-        """So much time goes by; how many events that were."""
+        """Let so much time go by; returns how many events that were."""
         until = self._lib.network_now(self._handle) + int(seconds * NS)
         return int(self._lib.network_run(self._handle, until))
 
     def faults(self, loss: float = 0.0, late_seconds: float = 0.0) -> None:
-        """From now on: all links lose that share of their packets, and hosts are up to so late each time."""
+        """Let all links lose that share of their packets from now on, and hosts be up to so late each time."""
         self._lib.network_faults(self._handle, loss, int(late_seconds * NS))
 
     def narrow(self, u: str, v: str, mbps: float | None = None, *, mark_packets: int) -> None:
-        """From now on the link from u to v carries this rate (None: its own), and marks what finds so many packets
+        """Let the link from u to v carry this rate from now on (None: its own), and mark what finds so many packets
         waiting (0: nothing)."""
         rate = self.topology.bandwidth_mbps(u, v) if mbps is None else mbps
         self._lib.network_narrow(self._handle, self._nodes[u], self._port(u, v), rate, mark_packets)
 
     def stop(self, nodes: Iterable[str], seconds: float) -> None:
-        """Their agents stand still for so long."""
+        """Let the agents of these hosts stand still for so long."""
         until = self._lib.network_now(self._handle) + int(seconds * NS)
         for name in nodes:
             for node in {self._nodes[name], self._beside.get(name, self._nodes[name])}:
@@ -285,7 +285,7 @@ class VirtualNetwork:
     # ---- what is seen ----
 
     def verdicts(self) -> dict[str, int]:
-        """Of all switches."""
+        """Return the verdicts of all switches."""
         counts = (ctypes.c_uint64 * len(VERDICTS))()
         total = dict.fromkeys(VERDICTS, 0)
         for name in self.topology.switches:

@@ -41,7 +41,7 @@ KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 2, "coord
 AWAY_SECONDS = {"site": (2.0, 8.0), "coordinator": (5.0, 15.0)}
 APART_SECONDS = 2.0, 7.0
 LEAST_PART = 0.6
-"""So many of the sites are always there."""
+"""Fraction of the sites that are always there."""
 
 
 def coordinate(words: list[str], log: str) -> None:
@@ -66,8 +66,8 @@ def drawn_network(sites: int, seed: int) -> nx.DiGraph:
 
 @dataclass
 class Seen:
-    """What the sites have said. states: by round and digest, the sites that have it. done: by round and digest, whose
-    round that was. asked: sites that have their state and have not done a round since, with its round."""
+    """Words of the sites. states: by round and digest, the sites that have it. done: by round and digest, whose round
+    that was. asked: sites that have their state and have not done a round since, with its round."""
 
     timeout: float
     grace: float
@@ -173,7 +173,7 @@ class Chaos:
     # --- coordinators ---
 
     def start_coordinator(self, k: int) -> None:
-        """In a process of its own, with the same address each time."""
+        """Start a coordinator in a process of its own, with the same address each time."""
         words = ["coordinator", "--sites", str(self.first), "--insecure", "--listen", f"{self.host}:{self.ports[k]}",
                  "--probe-seconds", "0.3", "--chunk", "1024"]  # fmt: skip
         for other in self.ports[:k] + self.ports[k + 1 :]:
@@ -195,7 +195,7 @@ class Chaos:
 
     @property
     def first(self) -> int:
-        """So many sites begin; the others join later."""
+        """Number of sites that begin; the others join later."""
         return max(2, round(0.8 * len(self.names)))
 
     def start_site(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What runs at an emulated site while everything around it fails: rounds whose every mean is checked.
+"""Process of an emulated site while everything around it fails: rounds whose every mean is checked.
 
 A site's values in a round are plus or minus one, drawn from its name and the round. So a mean tells whose values are in
 it, and how often: it is solved for each site's part, which is one over the number of sites, or nothing.
@@ -23,7 +23,7 @@ from overlay.sites.packing import Floats
 from topologies.zygote import Channel
 
 LOOKED_AT = 2000
-"""So many values of a mean are solved for who is in it."""
+"""Number of values of a mean by which it is found out who is in it."""
 
 NEAR = 0.1
 """A site's part may differ by this much of what it should be: with 8 bits values are rounded."""
@@ -38,7 +38,7 @@ def given(name: str, round_: int, values: int) -> Floats:
 
 
 def wrong_in(mean: Floats, sites: tuple[str, ...], names: list[str], round_: int) -> str:
-    """What is wrong with a mean that is said to be of these sites, in words; names: of all sites there are."""
+    """Return what is wrong with a mean that is said to be of these sites, in words; names: of all sites there are."""
     parts = np.stack([given(name, round_, len(mean))[:LOOKED_AT] for name in names], axis=1)
     found = np.linalg.lstsq(parts, mean[:LOOKED_AT], rcond=None)[0]
     wanted = np.array([1 / len(sites) if name in sites else 0.0 for name in names])

@@ -1,4 +1,4 @@
-"""What runs at an emulated site: the example's GPT, by one of the systems, until it is told to end.
+"""Process of an emulated site: the example's GPT, by one of the systems, until it is told to end.
 
 After each round (or every so many steps) the common model's loss on text that no site trains on is sent to whoever
 measures, with the seconds and the bytes that have left the host since the beginning.

@@ -1,4 +1,4 @@
-"""What runs at an emulated site that trains with DiLoCo over PCCL (Keiblinger et al., 2025) instead of `inart.sites`.
+"""Process of an emulated site that trains with DiLoCo over PCCL (Keiblinger et al., 2025) instead of `inart.sites`.
 
 PCCL is no part of this project and not installed with it: who has built it puts its package on PYTHONPATH. The site
 does exactly the rounds of `overlay.sites.DiLoCo`: the same outer gradients, the same Nesterov step, the same interval.
@@ -27,7 +27,7 @@ MEAN_TAG = 1
 
 
 def missing() -> str:
-    """Why PCCL cannot be used here, in words; empty: it can."""
+    """Return why PCCL cannot be used here, in words; empty: it can."""
     if find_spec("pccl") is None:
         return "the Python package of PCCL (pccl) cannot be imported: build it, and put it on PYTHONPATH"
     try:

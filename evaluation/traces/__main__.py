@@ -60,7 +60,7 @@ def recorded(how: str, workers: int, width: int, layers: int, half: bool) -> Tra
 
 
 def cases_of(trace: Trace, mbps: float) -> list[Case]:
-    """What the operations are to the bench of collectives. Raises ValueError for those that it does not have."""
+    """Return what the operations are to the bench of collectives. Raises ValueError for those that it does not have."""
     found = []
     for one in trace.operations:
         if one.op not in OPS or one.dtype not in OWN_BITS:
@@ -92,7 +92,7 @@ def replay(traces: list[Trace], mbps: float, repeat: int, gloo: bool) -> Iterato
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m evaluation.traces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

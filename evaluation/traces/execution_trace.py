@@ -30,7 +30,7 @@ OPS = {
 }
 """PyTorch's names of what a group does -> those of our traces."""
 NOTHING = {"wait", "init", "barrier"}
-"""What moves no data of the training."""
+"""Operations that move no data of the training."""
 DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
 WORD = 4
 """Bytes; whatever is only passed on is replayed in words of float32, which are not added up."""

@@ -26,7 +26,7 @@ from examples.train_gpt import GPT
 from worker_agent.torch.fsdp import gather_ahead
 
 RANKS_OF_A_NODE = 2
-"""With hsdp: the model is sharded over them, and replicated over the nodes."""
+"""Ranks of a node with hsdp: the model is sharded over them, and replicated over the nodes."""
 LENGTH, HEADS, SYMBOLS = 64, 4, 256
 OPS = {
     "allreduce": "allreduce",
@@ -34,7 +34,7 @@ OPS = {
     "reduce_scatter": "reduce_scatter",
     "broadcast": "broadcast",
 }
-"""How the names of torch's operators begin, and nccl-tests' names."""
+"""First words of the names of torch's operators, and nccl-tests' names for them."""
 
 
 class Recorder(TorchDispatchMode):

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 HOW = ("ddp", "fsdp2", "fsdp2-ahead", "hsdp")
-"""What can be recorded: gradients in buckets (DDP), sharded over all nodes, the same with parameters gathered ahead
-(`worker_agent.torch.fsdp.gather_ahead`), sharded within a node and replicated."""
+"""Kinds of training that can be recorded: gradients in buckets (DDP), sharded over all nodes, the same with parameters
+gathered ahead (`worker_agent.torch.fsdp.gather_ahead`), sharded within a node and replicated."""
 
 
 @dataclass(frozen=True)

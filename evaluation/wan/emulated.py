@@ -45,7 +45,7 @@ from topologies.zygote import Zygote
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro", "apsp", "crew", "wan")
 ADAPTIVE = ("netstorm-pro",)
-"""Of these not a plan is run but the system, which measures the network and plans again."""
+"""Systems of which not a plan is run but the system, which measures the network and plans again."""
 
 ROUND_SECONDS = 300.0
 PROBE_VALUES = 256

@@ -160,7 +160,7 @@ def weather(run: Simulation, change: Change, every: float) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What one system did in the emulated sites.
+    """Result of one system in the emulated sites.
 
     reports: of each site. tasks: seconds of each task, by its number. orders: with the seconds after the start at which
     they were given. idle: fraction of the CPU. seconds: how long it trained. receivers: of a multicast, mean (0: there
@@ -176,7 +176,8 @@ class Trained:
 
 
 class _Progress:
-    """What the coordinator says while the sites train. over: the time is over, and what agents say then is left out."""
+    """Progress of the coordinator while the sites train. over: the time is over, and what agents say then is
+    left out."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, float] = {}

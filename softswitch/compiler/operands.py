@@ -1,4 +1,4 @@
-"""What the generators of primitives have in common: C for the arguments of a primitive call."""
+"""Arguments of primitive calls as C, for all generators of primitives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sends as `p4_device_config`: the bmv2 JSON, or bmv2's older message around it.
+"""Parts of a client's `p4_device_config`: the bmv2 JSON, or bmv2's older message around it.
 
 bmv2's P4Runtime server takes both, and p4lang's tutorials send the message: `p4.tmp.P4DeviceConfig` (PI,
 proto/p4/tmp/p4config.proto), whose third field has the JSON. It is read here by hand: no package on PyPI has it.
