@@ -203,6 +203,10 @@ class Member:
     def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
         self._running.repaired(trees)
 
+    def on_notice(self, text: str) -> None:
+        self._log(text)
+        flight.moment("operations", text)
+
     def on_retire(self, epoch: int) -> None:
         self._running.retire()
 

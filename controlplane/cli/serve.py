@@ -103,6 +103,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         begun = state.begun() if state is not None else []
         _say_strangers(set(there).difference((one.job_id for one in jobs), begun, [arguments.job_id]), log)
         if state is not None:
+            network.reserved = state.reserved()
             network.start(jobs, state.kept_off(), begun)
             kept = state.keeper(network.keeps, log)
             network.changed, network.unkept = kept.save, kept.problem

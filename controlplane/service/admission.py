@@ -14,6 +14,7 @@ from controlplane.planner.plan.host_collectives import MORE_SERVERS, faster_than
 from controlplane.planner.plan.limits import limited
 from controlplane.planner.plan.repair import unbroken
 from controlplane.planner.plan.replan import replan
+from controlplane.planner.reservations import Reservation
 from controlplane.planner.routing import Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.common import Split
@@ -150,6 +151,18 @@ class AdmissionControl:
         plans, [plan] = self.fair_plans(running, [_demand(job, (alone,), terms)], fixed)
         rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
         return Admission(plan, self._shared_bottleneck(plan, plans, terms), rates, plans)
+
+    def together(self, staying: Sequence[RunningJob], wanted: Sequence[Reservation]) -> float:
+        """The rate of the first of these reservations where its job shares with those of the others, and with running
+        jobs. Raises Infeasible: what is guaranteed to all of them does not fit."""
+        state = self.state.now
+        demands = [self._demand(job, state) for job in staying if not self.state.cut_off(job)]
+        for one in wanted:
+            self.state.check_reach(one.job)
+            alone = get_strategy(one.strategy)(limited(state, self.state.kind.limits), one.job, seed=one.seed)
+            demands.append(_demand(one.job, (alone,), one.terms))
+        plans = share(state, demands, strict=True)
+        return plans[len(demands) - len(wanted)].rate_mbps
 
     def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan], terms: Terms) -> str:
         """Return the resource that a plan and these other jobs fill together, and which jobs these are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import NoReturn
@@ -24,20 +24,21 @@ from controlplane.common.rpc.channels import NotFree, bind
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.stubs import SERVICE, add_to_server
 from controlplane.common.rpc.tls import Tls
-from controlplane.planner.job import Job, JobError, parse_next_job
 from controlplane.planner.plan import Plan
-from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
+from controlplane.service.admission import Admission
 from controlplane.service.changeover import Late
 from controlplane.service.core.state import Refused
 from controlplane.service.entry_changes import messages
 from controlplane.service.events import EventLog
 from controlplane.service.foreseen import foreseen
+from controlplane.service.given_jobs import given_terms, parse_given_job, reserve
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.ordered import Order, ordered
 from controlplane.service.reload import Reloaded, ReloadError, in_words
+from controlplane.service.reservations import Reservations
 from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
 from controlplane.service.shares import Loads, Used, bottleneck_words
@@ -90,6 +91,7 @@ class Controller:
         self._server: grpc.Server | None = None
         self._denied: dict[str, float] = {}
         self._stopping = threading.Event()
+        self.reservations = Reservations(network, log)
         self._health = HealthServicer()  # for everybody who gets a connection
 
     @property
@@ -106,6 +108,7 @@ class Controller:
         for service in ("", SERVICE):
             self._health.set(service, HealthCheckResponse.SERVING)
         self._server.start()
+        self.reservations.start()
         return port
 
     def _log_denied(self, line: str) -> None:
@@ -127,11 +130,13 @@ class Controller:
     def stop(self) -> None:
         """End all streams and the server."""
         self._stopping.set()
+        self.reservations.end()
         self._health.enter_graceful_shutdown()
         for job in self.jobs:
             job.roster.close()
         if self._server is not None:
             self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
+            self.reservations.close()
 
     # -- agents (inart.proto) ---------------------------------------------------------------------------------------
 
@@ -241,6 +246,7 @@ class Controller:
         reply.jobs.extend(job_statuses(self.network))
         reply.uses.extend(pb.Use(**asdict(use)) for use in self.network.uses(request.parts[:MOST_PARTS]))
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
+        reply.reservations.extend(self.reservations.status())
         reply.tenants.extend(map(tenant_status, self.network.tenants.holdings()))
         times = self.network.state.host_times_ms()
         for agent in reply.agents:
@@ -298,6 +304,8 @@ class Controller:
                 job = parse_given_job(request.job, network, request.hosts)
                 order.job = job.name
                 strategy = request.strategy or "inart"
+                if request.start:
+                    return reserve(self.reservations, request, job, terms)
                 if not request.dry_run:
                     admission, running, entries = network.launch(
                         job, strategy, request.seed, together=request.share, terms=terms
@@ -306,20 +314,7 @@ class Controller:
                     admission = network.admissions.shared(job, strategy, request.seed, terms)
                 else:
                     admission = network.admissions.admit(job, strategy, request.seed, terms)
-            plan = admission.plan
-            reply = pb.AddJobReply(
-                name=plan.job.name,
-                rate_mbps=plan.rate_mbps,
-                bottleneck=admission.bottleneck,
-                note=admission.note,
-                plan=json.dumps(plan.to_json()),
-                workers=plan.job.workers,
-                parameter_servers=plan.job.parameter_servers,
-                others=[
-                    pb.JobRate(name=name, before_mbps=before, after_mbps=after)
-                    for name, (before, after) in admission.others.items()
-                ],
-            )
+            reply = admission_reply(admission)
             if running is not None:
                 reply.entries, reply.job_id = entries, running.job_id
             else:
@@ -345,6 +340,8 @@ class Controller:
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
             with self._ordered("job remove", request, context):
+                if self.reservations.cancel(request.name, tenant_of(self.access, context)):
+                    return pb.RemoveJobReply()
                 if (own := tenant_of(self.access, context)) and network.jobs.get(request.name).terms.tenant != own:
                     raise JobsError(f"job {request.name} is none of tenant {own}: an operator may remove it")
                 entries, later = network.remove(request.name)
@@ -383,21 +380,6 @@ def _short(words: object) -> str:
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
 
 
-def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) -> Job:
-    """A job from a request: JSON, or words, for which servers that no job uses are taken as long as there are enough.
-    hosts: the machines that are its workers.
-
-    Raises JobError, TopologyError.
-    """
-    workers = [host.name if network.has_server(host.name, ()) else network.server_at(host.addresses) for host in hosts]
-    for host, node in zip(hosts, workers, strict=True):
-        if not node:
-            tried = f" and no server has {', '.join(host.addresses)}" if host.addresses else ""
-            raise JobError(f"machine {host.name!r} is no node of the topology: no server is called so{tried}")
-    others = {job.name: list(job.roster.configs) for job in network.jobs}
-    return parse_next_job(text, network.topology, others, workers)
-
-
 def job_statuses(network: Network) -> list[pb.JobStatus]:
     """Each job in a line, with what it could not have more of, and its share there."""
     jobs = list(network.jobs)
@@ -427,11 +409,6 @@ def job_status(job: RunningJob, bottleneck: str) -> pb.JobStatus:
     )
 
 
-def given_terms(request: pb.AddJobRequest, tenant: str) -> Terms:
-    """Return what a job of a tenant is to be promised. Raises ValueError."""
-    return Terms(request.weight or 1.0, request.guarantee_mbps, request.priority, tenant)
-
-
 def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
     """Return the tenant that has sent a request: it adds and removes only jobs of its own; "": none."""
     caller = access.caller(context)
@@ -453,6 +430,24 @@ def reload_reply(done: Reloaded) -> pb.ReloadReply:
         changes=messages(done.changes),
         entries=done.entries,
         summary=in_words(found),
+    )
+
+
+def admission_reply(admission: Admission) -> pb.AddJobReply:
+    """What `job add` answers, less what was installed."""
+    plan = admission.plan
+    return pb.AddJobReply(
+        name=plan.job.name,
+        rate_mbps=plan.rate_mbps,
+        bottleneck=admission.bottleneck,
+        note=admission.note,
+        plan=json.dumps(plan.to_json()),
+        workers=plan.job.workers,
+        parameter_servers=plan.job.parameter_servers,
+        others=[
+            pb.JobRate(name=name, before_mbps=before, after_mbps=after)
+            for name, (before, after) in admission.others.items()
+        ],
     )
 
 

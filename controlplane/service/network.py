@@ -11,6 +11,7 @@ from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.quotas import Quota
+from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
@@ -81,7 +82,7 @@ class Network:
         log: gets one line per event.
 
     changed: called after every change of the jobs. read_again: reads the topology's and the switches' files again and
-    reloads them (dry run: only says what would change); None: there are none.
+    reloads them (dry run: only says what would change); None: there are none. reserved: as they are kept.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Network:
         self.log = log
         self.changed: Callable[[], None] = lambda: None
         self.unkept: Callable[[], str] = lambda: ""
+        self.reserved: tuple[Reservation, ...] = ()
         self.read_again: Callable[[bool], Reloaded] | None = None
         self.settings = settings
         self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
@@ -216,7 +218,7 @@ class Network:
         """All that a controller that starts again must know. What is begun is read first: a job that is added meanwhile
         is then in both lists, and not in none."""
         begun = list(self.jobs.begun)
-        return self.stored(), self.taken_out(), begun
+        return self.stored(), self.taken_out(), begun, self.reserved
 
     def launch(
         self,

@@ -20,6 +20,7 @@ from controlplane.common.whole_file import replace_file
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
+from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.service.core.journal import Journal
@@ -52,8 +53,8 @@ class Stored:
     job: Job | None = None
 
 
-Keeps = tuple[Iterable[Stored], Iterable[str], Iterable[int]]
-"""Jobs, what an operator keeps off, and the numbers of jobs that are being added."""
+Keeps = tuple[Iterable[Stored], Iterable[str], Iterable[int], Iterable[Reservation]]
+"""Jobs, what an operator keeps off, the numbers of jobs that are being added, and reservations."""
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -98,6 +99,10 @@ class StateFolder:
         """The numbers of jobs that were being added when this was written: switches may have something of them."""
         return self._read(lambda data: [int(number) for number in data.get("begun", [])])
 
+    def reserved(self) -> tuple[Reservation, ...]:
+        """The reservations that were there."""
+        return tuple(self._read(lambda data: [Reservation.from_json(one) for one in data.get("reserved", [])]))
+
     def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
         try:
             text = self._stored()
@@ -117,10 +122,17 @@ class StateFolder:
         """Put this in its place, all or nothing. Raises OSError."""
         replace_file(self.path / "jobs.json", text.encode(), 0o666)
 
-    def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = (), begun: Iterable[int] = ()) -> None:
+    def save(
+        self,
+        jobs: Iterable[Stored],
+        kept_off: Iterable[str] = (),
+        begun: Iterable[int] = (),
+        reserved: Iterable[Reservation] = (),
+    ) -> None:
         """Replace what is there, all or nothing, also when the machine stops meanwhile. begun: as of `begun`."""
         with self._saving:
             data = {"jobs": [_json(one) for one in jobs], "kept_off": sorted(kept_off), "begun": sorted(begun)}
+            data["reserved"] = [one.to_json() for one in reserved]
             self._store(json.dumps(data))
 
     def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:

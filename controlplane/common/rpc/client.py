@@ -95,6 +95,9 @@ class Listener(Protocol):
     def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
         """These trees were rerouted around a failure."""
 
+    def on_notice(self, text: str) -> None:
+        """This is going to happen to the job, in words for people."""
+
     def on_retire(self, epoch: int) -> None:
         """No agent needs the versions before `epoch` any more."""
 
@@ -261,6 +264,8 @@ class Membership:
             self.listener.on_repaired(trees)
         elif kind == "retire":
             self.listener.on_retire(event.retire.epoch)
+        elif kind == "notice":
+            self.listener.on_notice(event.notice.text)
         elif kind == "refused":
             self.listener.on_refused(event.refused.reason)
             raise _Refused

@@ -1,0 +1,91 @@
+"""What `job add` takes to reserve a job for a time to come, and how `job list` shows what is reserved."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from datetime import datetime
+
+from controlplane.cli.log import AGO, UNITS
+from controlplane.common.command_line import value
+from controlplane.common.rpc import inart_pb2 as pb
+
+HEAD = ("reserved", "from", "until", "promised", "")
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds of "90s", "10m", "2h", "3d". Raises ValueError."""
+    found = AGO.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"a time span is like 90s, 10m, 2h, 3d, got {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def parse_time(text: str) -> float:
+    """Return the time, in seconds since 1970, of "2h" (from now) or "2026-11-25 08:00". Raises ValueError."""
+    try:
+        return time.time() + parse_seconds(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        raise ValueError(f"a time is like 30m, 2h (from now) or 2026-11-25T08:00, got {text!r}") from None
+
+
+def add_arguments(add: argparse.ArgumentParser) -> None:
+    """Add what `job add` takes for a time to come."""
+    for option, words in (
+        ("--at", "reserve: add it then (2h, or 2026-11-25T08:00)"),
+        ("--until", "with --at: take it off then (default: it stays until it is removed)"),
+    ):
+        add.add_argument(option, type=value(parse_time), default=0.0, metavar="TIME", help=words)
+    add.add_argument(
+        "--notice", type=value(parse_seconds), default=0.0, metavar="SPAN",
+        help="with --at: so long before, tell the jobs that give way (10m)",
+    )  # fmt: skip
+    add.add_argument(
+        "--preempt", action="store_true",
+        help="with --at: jobs of a lower priority are taken off the network where it is not admitted beside them",
+    )  # fmt: skip
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for options without the one that they belong to."""
+    if not arguments.at and (arguments.until or arguments.notice or arguments.preempt):
+        raise ValueError("--until, --notice and --preempt belong to a reservation: give --at TIME (0s: now)")
+    if arguments.at and arguments.plan:
+        raise ValueError("a reservation is planned when its time comes: give --job, not --plan")
+    if arguments.until and arguments.until <= arguments.at:
+        raise ValueError("--until is after --at")
+
+
+def request_times(request: pb.AddJobRequest, arguments: argparse.Namespace) -> pb.AddJobRequest:
+    """Return the request with its times."""
+    request.start, request.until = arguments.at, arguments.until
+    request.notice_seconds, request.preempt = arguments.notice, arguments.preempt
+    return request
+
+
+def format_reserved(reply: pb.AddJobReply) -> str:
+    """Return what `job add --at` prints."""
+    servers = ", ".join(reply.parameter_servers)
+    return "\n".join([
+        reply.note,
+        f"workers {', '.join(reply.workers)}; parameter servers {servers}",
+        f"{reply.rate_mbps:.4g} Mbit/s per worker beside what runs and is reserved now, if nothing else comes",
+    ])  # fmt: skip
+
+
+def rows(reservations: list[pb.ReservationStatus]) -> list[tuple[str, ...]]:
+    """Return the rows of a table of reservations."""
+    return [
+        (one.name, _clock(one.start), _clock(one.until) if one.until else "-", one.terms or "-",
+         "runs" if one.running else one.problem)
+        for one in reservations
+    ]  # fmt: skip
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if math.isfinite(when) else "-"

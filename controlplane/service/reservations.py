@@ -1,0 +1,213 @@
+"""Keeps the reservations of a network: books them, tells who gives way, adds their jobs when it is time, and ends them.
+
+A reservation is booked only where what it is promised fits beside the guarantees of all others of its time, and of the
+jobs that run now and do not give way to it. When its time comes, its job is planned together with all that run (a job
+of a lower priority gives way); where it is not admitted even so and may preempt, jobs of a lower priority are taken off
+the network, the lowest first, the latest of these first. Whoever is taken off trains on over torch.distributed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from controlplane.common.log_lines import of_job, warning
+from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside, clock
+from controlplane.service.network import Network
+from controlplane.service.next_plan import UpdateError
+from controlplane.service.periodic import Periodic
+from controlplane.service.running import JobsError, RunningJob
+from controlplane.targets.base import TargetError
+
+LOOK_SECONDS = 0.5
+AGAIN_SECONDS = 5.0
+"""Between two attempts to add a job whose time has come."""
+MOST = 1000
+REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
+
+
+class Reservations:
+    """The reservations of one network. Thread-safe.
+
+    Args:
+        log: gets one line per event.
+        now: the time, seconds since 1970.
+    """
+
+    def __init__(self, network: Network, log: Callable[[str], None], now: Callable[[], float] = time.time) -> None:
+        self._network, self._log, self._now = network, log, now
+        self._lock = threading.RLock()
+        self._held: dict[str, Reservation] = {one.name: one for one in network.reserved}
+        self._problems: dict[str, tuple[float, str]] = {}
+        self._thread = Periodic("reservations", LOOK_SECONDS, self.look, log)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """No further look."""
+        self._thread.end()
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def book(self, reservation: Reservation) -> float:
+        """Reserve; returns the rate that is to be had then, Mbit/s. Raises JobsError, Infeasible: what is in the
+        way."""
+        with self._lock:
+            now = self._now()
+            if reservation.name in self._held:
+                raise JobsError(f"{self._held[reservation.name]} is reserved already; give this job another name")
+            if len(self._held) >= MOST:
+                raise JobsError(f"there are {MOST} reservations: cancel one first")
+            if not now - AGAIN_SECONDS <= reservation.start <= now + LATEST_SECONDS:
+                raise JobsError(f"{reservation}: a reservation begins between now and a year from now")
+            rate = self.foresee(reservation)
+            self._held[reservation.name] = reservation
+            self._store()
+            if words := self._network.unkept():
+                del self._held[reservation.name]
+                raise JobsError(f"job {reservation.name} was not reserved: {words}")
+        self._log(f"reserved: {reservation}, {reservation.terms or 'nothing guaranteed'}")
+        return rate
+
+    def foresee(self, reservation: Reservation) -> float:
+        """Return the rate that a reservation is to have in its time, Mbit/s. Raises JobsError, Infeasible."""
+        network = self._network
+        network.jobs.check_name(reservation.name)
+        reservation.job.check(network.topology)
+        with self._lock:
+            others = beside(reservation, self._held.values())
+        own = [one.terms for one in others if one.terms.tenant == reservation.terms.tenant]
+        quota = network.tenants.quota(reservation.terms.tenant)
+        if reservation.terms.tenant and (words := quota.refusal(reservation.terms, own)):
+            raise JobsError(f"tenant {reservation.terms.tenant}: {words} (by what it has reserved for that time)")
+        running = {one.name for one in others if one.running}
+        stay = [
+            job for job in network.jobs.staying() if job.name not in running and not reservation.gives_way(job.terms)
+        ]
+        return network.admissions.together(stay, [reservation, *others])
+
+    def cancel(self, name: str, tenant: str = "") -> bool:
+        """Drop a reservation; returns whether it was one whose job does not run. tenant: it must be this one's; "":
+        anybody's. Raises JobsError."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return False
+            if tenant and held.terms.tenant != tenant:
+                raise JobsError(f"job {name} is none of tenant {tenant}: an operator may remove it")
+            del self._held[name]
+            self._problems.pop(name, None)
+            self._store()
+        if not held.running:
+            self._log(f"no longer reserved: {held}")
+        return not held.running
+
+    def status(self) -> list[pb.ReservationStatus]:
+        """Return what is reserved, in the order in which it begins."""
+        with self._lock:
+            held, problems = list(self._held.values()), dict(self._problems)
+        return [
+            pb.ReservationStatus(
+                name=one.name, start=one.start, until=one.until if one.ends else 0.0, terms=str(one.terms),
+                problem=problems.get(one.name, (0.0, ""))[1], running=one.running,
+            )
+            for one in sorted(held, key=lambda one: (one.start, one.name))
+        ]  # fmt: skip
+
+    def look(self) -> None:
+        """Do what it is time for."""
+        for one in sorted(self._copy(), key=lambda one: (one.start, -one.terms.priority)):
+            now = self._now()
+            if now >= one.until:
+                self._end(one)
+            elif one.running:
+                if all(job.name != one.name for job in self._network.jobs.staying()):
+                    self._drop(one)  # it was removed, or took itself off
+            elif now >= one.start:
+                self._begin(one, now)
+            elif now >= one.start - one.notice and not one.told:
+                self._tell(one)
+
+    def _copy(self) -> list[Reservation]:
+        with self._lock:
+            return list(self._held.values())
+
+    def _store(self) -> None:
+        self._network.reserved = tuple(self._held.values())
+        self._network.changed()
+
+    def _set(self, one: Reservation) -> None:
+        with self._lock:
+            if one.name in self._held:
+                self._held[one.name] = one
+                self._store()
+
+    def _drop(self, one: Reservation) -> None:
+        with self._lock:
+            self._held.pop(one.name, None)
+            self._problems.pop(one.name, None)
+            self._store()
+
+    def _end(self, one: Reservation) -> None:
+        if one.running and any(job.name == one.name for job in self._network.jobs.staying()):
+            self._log(f"job {one.name}: its reservation is over")
+            self._network.remove(one.name)
+        elif not one.running:
+            problem = self._problems.get(one.name, (0.0, "no reason is known"))[1]
+            self._log(warning(f"job {one.name} was never added in the time reserved for it: {problem}"))
+        self._drop(one)
+
+    def _tell(self, one: Reservation) -> None:
+        """Tell the jobs that give way."""
+        way = "has less from then on" + (", or is taken off the network" if one.preempt else "")
+        for job in self._lower(one):
+            notify(job, f"{way}: {one.name} (priority {one.terms.priority}) begins at {clock(one.start)}", self._log)
+        self._set(replace(one, told=True))
+
+    def _lower(self, one: Reservation) -> list[RunningJob]:
+        """Return the jobs that give way, those first that are taken off first."""
+        lower = [job for job in self._network.jobs.staying() if one.gives_way(job.terms)]
+        return sorted(lower, key=lambda job: (job.terms.priority, -job.job_id))
+
+    def _begin(self, one: Reservation, now: float) -> None:
+        tried, _ = self._problems.get(one.name, (-AGAIN_SECONDS, ""))
+        if now - tried < AGAIN_SECONDS:
+            return
+        if not one.told:
+            self._tell(one)
+        victims: Sequence[RunningJob] = self._lower(one) if one.preempt else ()
+        problem = self._launch(one)
+        for job in victims:
+            if not problem:
+                break
+            notify(job, f"is taken off the network for {one.name}, which is not admitted beside it", self._log)
+            self._network.remove(job.name)
+            problem = self._launch(one)
+        if problem:
+            before = self._problems.get(one.name, (0.0, ""))[1]
+            self._problems[one.name] = now, problem
+            if problem != before:
+                self._log(warning(f"job {one.name} is reserved from now on, and is not admitted: {problem}"))
+            return
+        self._problems.pop(one.name, None)
+        self._set(replace(one, told=True, running=True))
+
+    def _launch(self, one: Reservation) -> str:
+        """Add the job; returns why that is not possible, or ""."""
+        try:
+            self._network.launch(one.job, one.strategy, one.seed, together=True, terms=one.terms)
+        except REFUSALS as error:
+            return str(error)
+        return ""
+
+
+def notify(job: RunningJob, words: str, log: Callable[[str], None]) -> None:
+    """Tell a job's agents, and the log."""
+    of_job(log, job.name)(warning(words))
+    for member in job.roster.members().values():
+        member.events.put(pb.Event(notice=pb.Notice(text=f"job {job.name} {words}")))
