@@ -21,6 +21,7 @@ from mininet.cli import CLI
 from mininet.log import setLogLevel
 
 from controlplane.common import command_line
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError
@@ -60,7 +61,7 @@ def build(argv: Sequence[str]) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Build the network, install routes, ping every pair, and stay if asked to."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # others may wait for a line
-    topology = parse_topology(arguments.topology)
+    topology = with_adding_switches(parse_topology(arguments.topology))
     started = time.monotonic()
     with Emulation(topology, arguments.switch) as emulation:
         print(

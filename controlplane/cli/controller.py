@@ -319,9 +319,11 @@ def run_replan(arguments: argparse.Namespace) -> None:
     """Run the command `replan`. Raises ControllerError, ValueError, OSError."""
     topology = ""
     if arguments.topology:
-        from controlplane.planner.generators import parse_topology  # here: an agent's machine has no networkx
+        # Imported here, as an agent's machine has no networkx.
+        from controlplane.planner.adding_switches import with_adding_switches
+        from controlplane.planner.generators import parse_topology
 
-        topology = json.dumps(parse_topology(arguments.topology).to_json())
+        topology = json.dumps(with_adding_switches(parse_topology(arguments.topology)).to_json())
     request = pb.ReplanRequest(
         topology=topology,
         changes=arguments.changes,

@@ -39,6 +39,7 @@ from controlplane.common import command_line
 from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import tls_from
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
@@ -69,7 +70,7 @@ from p4src.artifacts import ArtifactError
 def run(arguments: argparse.Namespace) -> None:
     """Do what the arguments say. Raises the exceptions that `main` turns into messages."""
     log = EventLog(to_stderr(as_json=arguments.json))
-    topology = parse_topology(arguments.topology) if arguments.topology is not None else None
+    topology = with_adding_switches(parse_topology(arguments.topology)) if arguments.topology is not None else None
     if arguments.remove is not None:
         remove(arguments, topology, log)
         return

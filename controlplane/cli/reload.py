@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from controlplane.common.log_lines import Log, warning
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.service.network import Network
 from controlplane.service.reload import Reloaded, reload
@@ -38,7 +39,7 @@ class Files:
 
     def read_again(self, dry_run: bool = False) -> Reloaded:
         """Reload what the files say now. Raises what `reload` does, and what reading them does."""
-        topology = parse_topology(self._arguments.topology)
+        topology = with_adding_switches(parse_topology(self._arguments.topology))
         switches = self._switches()
 
         def connect(names: Sequence[str]) -> Sequence[SwitchTarget]:

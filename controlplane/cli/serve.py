@@ -36,6 +36,7 @@ from controlplane.cli.reload import Files
 from controlplane.common import command_line
 from controlplane.common.log_lines import to_stderr, warning
 from controlplane.common.rpc.client import ControllerError
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -72,7 +73,8 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         if arguments.store is not None:
             leadership = lead(arguments, log)
             stack.callback(leadership.end)
-            topology = parse_topology(arguments.topology)  # It may be another than when the waiting began.
+            # It may be another than when the waiting began.
+            topology = with_adding_switches(parse_topology(arguments.topology))
             switches = wanted_switches(arguments, topology)
         epochs = SharedEpochs(arguments.epoch_file, leadership) if leadership else EpochStore(arguments.epoch_file)
         epochs.check()
@@ -111,7 +113,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             log(f"{before}; jobs are kept in {state.path}")
         files = Files(
             arguments, network, connect=connect, log=log, close=lambda target: stack.callback(target.close),
-            switches=lambda: wanted_switches(arguments, parse_topology(arguments.topology)),
+            switches=lambda: wanted_switches(arguments, with_adding_switches(parse_topology(arguments.topology))),
         )  # fmt: skip
         network.read_again = files.read_again
         if isinstance(wanted, Plan):
@@ -202,7 +204,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
     if target_of(arguments) is None:
         raise DeployError(f"say which kind of switches: --target {'|'.join(TARGETS)}")
-    serve(arguments, parse_topology(arguments.topology), log)
+    serve(arguments, with_adding_switches(parse_topology(arguments.topology)), log)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,8 @@ ANY = "any"
 ON_WORKERS = "workers"
 """Word of `ps=` for a parameter server on every worker's server."""
 MOST_TENSORS = 100_000
-FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers")
-WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "gathers", "name")
+FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers", "ready_ms")
+WORDS = ("workers", "ps", "seed", "model", "ready", "trees", "at_least", "gathers", "name")
 
 
 class JobError(ValueError):
@@ -45,7 +46,9 @@ class Job:
     make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
     counts and model_bytes is an example). at_least: when workers are lost for good, the job goes on with the rest as
     long as there are so many (None: it waits for each). gathers: it gathers (fully sharded training): plans make
-    all-gathers fast, too (controlplane/planner/gathers.py).
+    all-gathers fast, too (controlplane/planner/gathers.py). ready_ms: when each of the tensors is there to be reduced,
+    ms after the step begins, in their order (None: all at once); then what a plan takes is the time at which the last
+    result is there.
     """
 
     name: str
@@ -56,11 +59,20 @@ class Job:
     buckets: tuple[int, ...] | None = None
     at_least: int | None = None
     gathers: bool = False
+    ready_ms: tuple[float, ...] | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the tensors that are reduced; none where they are of any size."""
         return (self.model_bytes,) if self.buckets is None else self.buckets
+
+    def ends_at(self, seconds_from: Callable[[int], float]) -> float:
+        """Return when the last of the tensors is reduced, seconds after the step begins, where they are reduced in
+        their order, each as soon as it is ready. seconds_from: what the tensors from this number on take without a
+        pause."""
+        if not self.ready_ms:
+            return seconds_from(0)
+        return max(at / 1e3 + seconds_from(number) for number, at in enumerate(self.ready_ms))
 
     @cached_property
     def both_roles(self) -> frozenset[str]:
@@ -116,6 +128,8 @@ class Job:
             raise JobError(f"job {self.name!r}: buckets must be whole numbers above 0, got {list(self.buckets or ())}")
         if self.buckets and sum(self.buckets) != self.model_bytes:
             raise JobError(f"job {self.name!r}: its buckets have {sum(self.buckets)} bytes, not {self.model_bytes}")
+        if self.ready_ms is not None:
+            _check_ready(self.name, self.ready_ms, len(self.sizes))
         most = self.max_trees
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise JobError(f"job {self.name!r}: max_trees must be a whole number above 0, got {most!r}")
@@ -145,6 +159,7 @@ class Job:
             **({} if self.max_trees is None else {"max_trees": self.max_trees}),
             **({} if self.at_least is None else {"at_least": self.at_least}),
             **({"gathers": True} if self.gathers else {}),
+            **({} if self.ready_ms is None else {"ready_ms": list(self.ready_ms)}),
         }
 
     @classmethod
@@ -172,6 +187,9 @@ class Job:
             if not size or not all(isinstance(b, int) for b in size):
                 raise JobError(f"job: model_bytes must be a number, a list of numbers or {ANY!r}, got {size!r}")
             size, buckets = sum(size), tuple(size)
+        ready = data.get("ready_ms")
+        if ready is not None and not isinstance(ready, list):
+            raise JobError(f"job: ready_ms must be a list of numbers, got {ready!r}")
         return cls(
             str(data.get("name", "job")),
             tuple(str(n) for n in data["workers"]),
@@ -181,7 +199,20 @@ class Job:
             buckets,
             data.get("at_least"),
             data.get("gathers", False),
+            None if ready is None else tuple(ready),
         )
+
+
+def _check_ready(name: str, ready_ms: tuple[float, ...], tensors: int) -> None:
+    """Raises JobError unless each tensor is said to be ready at a time, none before the one ahead of it."""
+    for at in ready_ms:
+        if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < math.inf:
+            raise JobError(f"job {name!r}: ready_ms must be numbers of ms from 0 on, got {at!r}")
+    if len(ready_ms) != tensors:
+        what = f"its model has {tensors}" if tensors else "the model's size is not given (model=25M*4)"
+        raise JobError(f"job {name!r}: ready_ms has {len(ready_ms)} times, and {what}")
+    if list(ready_ms) != sorted(ready_ms):
+        raise JobError(f"job {name!r}: ready_ms must not fall: tensors are reduced in their order")
 
 
 def parse_bytes(text: str) -> int:
@@ -244,12 +275,20 @@ def place_job(
     return Job(name, tuple(chosen), tuple(roots if parameter_servers is not None else chosen), model_bytes)
 
 
+def _parse_times(text: str) -> tuple[float, ...]:
+    """Return the ms of a text such as "10+20+30". Raises JobError."""
+    try:
+        return tuple(float(at) for at in text.split("+"))
+    except ValueError:
+        raise JobError(f"job: ready must be times in ms, like 10+20+30, got {text!r}") from None
+
+
 def parse_job(spec: str, topology: Topology) -> Job:
     """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,gathers=1,name=x" (every part optional).
 
     Without workers: all servers left; without ps: as many as the topology has of that role, else 1; ps=workers: each
     worker is a parameter server, too. model: bytes of the gradient, of its tensors (25M+7M, 25M*40), or any (also
-    without it). Raises JobError.
+    without it). ready: when each of these tensors is ready, ms (10+20+30). Raises JobError.
     """
     if spec and "=" not in spec:
         path = Path(spec)
@@ -298,6 +337,7 @@ def parse_job(spec: str, topology: Topology) -> Job:
         placed,
         max_trees=integer("trees", None),
         buckets=buckets,
+        ready_ms=_parse_times(values["ready"]) if "ready" in values else None,
         at_least=integer("at_least", None),
         gathers=gathers == "1",
     )

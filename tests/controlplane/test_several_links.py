@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.cli.plan.command import main
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.limits import Limits
+from controlplane.planner.plan.measured import measured_in
 from controlplane.planner.plan.replan import replan
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.rules import build
@@ -227,6 +230,42 @@ def test_hosts_alone_are_never_faster_than_dual_homed_hosts_that_add():
     plan = get_strategy("inart")(network, everywhere)
     check_plan(plan, network)
     assert plan.rate_mbps >= 0.999 * max(row.rate_mbps for row in host_rows(topology, job))
+
+
+def test_hosts_with_slow_links_are_roots_of_less():
+    """Three hosts of 20 Mbit/s and one of 5: each sends and gets all of the model, so none is faster than the slow
+    one's link; shares are such that the slow one's link carries nothing else, and no ring comes near."""
+    nodes = {"s": {"kind": "switch"}, **{h: {"kind": "server"} for h in "abcd"}}
+    links = [each for h, mbps in zip("abcd", (20.0, 20.0, 20.0, 5.0), strict=True) for each in both_ways(h, "s", mbps)]
+    topology, job = Topology(nodes, links), Job("j", tuple("abcd"), tuple("abcd"), 1000)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(5.0, rel=1e-3) == pytest.approx(all_reduce_bound(topology, job).mbps)
+    assert plan.split.get("d", 0.0) < 0.01
+    assert next(row for row in host_rows(topology, job) if row.strategy == "host-ring").rate_mbps < 0.7 * plan.rate_mbps
+
+
+def test_measured_rates_take_the_place_of_declared_ones(tmp_path, capsys):
+    topology = two_racks(1, aggregation_mbps=0.0)
+    (tmp_path / "net.json").write_text(json.dumps(topology.to_json()))
+    measured = {"links": {"s->t": 3.0}, "nodes": {"s": {"aggregation_mbps": 50.0}, "d": {"ingress_mbps": 9.0}}}
+    (tmp_path / "measured.json").write_text(json.dumps(measured))
+    job = Job("j", tuple("abc"), ("d",), 1000)
+    (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
+    words = ["--topology", str(tmp_path / "net.json"), "--job", str(tmp_path / "job.json")]
+    words += ["--measured", str(tmp_path / "measured.json"), "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["rate_mbps"] == pytest.approx(3.0)  # a and b are added at s
+    for wrong, message in (
+        ({"links": {"s->x": 1}}, "the topology has no link 's->x'"),
+        ({"links": {"s->t": -1}}, "bandwidth_mbps must not be negative"),
+        ({"nodes": {"x": {"aggregation_mbps": 1}}}, "'x' does not exist"),
+        ({"nodes": {"s": {"speed": 1}}}, "'s' has speed, known are aggregation_mbps, ingress_mbps"),
+        ({"nodes": []}, "nodes must be an object"),
+    ):
+        (tmp_path / "measured.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=message):
+            measured_in(topology, tmp_path / "measured.json")
 
 
 def test_members_of_uplinks_are_worth_what_one_link_of_their_capacity_is():

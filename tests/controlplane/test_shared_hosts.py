@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.cli.plan.command import main
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, leaf_spine, parse_topology
 from controlplane.planner.job import Job, JobError, parse_job
@@ -25,7 +26,7 @@ from controlplane.planner.strategies import STRATEGIES, get_strategy
 from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.prove import proven_bound
-from controlplane.planner.topology import Topology
+from controlplane.planner.topology import Topology, TopologyError
 from tests.controlplane.instances import random_plan, shared_hosts
 from tests.controlplane.test_strategies import FAST, REFUSALS, check_plan
 from tests.support.examples import examples
@@ -191,8 +192,31 @@ def test_a_plan_in_which_a_host_adds_inside_a_tree_is_refused_where_it_would_run
     job = Job("j", tuple("abc"), ("d",), 1000)
     up = (Assignment("a", "d", ("a", "s", "d")), Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b")))
     tree = Tree("d", 1.0, up, (Relay("b", "d", ("b", "s", "d")),), (("d", "s"), ("s", "a"), ("s", "b"), ("s", "c")))
-    with pytest.raises(PlanError, match=r"b is a host that adds for others.*not deployed yet"):
+    with pytest.raises(PlanError, match=r"b is a host that adds for others: it is deployed with a switch of its own"):
         build(Plan(job, "by hand", 1.0, (tree,)), topology, Limits.of_target("v1model"), job_id=1, epoch=1)
+
+
+def test_hosts_that_add_are_deployed_with_a_switch_of_their_own():
+    """The network with these switches has the same best rate, the same ports of other switches and addresses, and a
+    plan of it can be installed."""
+    topology = fattree(4, aggregation_mbps=0.0)
+    topology = topology.replace(nodes={host: {"aggregation_mbps": 20.0} for host in topology.servers[:6]})
+    job = Job("j", topology.servers[:8], topology.servers[8:10], 1000)
+    deployed = with_adding_switches(topology)
+    assert not deployed.adding_servers and len(deployed.switches) == len(topology.switches) + 6
+    assert deployed.aggregation_mbps("h1-adds") == 20.0 and deployed.neighbours("h1") == ("h1-adds",)
+    assert all(deployed.address(host) == topology.address(host) for host in topology.servers)
+    edge = topology.access_switch("h1")
+    assert deployed.port(edge, "h1-adds") == topology.port(edge, "h1")
+    plan = get_strategy("inart")(deployed, job)
+    assert plan.rate_mbps == pytest.approx(get_strategy("inart")(topology, job).rate_mbps, rel=5e-3)
+    assert any(point.endswith("-adds") for tree in plan.trees for point in tree.points)
+    rules = build(plan, deployed, Limits.of_target("v1model"), job_id=1, epoch=1).rulesets
+    assert all(rules[point].labels for tree in plan.trees for point in tree.points)
+    assert with_adding_switches(deployed) is deployed
+    nodes = {**{n: dict(topology.graph.nodes[n]) for n in topology.nodes}, "h2-adds": {"kind": "switch"}}
+    with pytest.raises(TopologyError, match="'h2-adds' has the name of the switch on h2"):
+        with_adding_switches(Topology(nodes, [(u, v, topology.graph.edges[u, v]) for u, v in topology.links]))
 
 
 def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):

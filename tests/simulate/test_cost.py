@@ -189,6 +189,45 @@ def test_jobs_have_one_size_several_or_any():
     assert fast.rate_mbps >= small.rate_mbps and len(small.trees) <= len(fast.trees)
 
 
+def test_a_schedule_of_buckets_is_minimised_to_its_last_result():
+    """Where the last bucket is small and ready late, what counts is the time of that one."""
+    topology = limited(testbed(10.0, 10.0, 10.0), Limits.of_target("v1model"))
+    words = "workers=4,ps=2,model=300K+4K"
+    together = get_strategy("inart")(topology, parse_job(words, topology))
+    job = parse_job(f"{words},ready=0+5000", topology)
+    assert Job.from_json(job.to_json()) == job
+    plan = get_strategy("inart")(topology, job)
+    last = get_strategy("inart")(topology, parse_job("workers=4,ps=2,model=4K", topology))
+
+    def ends(of):
+        return cost_of(replace(of, job=job), topology, of.rate_mbps).job_seconds()
+
+    assert ends(plan) <= min(ends(together), ends(last)) + 1e-9
+    cost = cost_of(plan, topology, plan.rate_mbps)
+    assert cost.job_seconds() == pytest.approx(5 + cost.seconds(4_000))
+    assert cost.job_seconds(True) == pytest.approx(5 + max(cost.estimated_seconds(4_000)))
+    busy = replace(job, ready_ms=(0.0, 1.0))  # the second is ready while the first is under way
+    assert ends(plan) > cost_of(replace(plan, job=busy), topology, plan.rate_mbps).job_seconds()
+    assert cost_of(replace(plan, job=busy), topology, plan.rate_mbps).job_seconds() == pytest.approx(
+        max(cost.seconds(300_000) + cost.seconds(4_000), 0.001 + cost.seconds(4_000)), rel=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("model=1K+1K,ready=0", "ready_ms has 1 times, and its model has 2"),
+        ("model=1K+1K,ready=5+0", "ready_ms must not fall"),
+        ("model=1K+1K,ready=0+x", "ready must be times in ms, like 10"),
+        ("ready=0", "the model's size is not given"),
+        ("model=1K,ready=nan", "ready_ms must be numbers of ms"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_said(words, message):
+    with pytest.raises(JobError, match=message):
+        parse_job(f"workers=4,ps=2,{words}", testbed(10.0, 10.0, 10.0))
+
+
 def test_without_packets_the_simulator_counts_no_headers():
     topology = testbed(10.0, 10.0, 10.0)
     plan = get_strategy("atp")(topology, parse_job("workers=4,ps=2,model=1M", topology))

@@ -15,7 +15,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan.host_ways import HOST_WAYS, ON_HOSTS, ON_WORKERS
 from controlplane.planner.plan.limits import Limits, limited
-from controlplane.planner.plan.measured import load_measured, with_measured
+from controlplane.planner.plan.measured import measured_in
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import with_host_ms
 from controlplane.planner.strategies import STRATEGIES
@@ -118,7 +118,7 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--measured",
         metavar="FILE",
-        help="what agents of a running job measured of that: of `inart status --json`",
+        help="what was measured: hosts' times (of `inart status --json`), or rates of links and nodes",
     )
 
 
@@ -238,7 +238,7 @@ def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
             # Strategies support servers with several links; agents and switches do not. Raises TopologyError.
             topology.access_switch(node)
     if arguments.measured is not None:
-        topology = with_measured(topology, load_measured(arguments.measured))
+        topology = measured_in(topology, arguments.measured)
     if arguments.host_ms is not None:
         topology = with_host_ms(topology, arguments.host_ms)
     if arguments.target is not None:

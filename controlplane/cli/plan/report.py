@@ -162,6 +162,9 @@ def cost_lines(cost: Cost) -> Iterator[str]:
             f"            {counted['packet_seconds']:.4g} s in {counted['packets']} packets of "
             f"{counted['values_per_packet']} values{many}, with headers, padding, exponents and latency"
         )
+        if job.ready_ms:
+            after = counted["packet_seconds"] - job.ready_ms[-1] / 1e3
+            yield f"            from the step's beginning; {after:.4g} s after the last tensor is ready"
     for size in () if job.sizes else EXAMPLES:
         yield f"all-reduce  {cost.seconds(size):.4g} s of {bytes_text(size)}"
     levels = [level for level in cost.latency(max(job.sizes or EXAMPLES)) if level.ms]

@@ -307,15 +307,24 @@ class Cost:
         return max(self.tree_seconds(size))
 
     def job_seconds(self, estimated: bool = False) -> float:
-        """Return the seconds for the job's tensors, one after the other: the first finds full buckets. estimated: no
-        packet is followed."""
+        """Return the seconds for the job's tensors, one after the other: the first finds full buckets. Where the job
+        says when they are ready, seconds from the step's beginning to the last result. estimated: no packet is
+        followed."""
         sizes = self.plan.job.sizes or (self.plan.job.model_bytes,)
-        counts = [packets(self.plan, self.values_per_packet, size) for size in sizes]
-        sent = [sum(of_tree) for of_tree in zip(*counts, strict=True)]
+        counts = {size: packets(self.plan, self.values_per_packet, size) for size in set(sizes)}
         mbit = self.packet_bits / 1e6
-        trees = zip(sent, self.buckets, self.tree_rates_mbps, strict=True)
         each = {n: max(self.estimated_seconds(n)) if estimated else self.seconds(n) for n in set(sizes)}
-        return max(sum(each[n] for n in sizes), *((count - bucket) * mbit / rate for count, bucket, rate in trees))
+
+        def seconds_from(number: int) -> float:
+            left = Counter(sizes[number:])
+            sent = [0] * len(self.plan.trees)
+            for size, times in left.items():
+                sent = [have + times * more for have, more in zip(sent, counts[size], strict=True)]
+            trees = zip(sent, self.buckets, self.tree_rates_mbps, strict=True)
+            paced = max((count - bucket) * mbit / rate for count, bucket, rate in trees)
+            return max(sum(times * each[size] for size, times in left.items()), paced)
+
+        return self.plan.job.ends_at(seconds_from)
 
     def latency(self, size: int) -> list[Level]:
         """Levels of the longest first round trip of an all-reduce of so many bytes."""
@@ -352,8 +361,8 @@ def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0)
 def least_seconds(job: Job, rate_mbps: float, values_per_packet: int) -> float:
     """Time of the job's packets that no plan of this rate can undercut: of one tree, without latency."""
     bits = 8 * frame_bytes(values_per_packet)
-    total = 0
+    sent = []
     for size in job.sizes or (job.model_bytes,):
         data = math.ceil(size / (BYTES_PER_VALUE * data_values(values_per_packet)))
-        total += data + exponent_packets(data, values_per_packet)
-    return total * bits / (rate_mbps * 1e6)
+        sent.append(data + exponent_packets(data, values_per_packet))
+    return job.ends_at(lambda number: sum(sent[number:]) * bits / (rate_mbps * 1e6))

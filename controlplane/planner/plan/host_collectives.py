@@ -69,9 +69,13 @@ class HostRow:
         with what messages take beside their bytes: a host sends 2 (W - 1) of them, as many as a ring has turns, also
         where each worker is a root and gets all others' parts; to be held against a plan whose packets' size is known.
         """
-        sent = job.model_bytes * 8 / (self.rate_mbps * 1e6)
-        turns = 2 * (len(job.workers) - 1) * max(1, len(job.sizes))
-        return sent / TCP_PART + turns * TURN_SECONDS if whole else sent
+        sizes, turns = job.sizes or (job.model_bytes,), 2 * (len(job.workers) - 1)
+
+        def seconds_from(number: int) -> float:
+            sent = sum(sizes[number:]) * 8 / (self.rate_mbps * 1e6)
+            return sent / TCP_PART + turns * (len(sizes) - number) * TURN_SECONDS if whole else sent
+
+        return job.ends_at(seconds_from)
 
 
 __all__ = [

@@ -281,7 +281,7 @@ def undeployable(plan: Plan, topology: Topology) -> str:
     """Return why no target can run the plan, since agents cannot do yet what it wants; "" where one may."""
     for point in (point for tree in plan.trees for point in tree.points):
         if topology.kind(point) != "switch":
-            return f"{point} is a host that adds for others: that can be planned and compared, and not deployed yet"
+            return f"{point} is a host that adds for others: it is deployed with a switch of its own, {point}-adds"
     return ""
 
 

@@ -1,10 +1,12 @@
-"""The hosts' part of round trips, from what agents measured."""
+"""What was measured of hosts and links, put into a topology: the hosts' part of round trips, as agents measure it, and
+rates in the place of those that were declared."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
@@ -41,10 +43,55 @@ def host_times_ms(plan: Plan, topology: Topology, packet_bits: int, round_trips_
     return found
 
 
+RATES = ("aggregation_mbps", "ingress_mbps")
+"""Of a switch or server, what may be measured."""
+
+
+def with_rates(topology: Topology, measured: Mapping[str, Any]) -> Topology:
+    """The topology with measured rates in the place of declared ones: "links", by "u->v" in Mbit/s, and "nodes", by
+    node an object with aggregation_mbps or ingress_mbps. Raises ValueError, naming what is not there or no rate."""
+    links: dict[tuple[str, str], dict[str, float]] = {}
+    for name, rate in _object(measured, "links").items():
+        u, arrow, v = name.partition("->")
+        if not arrow or not topology.has_link(u, v):
+            raise ValueError(f"links: the topology has no link {name!r}; write u->v")
+        links[u, v] = {"bandwidth_mbps": rate}
+    nodes: dict[str, dict[str, float]] = {}
+    for name, rates in _object(measured, "nodes").items():
+        unknown = set(rates) - set(RATES) if isinstance(rates, Mapping) else {"what is no object"}
+        if unknown or name not in topology:
+            what = f"has {', '.join(sorted(unknown))}, known are {', '.join(RATES)}" if unknown else "does not exist"
+            raise ValueError(f"nodes: {name!r} {what}")
+        nodes[name] = dict(rates)
+    return topology.replace(nodes=nodes, links=links) if nodes or links else topology
+
+
+def _object(measured: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = measured.get(name, {})
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{name} must be an object")
+    return found
+
+
 def with_measured(topology: Topology, measured_ms: Mapping[str, float]) -> Topology:
     """The topology with these times of its servers. One that it has of its own (`host_ms`) counts before them."""
     nodes = {server: {"measured_ms": measured_ms[server]} for server in topology.servers if server in measured_ms}
     return topology.replace(nodes=nodes) if nodes else topology
+
+
+def measured_in(topology: Topology, path: str | Path) -> Topology:
+    """The topology with what a file says was measured: of `inart status --json`, or an object with "links" or "nodes"
+    (`with_rates`). Raises ValueError, naming the file."""
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError):
+        content = None  # `load_measured` says what is wrong
+    if isinstance(content, Mapping) and "agents" not in content and content.keys() & {"links", "nodes"}:
+        try:
+            return with_rates(topology, content)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return with_measured(topology, load_measured(path))
 
 
 def load_measured(path: str | Path) -> dict[str, float]:

@@ -1,0 +1,53 @@
+"""Hosts that add, as they are deployed: each with a switch of its own between its network card and its agents.
+
+A host that adds for others inside of trees does what a switch does: it waits for the contributions of a chunk, adds
+them, sends the sum on under the next label, and hands over what it has when it is told to. So it runs the same program
+(softswitch on the host, over its network card and a virtual interface that the host's agents have), and everything
+that holds for a switch's slots holds for the host's: each contribution counts once, a host that forgets its memory
+costs time and no wrong sum, plans migrate, failures are answered. The protocol's model and its search need no further
+node.
+
+    its access switch -- the host's own link -- switch "h1-adds", on the host -- the server h1 with its agents
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.planner.topology import Topology
+from controlplane.planner.topology_checks import TopologyError
+
+INSIDE = 10.0
+"""Bandwidth between a host's switch and its agents, in units of the host's own link: memory, and so no limit."""
+OF_ADDING = ("aggregation_mbps", "used_aggregation_mbps")
+
+
+def adding_switch(server: str) -> str:
+    """Return the name of the switch on a host that adds."""
+    return f"{server}-adds"
+
+
+def with_adding_switches(topology: Topology) -> Topology:
+    """Return the network with a switch on each host that adds (a server with `aggregation_mbps`), which adds as much as
+    the host may; the network itself where none does. Ports of other switches and addresses stay what they are. Raises
+    TopologyError: a host that adds has several links, or a node has the name of its switch."""
+    hosts = topology.adding_servers
+    if not hosts:
+        return topology
+    nodes: dict[str, dict[str, Any]] = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
+    links: list[tuple[str, str, dict[str, Any]]] = []
+    for host in sorted(hosts):
+        name, near = adding_switch(host), topology.access_switch(host)
+        if name in topology:
+            raise TopologyError(f"node {name!r} has the name of the switch on {host}, which adds for others")
+        own = nodes[host]
+        nodes[name] = {"kind": "switch", **{key: own.pop(key) for key in OF_ADDING if key in own}}
+        own["ip"] = topology.address(host)
+        own_links = [pair for pair in ((near, host), (host, near)) if topology.has_link(*pair)]
+        fast = INSIDE * max(topology.bandwidth_mbps(*pair) for pair in own_links)
+        links += [(*pair, {"bandwidth_mbps": fast}) for pair in ((host, name), (name, host))]
+    for u, v, attributes in topology.graph.edges(data=True):
+        ends = [adding_switch(node) if node in hosts else node for node in (u, v)]
+        ports = {node: topology.port(node, other) for node, other in ((u, v), (v, u)) if node not in hosts}
+        links.append((ends[0], ends[1], {**attributes, "ports": ports}))
+    return Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
