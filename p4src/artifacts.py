@@ -35,7 +35,7 @@ SWITCH = "switch"
 
 
 class ArtifactError(Exception):
-    """There is no such artifact, or its manifest cannot be read; the message says what to do."""
+    """The artifact does not exist, or its manifest cannot be read; the message says what to do."""
 
 
 @dataclass(frozen=True)

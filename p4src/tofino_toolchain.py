@@ -72,7 +72,7 @@ class BuildError(Exception):
 
 
 class CompilerMissing(BuildError):
-    """There is no compiler here; the message says how to get it."""
+    """No compiler was found here; the message says how to get it."""
 
 
 def options(

@@ -75,7 +75,7 @@ class Agent(Member):
 
     @property
     def values_per_packet(self) -> int:
-        """Of the network's packets; 0: not joined."""
+        """Values in a packet of the network; 0: not joined."""
         return self.config.values_per_packet if self.config is not None else 0
 
     @property

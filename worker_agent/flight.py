@@ -27,9 +27,9 @@ from worker_agent.work import Work
 FOLDER_VARIABLE = "INART_TRACE"
 MOST_EVENTS = 20_000
 MOST_FILES = 20
-"""Of the default folder; the oldest go."""
+"""Most files in the default folder; the oldest go."""
 PAUSE_SECONDS = 10.0
-"""Between two files of one process: one failure is often followed by others."""
+"""Least seconds between two files of one process: one failure is often followed by others."""
 WAITS_SECONDS = 0.3
 """A tree whose oldest chunk stays the same for so long waits."""
 Event = dict[str, Any]

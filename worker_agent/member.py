@@ -230,7 +230,7 @@ class Member:
             self._log(f"what happened before is in {path} (a Chrome trace)")
 
     def _fail(self, error: AgentError) -> None:
-        """It cannot go on. Whoever waits for it gets the error, and says it."""
+        """Fail, since the agent cannot go on: whoever waits for it gets the error, and says it."""
         self._state.fail(error)
         self._running.stop(str(error))
         # Out of the membership's own thread: the controller shall not count on an agent that does not run.

@@ -18,7 +18,7 @@ STUCK_SECONDS = 0.3
 """A tree that makes no progress for so long is reported at once: something may have failed."""
 
 Statistics = tuple[Mapping[str, float], Sequence[pb.TreeReport]]
-"""Of an agent, and of each of its trees, as the controller's status has them."""
+"""Statistics of an agent, and of each of its trees, as the controller's status has them."""
 
 
 def scalars(stats: Any) -> dict[str, float]:

@@ -27,7 +27,7 @@ HOLD_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who hears of what a worker's versions do by themselves.
+    """Listeners to what a worker's versions do by themselves.
 
     stopped: what was under way ends, for this reason. stuck: the epoch cannot go on, for this reason. drained: the
     version before the last switch-over has ended; with what was started again for that. log: gets one line per event.

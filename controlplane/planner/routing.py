@@ -21,7 +21,7 @@ Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation
 
 
 class Unreachable(ValueError):
-    """There is no route from one node to another; the message names both."""
+    """No route leads from one node to another; the message names both."""
 
     def __init__(self, source: str, target: str, what: str = "") -> None:
         super().__init__(f"{what + ': ' if what else ''}no route with bandwidth left from {source} to {target}")

@@ -22,7 +22,8 @@ from p4src.protocol import frame_bytes, udp_port
 
 @dataclass(frozen=True)
 class Taken:
-    """What others have of a switch: entries of the label table, groups by number, ranges of slots (first, end)."""
+    """Resources of a switch that others have: entries of the label table, groups by number, ranges of slots (first,
+    end)."""
 
     labels: int = 0
     groups: frozenset[int] = frozenset()
@@ -66,7 +67,7 @@ LEAST_OF_TWO = 16
 
 @dataclass(frozen=True)
 class Places:
-    """Where a plan's trees are on the switches: slots of each tree, the first one by aggregation point and tree, and
+    """Places of a plan's trees on the switches: slots of each tree, the first one by aggregation point and tree, and
     group numbers by switch and ports, for as many as have one."""
 
     sizes: tuple[int, ...]
@@ -76,8 +77,8 @@ class Places:
 
 @dataclass(frozen=True)
 class Beside:
-    """What a deployment is installed beside. first_label: its labels are numbered from here. taken: what is not free,
-    per switch (None: nothing). places: where its trees are, where that is settled."""
+    """Surroundings in which a deployment is installed. first_label: its labels are numbered from here. taken: what is
+    not free, per switch (None: nothing). places: where its trees are, where that is settled."""
 
     first_label: int = 1
     taken: Mapping[str, Taken] | None = None
@@ -89,7 +90,7 @@ ALONE = Beside()
 
 @dataclass(frozen=True)
 class Deployment:
-    """What one plan version puts on the switches and hands to the agents.
+    """Deployment of one plan version: entries for the switches, and configurations for the agents.
 
     first_label, next_label: its labels, the latter not included. slots: the first one by aggregation point and tree.
     multicasts: label of each sender's multicast; a plan of multicasts has no other agents (overlay/net/multicast.py).
@@ -234,7 +235,7 @@ class _Entries:
         return [number for number in self.groups[switch].values() if number not in there]
 
     def rulesets(self) -> dict[str, RuleSet]:
-        """Of every switch, with its IPv4 routes. Raises DoesNotFit."""
+        """Return the entries of every switch, with its IPv4 routes. Raises DoesNotFit."""
         limits, rulesets = self.limits, {}
         ip = routes(self.topology)
         for v in self.topology.devices:
@@ -399,12 +400,13 @@ class _Builder(_Entries):
         return 2 if self.plan.gathers_beside and self.slots[index] >= least else 1
 
     def addresses(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Of all of them; none where one is not known."""
+        """Return the addresses of all these nodes; none where one is not known."""
         found = tuple(dict.fromkeys(self.topology.address(node) for node in nodes))
         return found if all(found) else ()
 
     def shared_link_mbps(self, node: str) -> float:
-        """Of a node of both roles, what its links carry outwards; 0 where it has one role, or the links no limit."""
+        """Return the Mbit/s that the links of a node of both roles carry outwards; 0 where it has one role, or the
+        links no limit."""
         if node not in self.plan.job.both_roles:
             return 0.0
         near = self.topology.graph.successors(node)

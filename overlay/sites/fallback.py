@@ -93,7 +93,7 @@ class Attempt:
     _said: bool = False
 
     def say(self) -> bool:
-        """Before this site says that it has a result: whether its trainer still waits."""
+        """Ask, before this site says that it has a result, whether its trainer still waits."""
         with self._lock:
             self._said = not self._left
             return self._said
@@ -263,8 +263,9 @@ class Rescue:
             self._in_thread(lambda: self._ballot.took(round_))
 
     def left_open(self, round_: int) -> tuple[Floats, tuple[float, ...]] | None:
-        """To be called before a round is submitted: what the group has given for it, in an attempt whose end this site
-        did not learn; None: there is no such attempt, or it has come to nothing. Raises Late: that is still unknown."""
+        """Return what the group has given for a round, in an attempt whose end this site did not learn; None: there is
+        no such attempt, or it has come to nothing. To be called before the round is submitted. Raises Late: that is
+        still unknown."""
         attempt, self._open = self._open, None
         if attempt is None or attempt.round != round_:
             return None

@@ -150,7 +150,7 @@ def init(
 def _enrolled(
     coordinators: tuple[tuple[str, int], ...], site: str, token: str | None, folder: Path | None
 ) -> Enrolment | None:
-    """Has bought a certificate with the token; None where there is no token."""
+    """Return the enrolment with a certificate that was bought with the token; None where there is no token."""
     if not token:
         return None
     from overlay.sites.enrolment import Enrolment  # needs a library for certificates

@@ -40,9 +40,9 @@ OF_A_JOB = "training.kubeflow.org/job-name"
 PREFIX = "k8s-"
 LOOK_SECONDS = 2.0
 AGAIN_SECONDS = 30.0
-"""Between two attempts to add a job that was refused."""
+"""Seconds between two attempts to add a job that was refused."""
 MOST_LETTERS = 64
-"""Of a job's name in the network."""
+"""Most letters of a job's name in the network."""
 MOST_WORDS = 1000
 """Letters of a status that are written down."""
 

@@ -1,4 +1,4 @@
-"""Where to put parameter servers in a fabric: `plan place`.
+"""Placement of parameter servers in a fabric: `plan place`.
 
 Workers stay where the job has them. Servers of a rack that have the same links and ingress are alike, so what is chosen
 is how many parameter servers each rack gets: first one after the other where the cheap bound of the rate grows most,

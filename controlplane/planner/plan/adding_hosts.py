@@ -1,4 +1,4 @@
-"""Which rate is possible where workers' hosts do all that a host can: each is a parameter server, and adds for others
+"""Rate that is possible where workers' hosts do all that a host can: each is a parameter server, and adds for others
 inside of trees."""
 
 from __future__ import annotations

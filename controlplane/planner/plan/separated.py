@@ -238,7 +238,8 @@ def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
 
 
 def _parts_of_links(topology: Topology, host: str) -> dict[str, float]:
-    """By the node that each of the host's links leads to, what part of what its links take in comes over it."""
+    """Return, by the node that each of the host's links leads to, the part of what its links take in that comes over
+    it."""
     rates = {
         near: topology.residual_bandwidth_mbps(near, host) if topology.has_link(near, host) else 0.0
         for near in topology.neighbours(host)

@@ -119,7 +119,7 @@ def total_ms(levels: Iterable[Level]) -> float:
 
 
 def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> float:
-    """Of a chunk in an empty network."""
+    """Return the round trip of a chunk in an empty network, ms."""
     return total_ms(round_trip(tree, topology, packet_bits, assumed))
 
 

@@ -47,10 +47,10 @@ class Registry(Mapping[str, Strategy]):
 
 
 AT_RACKS = ("atp", "atp-strict")
-"""Those that add at the switch that a server hangs on: in a host that is taken apart, that one would be inside."""
+"""Strategies that add at the switch that a server hangs on: in a host that is taken apart, that one would be inside."""
 
 GATHERING = ("inart",)
-"""Those that make other plans for jobs that gather."""
+"""Strategies that make other plans for jobs that gather."""
 
 
 def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:

@@ -21,7 +21,7 @@ KEPT = 5000
 """Events in one part of the journal."""
 
 ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
-"""Who has given the order that is being carried out (a name for the journal)."""
+"""Name, for the journal, of whoever has given the order that is being carried out."""
 
 Record = dict[str, Any]
 

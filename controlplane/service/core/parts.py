@@ -46,7 +46,7 @@ class FoundSilent:
 
 @dataclass(frozen=True)
 class Failed:
-    """These switches or links have failed for this reason; `causes` tells of each by what that was seen."""
+    """Failure of switches or links, for this reason. causes: what was seen, by name."""
 
     causes: Mapping[str, str]
     why: Why
@@ -54,7 +54,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Mended:
-    """These switches and links can be used again; the words say why."""
+    """Switches and links can be used again; the words say why."""
 
     names: tuple[str, ...]
     words: str

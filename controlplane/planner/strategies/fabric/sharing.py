@@ -32,7 +32,7 @@ from controlplane.planner.topology import Topology
 
 ROUNDS = 60
 GAP = 1e-3
-"""Of t: column generation ends when PATIENCE rounds together have gained less."""
+"""Least gain, as a part of t: column generation ends when PATIENCE rounds together have gained less."""
 PATIENCE = 4
 BINDING = 1e-9
 TRICKLE = 0.01
@@ -144,7 +144,7 @@ class _Shared:
         return self.columns - 1
 
     def keep(self, part: _Part, rate: float) -> None:
-        """At least this rate for a job, from now on; in units of the scale."""
+        """Keep at least this rate for a job from now on, in units of the scale."""
         self.program.add_row([part.rate], [1.0], lower=rate)
 
     def maximise(

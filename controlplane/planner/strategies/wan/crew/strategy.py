@@ -63,8 +63,8 @@ Weigh = Callable[[Matrix, list[int], list[int]], Matrix]
 def _stars(
     name: str, weigh: Weigh, topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None
 ) -> Plan:
-    """Between sites without a direct link CREW sees the bottleneck of the route, and not that routes share links (the
-    evaluator does)."""
+    """Return the stars. Between sites without a direct link CREW sees the bottleneck of the route, and not that routes
+    share links (the evaluator does)."""
     view = sites(topology, job)
     servers, given = owners(view, frozen_split)
     routes = _widest_routes(view)
