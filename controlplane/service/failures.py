@@ -1,4 +1,4 @@
-"""What the controller does by itself when something of the network fails, and when it is back.
+"""The watch over a network: the controller's own reactions when something fails, and when it is back.
 
 A switch that does not answer, and a link behind which nothing arrives any more, are kept off: every job is led around
 them in place (plan/repair.py), so that what is under way goes on, and is then planned again for what is left. A switch
@@ -28,10 +28,12 @@ from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
 
 STALLED_SECONDS = 0.3
-"""How long a tree may make no progress before its packets are followed. Agents report at once when one does not."""
+"""Seconds for which a tree may make no progress before its packets are followed. Agents report at once when one makes
+none."""
 FOLLOW_SECONDS = 0.15
 FOLLOW_SLOWLY_SECONDS = 2.0
-"""Between two looks at the counters, at first and after some time: a worker may be late for long."""
+"""Seconds between two looks at the counters after some time (FOLLOW_SECONDS at first): a worker may be late for long.
+"""
 FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
@@ -69,9 +71,9 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._slow_trees = SlowTrees(self.network, self.log)
-        self._culprits = Culprits(self.network, self.log)
+        self.culprits = Culprits(self.network, self.log)
         self._ports = PortWatch(self.network, self.log)
-        self._thread = Periodic("watching for failures", LOOK_SECONDS, self._look, self.log)
+        self._thread = Periodic("watching for failures", LOOK_SECONDS, self.look, self.log)
 
     def start(self) -> None:
         self._ports.start()
@@ -82,15 +84,17 @@ class Watch:
         self._ports.close()
         self._thread.close()
 
-    def _look(self) -> None:
-        self._look_at_switches()
-        self._look_at_trees()
-        self._look_at_lost_agents()
+    def look(self) -> None:
+        """Look at everything once, as the thread does every LOOK_SECONDS."""
+        self.look_at_switches()
+        self.look_at_trees()
+        self.look_at_lost_agents()
         self.network.failover.look()
         self._slow_trees.look()
-        self._culprits.look()
+        self.culprits.look()
 
-    def _look_at_switches(self) -> None:
+    def look_at_switches(self) -> None:
+        """Report to the core which switches answer, which do not, and which have answered promptly."""
         keepers = {keeper.target.name: keeper for keeper in self.network.switches.keepers}
         ready = {name: keeper.ready for name, keeper in keepers.items()}
         timed_out = {name for name, keeper in keepers.items() if keeper.timed_out}
@@ -102,7 +106,8 @@ class Watch:
             if asked <= asked_since:  # whether it answers tells whether this machine is slow
                 keepers[name].wake()
 
-    def _look_at_trees(self) -> None:
+    def look_at_trees(self) -> None:
+        """Follow the packets of jobs that have stalled, by the counters of switches, to where they are lost."""
         for job in self.network.jobs:
             since = job.roster.stalled(STALLED_SECONDS)
             if since is None:
@@ -143,11 +148,10 @@ class Watch:
                 del looks[0]
             followed.looks = looks
 
-    def _look_at_lost_agents(self) -> None:
+    def look_at_lost_agents(self) -> None:
         """A parameter server that was lost, has joined again and has stayed is used again. A worker is not: it has not
         what the others have, and an operator says when the job shall begin anew."""
         for job in self.network.jobs:
-            job.roster.go_on_after_restart()
             job.roster.look_for_hanging()
             if not job.without:
                 continue
@@ -166,7 +170,7 @@ class Watch:
                 self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
-        """What the entries of these switches have counted; of one that does not answer, nothing."""
+        """Return the counts of these switches' entries; a switch that does not answer has none."""
         return packets(self._read(switches))
 
     def _read(self, switches: Iterable[str]) -> dict[str, tuple[float, Counters]]:
@@ -215,7 +219,8 @@ def silent(
     between: Mapping[Entry, int] | None = None,
     since: Mapping[Entry, int] | None = None,
 ) -> set[str]:
-    """As `dead_links`; instead of its links, a switch into which packets went over several and that counted none."""
+    """Return the links of `dead_links`; where packets went into a switch over several links and it counted none, the
+    switch."""
     dead = dead_links(hops, before, after, between, since)
     into: dict[str, set[str]] = {}
     for hop in hops:

@@ -31,14 +31,11 @@ GRACE_SECONDS = 5.0
 PATIENCE_SECONDS = 12.0
 """A connection whose other end is gone without a word looks alive for 10 s (rpc/channels.py, KEEPALIVE)."""
 LOOK_SECONDS = 0.1
-RETURN_SECONDS = 5.0
-"""After a restart of the controller: how long those that are back, and go on working, wait for the others to be back.
-Agents try every two seconds."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Who may join a job's roster, and when the job goes on without somebody.
+    """Rules of a job's roster: who may join, and when the job goes on without somebody.
 
     version: of the wire format; agents with another one are refused.
     grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but answers
@@ -102,7 +99,7 @@ class Roster:
 
     @property
     def state(self) -> State:
-        """What the core knows now."""
+        """State of the core now."""
         return self._effects.state
 
     @property
@@ -208,11 +205,12 @@ class Roster:
             return member
 
     def in_use(self, request: pb.JoinRequest) -> str:
-        """Who has the node that this agent wants, in words; empty: nobody, or it takes over. Raises Refused."""
+        """Return, in words, who has the node that this agent wants; "": nobody, or the agent takes over. Raises
+        Refused."""
         return membership.occupied(self.state, wants_to_join(request, "", 0))
 
     def knows(self, request: pb.JoinRequest) -> bool:
-        """Whether the agent's node is one of this job's."""
+        """Return whether the agent's node is one of this job's."""
         return request.node in self.state.known if request.node else bool(self.state.node_at(request.addresses))
 
     def announce_leave(self, agent: str, failure: str = "") -> None:
@@ -269,20 +267,6 @@ class Roster:
             if handover is None or handover.epoch != report.epoch:
                 return
             self._effects.take(progress(report))
-
-    def go_on_after_restart(self) -> None:
-        """When the controller has started again, and agents have not come back that were lost meanwhile: go on without
-        them where the job can, as if they had been lost now. Else the others would wait for them until their operations
-        fail. For somebody who looks every now and then."""
-        with self._lock:
-            state, members = self.state, self.state.having(MEMBER)
-            missing = state.missing()
-            if state.phase != Phase.WAITING or not missing or not members:
-                return
-            since = max(one.since for one in members.values())
-            fresh = [node for node, one in members.items() if not one.running[0]]
-            if time.monotonic() - since >= RETURN_SECONDS and state.carries_on_without([*missing, *fresh]):
-                self._effects.take(ev.ReturnOver())
 
     def give_up(self, reason: str) -> None:
         """The job does not go on without those who are gone: everybody stops, until they are back."""

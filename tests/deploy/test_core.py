@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.service.core import actions
+from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
 from controlplane.service.core import journal as journals
 from controlplane.service.core.journal import Journal, ordered_by, replay
@@ -166,7 +166,12 @@ def test_controller_that_starts_again_goes_on_without_a_server_that_was_lost_mea
     job.number = 41
     agents = [job.join(node, running=(40, f"first of {node}")) for node in ("w1", "w2", "ps2")]
     assert job.state.phase == Phase.WAITING and job.said[-1].endswith("waiting for ps1")
-    job.take(ev.ReturnOver())
+    assert job.timers == [ev.ReturnOver()]
+    job.now = membership.RETURN_SECONDS / 2
+    job.take(job.timers.pop())
+    assert job.state.phase == Phase.WAITING and job.timers == [ev.ReturnOver()], "others may still come back"
+    job.now = membership.RETURN_SECONDS
+    job.take(job.timers.pop())
     assert job.state.phase == Phase.SHORT and job.state.epoch == 40
     assert {job.runs[one] for one in agents} == {40}
     assert job.lost == ["ps1"] and not any("Abort" in job.kinds(one) for one in agents)
@@ -363,7 +368,6 @@ class Anything:
         self.job.now += 6.0
         if self.job.timers:
             self.job.take(self.job.timers.pop(0))
-        self.job.take(ev.ReturnOver())
 
 
 def documented(title: str) -> set[tuple[str, str]]:

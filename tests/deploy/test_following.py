@@ -57,7 +57,7 @@ class Traffic:
             lost = {hop.out for hop in self.hops if hop.link == self.dead}
             for entry in self.counts:
                 self.counts[entry] += 0 if entry in lost else 5
-            self.network.watch._look_at_trees()
+            self.network.watch.look_at_trees()
 
 
 @pytest.fixture

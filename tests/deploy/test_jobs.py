@@ -528,7 +528,7 @@ def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, u
     (first,) = running.without
     until(lambda: running.mending.stage == Stage.IDLE, "and nothing more can be done")
     running.roster.join(pb.JoinRequest(node=first, role="parameter_server", version=ENCODING))
-    failures.Watch(rig.network)._look_at_lost_agents()
+    failures.Watch(rig.network).look_at_lost_agents()
     until(lambda: running.plan.job.parameter_servers == (first,), "it is planned with the one that is back")
     until(lambda: running.roster.running, "and begins again")
     running.roster.close()

@@ -8,8 +8,7 @@ import pytest
 
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service import roster
-from controlplane.service.core import trust
+from controlplane.service.core import membership, trust
 from controlplane.service.core.disabled import Why
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
@@ -61,7 +60,7 @@ def test_server_that_came_back_while_a_worker_was_lost_and_a_switch_was_off_is_u
     agents.join_again("h2")
     running.roster.leave(agents.members["h3"])
     assert not running.roster.running
-    rig.watch._look_at_lost_agents()
+    rig.watch.look_at_lost_agents()
     rig.network.failover.restore(["s1"], "answering again")
     agents.join_again("h3")
     until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
@@ -81,7 +80,7 @@ def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
     until(lambda: not running.roster.state.lost() and len(running.updater.versions) == 1, "the change is over")
     agents.join_again("h2")
-    rig.watch._look_at_lost_agents()
+    rig.watch.look_at_lost_agents()
     until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
     assert running.updater.plan.rate_mbps >= before * (1 - 1e-6)
 
@@ -104,11 +103,9 @@ def test_the_job_continues_without_a_server_that_was_lost_while_the_controller_w
     rig, running, until, monkeypatch
 ):
     """Otherwise its workers would wait for it until their operations fail after a minute, and train over gloo."""
-    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
+    monkeypatch.setattr(membership, "RETURN_SECONDS", 0.05)
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node != "h2"])
-    assert not running.roster.running
-    rig.watch._look_at_lost_agents()
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
     until(lambda: running.roster.running and not running.roster.state.lost(), "it runs")
     assert running.roster.epoch > RUNNING_EPOCH
@@ -120,12 +117,13 @@ def test_the_job_continues_without_a_server_that_was_lost_while_the_controller_w
 
 
 @pytest.mark.parametrize("absent", [["h3"], ["h2", "h6"]])
-def test_a_restarted_controller_waits_for_the_agents_that_the_job_needs(rig, running, absent, monkeypatch):
-    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
+def test_a_restarted_controller_waits_for_the_agents_that_the_job_needs(running, absent, until, monkeypatch):
+    monkeypatch.setattr(membership, "RETURN_SECONDS", 0.05)
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node not in absent])
-    rig.watch._look_at_lost_agents()
+    until(lambda: running.roster.journal.records()[-1]["kind"] == "ReturnOver", "they have waited long enough")
     assert not running.roster.running and not running.roster.state.lost()
+    monkeypatch.setattr(membership, "RETURN_SECONDS", 60.0)  # those that come back now are waited for
     for node in absent:
         agents.carry_on(RUNNING_EPOCH, [node])
     assert running.roster.running
@@ -154,12 +152,11 @@ def test_a_server_that_restarted_while_the_controller_was_down_stops_no_agent(ri
 
 
 def test_a_server_lost_while_others_are_not_back_yet_stops_no_agent(rig, running, until, monkeypatch):
-    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
+    monkeypatch.setattr(membership, "RETURN_SECONDS", 0.05)
     agents = Agents(running.roster)
     agents.carry_on(RUNNING_EPOCH, ["h2", *WORKERS[:2]])
     running.roster.leave(agents.members["h2"])
     agents.carry_on(RUNNING_EPOCH, [*WORKERS[2:], "h6"])
-    rig.watch._look_at_lost_agents()
     restarted(running, agents, until)
 
 

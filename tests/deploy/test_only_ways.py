@@ -123,12 +123,12 @@ def test_a_broken_only_path_is_retried_every_few_seconds(rig, running, clock):
 
 def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it_is_trusted(rig, running, until):
     rig.targets["s1"].die()
-    until(lambda: (rig.watch._look_at_switches(), rig.network.state.off == {"s1": Why.LOST})[1], "s1 is lost")
+    until(lambda: (rig.watch.look_at_switches(), rig.network.state.off == {"s1": Why.LOST})[1], "s1 is lost")
     rig.targets["s1"].down = False
-    until(lambda: (rig.watch._look_at_switches(), "s1" in rig.network.state.parts.trust.back)[1], "s1 answers")
+    until(lambda: (rig.watch.look_at_switches(), "s1" in rig.network.state.parts.trust.back)[1], "s1 answers")
     assert rig.network.state.off == {"s1": Why.LOST}, "it must answer for some time first"
     rig.targets["s2"].die()
-    until(lambda: (rig.watch._look_at_switches(), "s2" in rig.network.state.off)[1], "s2 is lost")
+    until(lambda: (rig.watch.look_at_switches(), "s2" in rig.network.state.off)[1], "s2 is lost")
     rig.network.failover.look()
     assert rig.network.state.off == {"s2": Why.LOST}
     assert "s1" in switches_of(running) and "s2" not in switches_of(running)
@@ -139,7 +139,7 @@ def test_switches_that_all_stop_answering_are_not_lost_and_one_alone_is(rig, run
 
     def look_after(seconds: float) -> dict[str, Why]:
         clock.now += seconds
-        rig.watch._look_at_switches()
+        rig.watch.look_at_switches()
         return dict(rig.network.state.off)
 
     for target in rig.targets.values():

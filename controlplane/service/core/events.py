@@ -1,4 +1,4 @@
-"""What can happen to a job's agents, as `membership.decide` is told. Each event is data that JSON can hold."""
+"""Events that `membership.decide` is told about a job's agents. Each is data that JSON can hold."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ChangeOrdered:
 
 @dataclass(frozen=True)
 class ChangeLate:
-    """So many seconds have passed since agents were told to prepare this epoch."""
+    """Agents were told `seconds` ago to prepare this epoch, and not all of them are ready."""
 
     epoch: int
     seconds: float
@@ -120,8 +120,8 @@ class RetireOrdered:
 
 @dataclass(frozen=True)
 class DrainBroken:
-    """What still runs of the plan before this epoch cannot end: a switch or a link is gone that it needs, and it cannot
-    be led around it."""
+    """Operations of the plan before this epoch cannot end: they need a switch or a link that is gone, and cannot be led
+    around it."""
 
     epoch: int
     reason: str
@@ -151,7 +151,7 @@ class GraceOver:
 
 @dataclass(frozen=True)
 class ReturnOver:
-    """The controller has started again, and those that are back have waited for the others for some time."""
+    """Some time has passed since the first agent that still works joined a controller that has started again."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What becomes of a job when its agents join, leave, fall silent or are lost. `decide` is the only way in.
+"""The membership of a job: its agents join, leave, fall silent or are lost. `decide` is the only way in.
 
 waiting --all have joined--> running (a new epoch) --one is lost--> waiting (the others are told to stop) --...
 
@@ -40,6 +40,10 @@ from controlplane.service.core.state import (
     names,
 )
 from controlplane.service.core.step import Step, standby_words
+
+RETURN_SECONDS = 5.0
+"""Seconds for which agents that have come back after a restart of the controller, and still work, wait for the other
+agents before the job goes on without these. Agents try to join every two seconds."""
 
 
 def begin(
@@ -96,8 +100,8 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
             if state.running and state.epoch == epoch and state.state_of(node) not in MEMBER:
                 _abort(step, f"{node} has left the job", node)
                 step.tell_missing()
-        case ev.ReturnOver() if not state.running:
-            _carry_on_without(step, [*state.missing(), *_fresh(state)])
+        case ev.ReturnOver():
+            _return_over(step)
         case ev.Closed(refusal):
             _close(step, refusal)
         case ev.EpochStored(epoch):
@@ -139,8 +143,8 @@ def identify(state: State, event: ev.Joined) -> str:
 
 
 def occupied(state: State, event: ev.Joined) -> str:
-    """Which other process has the node that an agent wants, and what to do, in words; "": none, or the agent takes its
-    place. Raises Refused as `identify`."""
+    """Return which other process has the node that an agent wants, and what to do about it, in words; "": no process
+    has it, or the agent takes its place. Raises Refused as `identify`."""
     node = identify(state, event)
     earlier = state.having(MEMBER).get(node)
     if earlier is None or earlier.leaving or event.take_over or earlier.agent == event.agent:
@@ -176,6 +180,8 @@ def _joined(step: Step, event: ev.Joined) -> None:
     missing = step.state.missing()
     step.say(f"{role} {node} joined" + (f"; waiting for {names(missing)}" if missing else ""))
     _start_or_wait(step, joined=node)
+    if step.state.phase == Phase.WAITING and len(_going_on(step.state)) == 1 and entry.running[0]:
+        step.do(After(RETURN_SECONDS, ev.ReturnOver()))
 
 
 def _make_way(step: Step, node: str, event: ev.Joined) -> None:
@@ -259,8 +265,8 @@ def _remove(step: Step, node: str, reason: str) -> None:
 
 
 def _others_carry_on(state: State, node: str) -> bool:
-    """Whether those that are back after a restart of the controller can go on without this node when all the others
-    are back, too."""
+    """Return whether those that are back after a restart of the controller can go on without this node when all the
+    others are back, too."""
     others = [one for one in state.plan if one != node]
     return not state.running and bool(state.common_epoch(state.having(MEMBER))) and state.suffices(others)
 
@@ -327,12 +333,31 @@ def _start_or_wait(step: Step, joined: str = "", *, retried: bool = False) -> No
 
 
 def _carry_on_without(step: Step, lost: Sequence[str], joined: str = "") -> bool:
-    """After a restart of the controller: all others go on with the epoch that they run, and these nodes count as lost
-    now. False, and nothing happens: the job cannot do that."""
+    """Go on, after a restart of the controller, with the epoch that all but `lost` run; these nodes count as lost now.
+    Returns False, and does nothing, where the job cannot do that."""
     epoch = step.state.carries_on_without(lost)
     if epoch:
         _start(step, Starting(epoch, tuple(lost), joined, step.state.phase))
     return bool(epoch)
+
+
+def _going_on(state: State) -> list[str]:
+    """Members that still run an epoch which began before the controller was started again."""
+    return [node for node, entry in state.having(MEMBER).items() if entry.running[0]]
+
+
+def _return_over(step: Step) -> None:
+    """The controller has started again, and agents that were lost meanwhile do not come back. Once nobody has joined
+    for RETURN_SECONDS, the job goes on without them where it can, as if they were lost now: the operations of those
+    that wait would fail. Where it cannot, the same is asked again later."""
+    state, members = step.state, step.state.having(MEMBER)
+    if state.phase != Phase.WAITING or not _going_on(state) or not state.missing():
+        return
+    waited = step.now - max(entry.since for entry in members.values())
+    if waited < RETURN_SECONDS:
+        step.do(After(RETURN_SECONDS - waited, ev.ReturnOver()))
+    elif not _carry_on_without(step, [*state.missing(), *_fresh(state)]):
+        step.do(After(RETURN_SECONDS, ev.ReturnOver()))
 
 
 def _start(step: Step, starting: Starting) -> None:
