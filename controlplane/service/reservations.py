@@ -24,7 +24,7 @@ from controlplane.targets.base import TargetError
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 5.0
-"""Between two attempts to add a job whose time has come."""
+"""Seconds between two attempts to add a job whose time has come."""
 MOST = 1000
 REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
 

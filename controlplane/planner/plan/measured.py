@@ -44,7 +44,7 @@ def host_times_ms(plan: Plan, topology: Topology, packet_bits: int, round_trips_
 
 
 RATES = ("aggregation_mbps", "ingress_mbps")
-"""Of a switch or server, what may be measured."""
+"""Quantities of a switch or server that may be measured."""
 
 
 def with_rates(topology: Topology, measured: Mapping[str, Any]) -> Topology:
