@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -24,6 +30,8 @@ from controlplane.service.web.metrics import Metrics
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
+from tests.support.waiting import wait_until
+from topologies.ports import free_port
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/monitoring"
 RULES = yaml.safe_load((FOLDER / "inart.rules.yml").read_text())["groups"][0]["rules"]
@@ -34,8 +42,8 @@ QUERIES = [rule["expr"] for rule in RULES] + [
 
 
 @pytest.fixture(scope="module")
-def exposed(tmp_path_factory) -> Iterator[dict[str, set[str]]]:
-    """Return the names and labels of the samples that a network with a planned job exposes."""
+def network_metrics(tmp_path_factory) -> bytes:
+    """Return what a network with a planned job exposes, whose agents have not joined."""
     folder = tmp_path_factory.mktemp("monitoring")
     topology = leaf_spine(2, 2, 3, 300.0)
     network = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 256)), topology).network
@@ -43,13 +51,19 @@ def exposed(tmp_path_factory) -> Iterator[dict[str, set[str]]]:
     network.launch(Job("one", servers[:3], servers[3:4], model_bytes=1_000_000), "inart")
     snapshots = Snapshots(network, Measurements(network), EventLog())
     _, body = Metrics(snapshots).render("text/plain")
+    network.close()
+    return body
+
+
+@pytest.fixture(scope="module")
+def exposed(network_metrics: bytes) -> dict[str, set[str]]:
+    """Return the names and labels of the samples that it exposes."""
     names: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(body.decode()):
+    for family in text_string_to_metric_families(network_metrics.decode()):
         names[family.name + ("_total" if family.type == "counter" else "")] = set()
         for sample in family.samples:
             names.setdefault(sample.name, set()).update(sample.labels)
-    network.close()
-    yield names
+    return names
 
 
 def test_every_metric_that_is_asked_for_is_exposed(exposed: dict[str, set[str]]) -> None:
@@ -66,3 +80,74 @@ def test_an_alert_names_what_is_wrong_and_what_to_do(rule: dict[str, Any], expos
     (metric,) = set(re.findall(r"\binart_\w+", rule["expr"].split(" and ")[0]))
     if exposed[metric]:  # A metric without events, like packets of a switch without traffic, has no sample yet.
         assert named <= exposed[metric], f"{metric} has no label {', '.join(sorted(named - exposed[metric]))}"
+
+
+def test_prometheus_takes_the_rules_and_the_metrics(network_metrics: bytes) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    rules = subprocess.run(
+        [promtool, "check", "rules", FOLDER / "inart.rules.yml"], capture_output=True, text=True, check=False
+    )
+    assert rules.returncode == 0 and f"{len(RULES)} rules found" in rules.stdout, rules.stderr
+    metrics = subprocess.run([promtool, "check", "metrics"], input=network_metrics, capture_output=True, check=False)
+    assert b"error" not in metrics.stderr.lower(), metrics.stderr.decode()
+
+
+def test_a_real_prometheus_answers_every_query(network_metrics: bytes, tmp_path: Path) -> None:
+    """It scrapes what the controller exposes; each expression of the rules and of the dashboard is one that it takes,
+    and the alerts on the job that waits and on what nobody has joined are pending."""
+    prometheus = shutil.which("prometheus")
+    if prometheus is None:
+        pytest.skip("prometheus is not installed: apt-get install prometheus")
+
+    class Target(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(network_metrics)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    target = ThreadingHTTPServer(("127.0.0.1", 0), Target)
+    threading.Thread(target=target.serve_forever, daemon=True).start()
+    port = free_port()
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(FOLDER / "inart.rules.yml")],
+        "scrape_configs": [{
+            "job_name": "inart", "honor_labels": True,
+            "static_configs": [{"targets": [f"127.0.0.1:{target.server_port}"]}],
+        }],
+    }  # fmt: skip
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    command = [prometheus, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+               f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
+    with open(tmp_path / "log", "w") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or ask(port, "query?query=inart_jobs")["result"], 60)
+            for query in QUERIES:
+                quoted = quote(query.replace("$__rate_interval", "1m").replace("$job", ".*"))
+                ask(port, f"query?query={quoted}")
+            wait_until(lambda: any(alert["labels"]["alertname"] == "InArtJobWaits" for alert in
+                                 ask(port, "alerts")["alerts"]), 60)  # fmt: skip
+        finally:
+            process.terminate()
+            target.shutdown()
+            target.server_close()
+            print((tmp_path / "log").read_text()[-2000:])
+
+
+def ask(port: int, what: str) -> dict[str, Any]:
+    """Return Prometheus' answer; nothing while it starts. An expression that it does not take is an HTTPError."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/api/v1/{what}", timeout=30) as answer:
+            return json.loads(answer.read())["data"]
+    except HTTPError as error:
+        if error.code == 503:
+            return {"result": [], "alerts": []}
+        raise AssertionError(f"{what}: {error.read().decode()}") from None
+    except URLError:
+        return {"result": [], "alerts": []}

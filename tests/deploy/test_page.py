@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from itertools import product
+from itertools import combinations, product
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,15 @@ import pytest
 pytest.importorskip("bokeh", reason="the page's packages are not installed: pip install 'inart[web]'")
 
 from controlplane.common.access import Access, Caller
-from controlplane.service.web.page import BOTTLENECK_COLOUR, JOB_COLOURS, OFF_COLOUR, STEPS, colour_of
+from controlplane.service.web.page import (
+    BOTTLENECK_COLOUR,
+    JOB_COLOURS,
+    OFF_COLOUR,
+    STEPS,
+    colour_of,
+    history_seconds,
+    slowest_hop,
+)
 from controlplane.service.web.server import Web, is_own_name
 
 APART = 90.0
@@ -34,6 +42,32 @@ def test_a_jobs_colour_is_no_loads_colour():
     assert nearest[0] >= APART, nearest
     assert min(apart(one, BOTTLENECK_COLOUR) for one in jobs) >= APART
     assert len(jobs) == len(JOB_COLOURS)
+
+
+def test_jobs_that_run_at_once_have_colours_of_their_own():
+    """A job's number is the lowest that is free, so sixteen at a time are told apart."""
+    colours = [colour_of(number) for number in range(1, 17)]
+    nearest = min((apart(one, other), one, other) for one, other in combinations(colours, 2))
+    assert nearest[0] >= APART, nearest
+
+
+@pytest.mark.parametrize(("histories", "seconds"), [([], 60.0), ([[]], 60.0), ([[970.0]], 60.0),
+                                                    ([[900.0, 950.0], [400.0]], 600.0)])  # fmt: skip
+def test_the_rates_begin_where_there_is_something_to_show(histories, seconds):
+    jobs = [{"history": [[when, 1.0] for when in times]} for times in histories]
+    assert history_seconds({"time": 1000.0, "jobs": jobs}) == seconds
+
+
+def test_the_slowest_hop_of_a_tree_is_that_with_least_of_its_plan():
+    def link(planned: float, measured: float) -> dict[str, object]:
+        return {"from": "e1", "to": "s1", "planned_mbps": planned, "measured_mbps": measured}
+
+    links = {("e1", "s1"): link(10.0, 4.0), ("s1", "e2"): link(10.0, 9.0) | {"from": "s1", "to": "e2"}}
+    links["e3", "s1"] = link(10.0, 1.0) | {"from": "e3"}
+    tree = {"links": [("e1", "s1"), ("s1", "e2"), ("e2", "h4")]}
+    assert slowest_hop(tree, links) == "e1 to s1, 40 %"
+    assert slowest_hop(tree, {("e1", "s1"): link(10.0, 0.0)}) == "", "nothing has been measured"
+    assert slowest_hop({"links": []}, links) == ""
 
 
 @pytest.mark.parametrize(

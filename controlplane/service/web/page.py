@@ -20,9 +20,15 @@ STEPS = ((0.02, "idle", "#8a94a3"), (0.5, "under half", "#c4b5fd"), (NEAR, "unde
          (OVER, "as planned", "#7c3aed"), (math.inf, "more than planned", "#d946ef"))  # fmt: skip
 """Measured over planned load: up to what, in words, colour. All are violet, so that none is taken for a job's colour,
 and read on white and on black."""
-JOB_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#8c564b", "#bcbd22", "#17becf", "#98df8a", "#f4a582")
-"""Jobs take these in turn; none is violet (loads) or red (bottleneck, kept off)."""
+JOB_COLOURS = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#8c564b", "#bcbd22", "#17becf", "#98df8a", "#f4a582",
+    "#00ff00", "#aa0099", "#88ccff", "#990000", "#22ee66", "#ffbbff", "#005500", "#0044ff",
+)  # fmt: skip
+"""Jobs take these in turn, by their numbers, which are the lowest that are free: up to sixteen at a time differ. None
+is violet (loads) or red (bottleneck, kept off), and each is read on white and on black."""
 OFF_COLOUR, BOTTLENECK_COLOUR = "#d73a49", "#e5484d"
+LEAST_HISTORY = 60.0
+"""Seconds that the rates' figure shows at least; it shows as much as there is."""
 ARC_POINTS = 13
 CROWD = 24
 """Number of servers above which their names are written small, in two rows."""
@@ -117,7 +123,7 @@ def _network(layers: int, servers: int) -> Any:
 def _rates() -> Any:
     plot = figure(
         sizing_mode="stretch_both",
-        x_range=Range1d(start=-300, end=0),
+        x_range=Range1d(start=-LEAST_HISTORY, end=0, name="ago"),
         y_range=DataRange1d(start=0, range_padding=0.15),
         tools="pan,xwheel_zoom,reset,save",
         toolbar_location=None,
@@ -269,6 +275,23 @@ def _history(snapshot: Mapping[str, Any], colours: Mapping[str, str]) -> dict[st
         for ys, dash in (([rate for _, rate in points], []), ([job["planned_mbps"]] * len(points), [6, 4])):
             _append(made, {"xs": times, "ys": ys, "colour": colours[job["name"]], "job": job["name"], "dash": dash})
     return made
+
+
+def slowest_hop(tree: Mapping[str, Any], links: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    """The link of a tree that carries least of what is planned on it, of all jobs, in words; empty: nothing was
+    measured on any of them."""
+    there = [links[tuple(link)] for link in tree["links"] if tuple(link) in links]
+    used = [link for link in there if link["planned_mbps"] > 0]
+    if not any(link["measured_mbps"] > 0 for link in used):
+        return ""
+    worst = min(used, key=lambda link: (link["measured_mbps"] / link["planned_mbps"], link["from"], link["to"]))
+    return f"{worst['from']} to {worst['to']}, {100 * worst['measured_mbps'] / worst['planned_mbps']:.0f} %"
+
+
+def history_seconds(snapshot: Mapping[str, Any]) -> float:
+    """How far back the rates of any job go, but at least LEAST_HISTORY."""
+    oldest = min((job["history"][0][0] for job in snapshot["jobs"] if job["history"]), default=snapshot["time"])
+    return float(max(LEAST_HISTORY, snapshot["time"] - oldest))
 
 
 def _lights(

@@ -90,13 +90,16 @@ def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     if snapshot["without"]:
         summary += f"; kept off: {', '.join(snapshot['without'])}"
     jobs = [{**job, "colour": page.colour_of(job["number"])} for job in snapshot["jobs"]]
+    links = {(link["from"], link["to"]): link for link in snapshot["links"]}
     for job in jobs:
         del job["history"]
+        job["trees"] = [{**tree, "slowest": page.slowest_hop(tree, links)} for tree in job["trees"]]
     return {
         "time": snapshot["time"],
         "topology": snapshot["topology"],
         "summary": summary,
         "columns": columns,
+        "history_seconds": page.history_seconds(snapshot),
         "lights": lights,
         "jobs": jobs,
         "events": snapshot["events"],
@@ -200,6 +203,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted; Python's 5 refuse a few browsers at once
     site: Site
     access: Access
     names: frozenset[str] = frozenset()

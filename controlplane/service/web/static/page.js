@@ -101,12 +101,12 @@ function jobElement(job) {
 
 function treeTable(job) {
   const table = element("table"), head = element("tr"), body = element("tbody");
-  for (const name of ["tree", "root", "adds at", "Mbit/s", "waits for"]) head.append(element("th", name));
+  for (const name of ["tree", "root", "adds at", "Mbit/s", "slowest hop", "waits for"]) head.append(element("th", name));
   for (const tree of job.trees) {
     const row = element("tr");
     const waits = tree.waits_for.length ? `${tree.waits_for.join(", ")}, ${tree.waiting_seconds.toFixed(1)} s` : "";
     for (const text of [tree.tree, tree.root, tree.points.join(", ") || "the server",
-      `${rate(tree.measured_mbps)} of ${rate(tree.planned_mbps)}`, waits]) row.append(element("td", text));
+      `${rate(tree.measured_mbps)} of ${rate(tree.planned_mbps)}`, tree.slowest, waits]) row.append(element("td", text));
     row.dataset.tree = `${job.name}/${tree.tree}`;
     lightsUp(row, row.dataset.tree);
     body.append(row);
@@ -147,12 +147,22 @@ function showLegend(steps) {
   }));
 }
 
+// The rates' figure begins where there is something to show, unless somebody has chosen another part of it.
+let began = null;
+function fitHistory(seconds) {
+  const ago = models().find((model) => model.name === "ago");
+  if (began !== null && (ago.start !== began || ago.end !== 0)) return;
+  began = -Math.ceil(seconds / 15) * 15;
+  Object.assign(ago, { start: began, end: 0 });
+}
+
 // -- again and again ---------------------------------------------------------------------------------------------
 
 function show(page) {
   document.getElementById("topology").textContent = page.topology;
   document.getElementById("summary").textContent = page.summary;
   for (const [name, data] of Object.entries(page.columns)) sources[name].data = data;
+  fitHistory(page.history_seconds);
   links = page.columns.links;
   lights = page.lights;
   showJobs(page.jobs);
