@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig
 from tests.emulation.test_lifetime import poll
@@ -42,6 +43,33 @@ def test_sums_are_right_as_fast_as_planned_and_stay_so_while_packets_are_lost_an
         assert answers[0].outcome == "updated" and answers[0].epoch
         rig.allreduce(SIZE // 8).check()
         assert not any("gave up" in line or "is gone" in line for line in rig.log), rig.log
+
+
+def test_hosts_add_inside_of_trees_also_when_packets_and_their_memory_are_lost_and_the_plan_changes():
+    """No switch of the fabric adds, hosts do, each with a switch of its own."""
+    plain = network()
+    nodes = {switch: {"aggregation_mbps": 0.0} for switch in plain.switches}
+    nodes |= {host: {"aggregation_mbps": 2 * MBIT} for host in plain.servers}
+    topology = with_adding_switches(plain.replace(nodes=nodes))
+    with Rig("softswitch", topology, "inart", workers=6, roots=2) as rig:
+        points = {point for tree in rig.plan.trees for point in tree.points}
+        assert points and all(point.endswith("-adds") for point in points)
+        rig.start_all()
+        done = rig.allreduce(SIZE)
+        done.check()
+        print(f"{done.seconds:.3f} s, planned {SIZE * 8e-6 / rig.plan.rate_mbps:.3f} s without headers")
+        assert done.workers == {6}
+        rig.shape_all(loss=0.05)
+        rig.allreduce(SIZE // 8).check()
+        rig.shape_all(loss=0.0)
+        rig.submit(SIZE)
+        rig.emulation.reboot(sorted(points)[0])
+        rig.collect().check()
+        thread, answers = change(rig, changes=[f"{sorted(points)[-1]}.aggregation_mbps=0.1"])
+        rig.allreduce(SIZE // 2).check()
+        thread.join(60)
+        assert answers[0].outcome == "updated"
+        rig.allreduce(SIZE // 8).check()
 
 
 def test_a_job_that_may_goes_on_without_a_host_of_both_roles():

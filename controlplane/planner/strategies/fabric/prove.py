@@ -24,7 +24,7 @@ from controlplane.planner.topology import Topology
 
 PATIENCE = 1e-4  # gap to which column generation goes on: better prices prove more
 LOOKED_AT = 0.01  # gap to the cheap bound from which a plan's bound is looked at closer
-CLOSER_S = 3.0  # of processor time for that
+CLOSER_S = 5.0  # of processor time for that
 
 
 def closer_bound(plan: Plan, topology: Topology) -> Bound | None:
@@ -41,19 +41,20 @@ def closer_bound(plan: Plan, topology: Topology) -> Bound | None:
     try:
         with limited_time(CLOSER_S, clock=process_time) as limit:
             try:
-                return proven_bound(topology, job)
+                return proven_bound(topology, job, plan)
             finally:
                 limit.cut_short = False  # its own limit is no end of the search
     except (ValueError, OutOfTime):
         return None
 
 
-def proven_bound(topology: Topology, job: Job) -> Bound:
+def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Bound:
     """The least of the cheap bounds and the column bound, of the network with its equivalent switches merged, whose
-    plans are as good as any of the network itself. Raises ValueError where the prices prove nothing."""
+    plans are as good as any of the network itself. plan: one whose trees the prices begin with, so that none is looked
+    for first. Raises ValueError where the prices prove nothing."""
     parts = separated(topology, job)
     if parts is not None:
-        proven = proven_bound(parts.topology, parts.job)
+        proven = proven_bound(parts.topology, parts.job, parts.apart(plan) if plan is not None else None)
         return min(cheap_bound(topology, job), Bound(proven.mbps, parts.words(proven.what)), key=lambda each: each.mbps)
     prepare(topology, job)
     cheap = cheap_bound(topology, job)
@@ -61,7 +62,7 @@ def proven_bound(topology: Topology, job: Job) -> Bound:
     small = topology if merged is None else merged.topology
     network = Network(small)
     try:
-        start = inart(small, job)
+        start = plan if plan is not None and merged is None else inart(small, job)
         if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
             return cheap
         generated = generate(network, job, [start], bound(small, job), end=End(gap=PATIENCE))
