@@ -14,6 +14,7 @@ from typing import Any
 from controlplane.planner.job import Job
 from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import host_rows
+from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, limited_time
@@ -155,15 +156,15 @@ def _row(instance: Instance, job: Job) -> Row:
     bound = closer_bound(plan, topology) or cheap_bound(topology, job)
     true = bound.mbps
     if _gap(plan.rate_mbps, true) > LOOKED_AT and not limited:
-        true = min(true, _proven(topology, job))
+        true = min(true, _proven(plan, topology))
     wrong = faults(topology.to_json(), plan.to_json())
     return Row(plan.rate_mbps, bound.mbps, bound.what, true, len(plan.trees), seconds, limited, tuple(wrong))
 
 
-def _proven(topology: Topology, job: Job) -> float:
+def _proven(plan: Plan, topology: Topology) -> float:
     try:
         with limited_time(PROOF_S, clock=time.process_time):
-            return proven_bound(topology, job).mbps
+            return proven_bound(topology, plan.job, plan).mbps
     except (*ERRORS, OutOfTime):
         return math.inf
 
