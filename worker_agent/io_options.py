@@ -55,6 +55,7 @@ class IoConfig(ctypes.Structure):
         ("address", ctypes.c_uint32),
         ("receive_bytes", ctypes.c_uint32),
         ("backend", ctypes.c_int32),
+        ("dscp", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("core", ctypes.c_int32 * MOST_THREADS),
         ("uplink", ctypes.POINTER(Uplink)),
@@ -135,19 +136,23 @@ class IoOptions:
     backend: "udp" (needs no privilege) or "raw" (packet sockets, needs CAP_NET_RAW). threads: I/O threads; 0: by the
     rate, one where one suffices. cores: the cores that the threads are pinned to, in turn; empty: not pinned; "numa":
     those of the network card's memory node. receive_bytes: of each lane's receive buffer; 0: as much as the kernel
-    grants. Raises ValueError for values that do not exist.
+    grants. dscp: of the packets that are sent (RFC 2474), by which switches choose a queue. Raises ValueError for
+    values that do not exist.
     """
 
     backend: str = "udp"
     threads: int = 0
     cores: tuple[int, ...] | str = ()
     receive_bytes: int = 0
+    dscp: int = 0
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise ValueError(f"there is no I/O back end {self.backend!r}: {', '.join(BACKENDS)}")
         if not 0 <= self.threads <= MOST_THREADS:
             raise ValueError(f"{self.threads} I/O threads: at most {MOST_THREADS}, or 0 for as many as the rate needs")
+        if not 0 <= self.dscp < 64:
+            raise ValueError(f"the DSCP is a number from 0 to 63, not {self.dscp}")
         if isinstance(self.cores, str):
             if self.cores != "numa":
                 raise ValueError(f'cores are numbers or "numa", not {self.cores!r}')
@@ -158,15 +163,16 @@ class IoOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> IoOptions:
-        """Return the options of INART_IO, INART_THREADS, INART_CORES. Raises ValueError that names the variable."""
+        """Return the options of INART_IO, INART_THREADS, INART_CORES, INART_DSCP. Raises ValueError that names them."""
         try:
             return cls(
                 environment.get("INART_IO") or "udp",
                 int(environment.get("INART_THREADS") or 0),
                 parse_cores(environment.get("INART_CORES") or ""),
+                dscp=int(environment.get("INART_DSCP") or 0),
             )
         except ValueError as error:
-            raise ValueError(f"INART_IO, INART_THREADS, INART_CORES: {error}") from None
+            raise ValueError(f"INART_IO, INART_THREADS, INART_CORES, INART_DSCP: {error}") from None
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
@@ -204,6 +210,7 @@ class IoOptions:
             int(IPv4Address(config.address)) if config.address else 0,
             self.receive_bytes,
             BACKENDS.index(self.backend),
+            self.dscp,
             threads,
             (ctypes.c_int32 * MOST_THREADS)(*pinned),
             None if uplink is None else ctypes.pointer(uplink),

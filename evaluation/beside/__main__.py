@@ -4,8 +4,9 @@
     python -m evaluation.beside --cases with --flows 1 --json -
     python -m evaluation.beside --figure beside.png
 
-Each case is run with a plan for the whole link, and with one for an equal share of it, as an operator declares what is
-left (`inart replan --set LINK.used_bandwidth_mbps=N`). Needs root. Exit status: 0; 1 it could not run; 3 a sum was
+Each case is run with a plan for the whole link; with one for an equal share of it, as an operator declares what is left
+(`inart replan --set LINK.used_bandwidth_mbps=N`); and with that and a queue of its own in the switches, by the DSCP of
+its packets (INART_DSCP=32), which is held to that share. Needs root. Exit status: 0; 1 it could not run; 3 a sum was
 wrong.
 """
 
@@ -31,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     cases = "; ".join(f"{name}: {what}" for name, what in CASES.items())
     parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help=f"{cases} (default: all)")
+    parser.add_argument("--plans", default=",".join(PLANS), metavar="NAME,...", help="%(default)s (default: all)")
     parser.add_argument("--mbps", type=float, default=usual.mbps, help="of the narrow link (%(default)g)")
     parser.add_argument("--workers", type=int, default=usual.workers, metavar="N", help="(%(default)s)")
     parser.add_argument("--flows", type=int, default=usual.flows, metavar="N", help="of TCP, each way (%(default)s)")
@@ -56,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = arguments.cases.split(",")
     if unknown := [case for case in cases if case not in CASES]:
         parser.error(f"--cases {unknown[0]}: there are {', '.join(CASES)}")
+    plans = arguments.plans.split(",")
+    if unknown := [plan for plan in plans if plan not in PLANS]:
+        parser.error(f"--plans {unknown[0]}: there are {', '.join(PLANS)}")
     if min(arguments.workers - 1, arguments.flows, arguments.queue, arguments.mbps, arguments.seconds) <= 0:
         parser.error("--workers is at least 2; --flows, --queue, --mbps and --seconds are above 0")
 
@@ -73,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say: Say = (lambda line: None) if alone else stopwatch()
         shares = []
         for case in cases:
-            shares += run(case, PLANS[:1] if case == "alone" else PLANS, settings, say)
+            shares += run(case, PLANS[:1] if case == "alone" else plans, settings, say)
         text = json.dumps({"settings": vars(settings), "runs": [one.to_json() for one in shares]}, indent=1)
         print(text if alone else f"\n{table(shares)}")
         if arguments.json is not None and not alone:

@@ -3,6 +3,7 @@ parameter server is at e2, so that sums cross the link e1-s1 and results come ba
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -30,8 +31,11 @@ CASES = {
     "both": "TCP goes both ways",
     "incast": "TCP from many hosts to the parameter server's host, whose link is the narrow one",
 }
-PLANS = ("all", "a share")
-"""Links for which a plan is made: the whole link, or what an operator declares as left by TCP, an equal share."""
+PLANS = ("all", "a share", "own queue")
+"""Links for which a plan is made: the whole link; what an operator declares as left by TCP, an equal share; the same
+where the job's packets have a queue of their own in the switches, with this share as its rate."""
+CLASS = 4
+"""The class of service of the job's packets, which have DSCP CS4."""
 WIDE = 4.0
 """The other links are so many times as wide as the narrow one."""
 SETTLE_SECONDS = 3.0
@@ -123,6 +127,8 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
     place = Place(case, settings)
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(place.topology, "softswitch"))
+        os.environ["INART_DSCP"] = str(CLASS << 3)  # for the agents
+        stack.callback(os.environ.pop, "INART_DSCP", None)
         zygote = stack.enter_context(Zygote(emulation, (*MODULES, HERE)))
         for port in (place.narrow, place.results):
             emulation.shape(*port, queue_packets=settings.queue)
@@ -130,11 +136,13 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
         zygote.wait_ready()
         shares = []
         for ecn in sorted({0, settings.ecn}):
-            for u, v in place.topology.links:
-                if u in place.topology.switches:
-                    emulation.shape(u, v, ecn_packets=ecn)
             for plan in plans:
                 planned = place.planned(plan, settings.mbps)
+                own = {"dscp_classes": 1, f"class{CLASS}_mbps": planned.rate_mbps}
+                none = {"dscp_classes": 0, f"class{CLASS}_mbps": None}
+                for u, v in place.topology.links:
+                    if u in place.topology.switches:
+                        emulation.shape(u, v, ecn_packets=ecn, **(own if plan == "own queue" else none))
                 share = _measure(place, planned, replace(settings, ecn=ecn), zygote, fabric)
                 share.case, share.plan, share.ecn = case, plan, ecn
                 shares.append(share)

@@ -18,7 +18,7 @@ DEFAULT_ADDRESS = "127.0.0.1:9559"  # The default is not 0.0.0.0, because P4Runt
 MAX_PRIORITY_QUEUES = 8  # v1model's field `priority` has 3 bits.
 
 CLASS_RATES = tuple(f"class{number}_mbps" for number in range(MAX_PRIORITY_QUEUES))
-"""The rate of each class of service (`standard_metadata.priority`) at a port."""
+"""The rate of each class of service (`standard_metadata.priority`, or by the DSCP) at a port."""
 
 # The settings of a port's shaping, with the range of each number; rates may also be null, for no limit.
 SHAPE_RANGES: dict[str, tuple[float, float]] = {
@@ -33,6 +33,7 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "queue_packets": (1, 1e6),
     "queue_bytes": (1, 1e9),
     "ecn_packets": (0, 1e6),
+    "dscp_classes": (0, 1),
     "ahead_bytes": (0, 65536),
     "corrupt": (0, 1),
     "corrupt_every": (0, 1e9),
@@ -44,7 +45,7 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
 }
 PROBABILITIES = ("loss", "duplicate", "reorder", "corrupt")
 _WHOLE = (
-    "burst_bytes", "queue_packets", "queue_bytes", "ecn_packets", "ahead_bytes",
+    "burst_bytes", "queue_packets", "queue_bytes", "ecn_packets", "dscp_classes", "ahead_bytes",
     "corrupt_every", "corrupt_from", "corrupt_until", "corrupt_udp", "corrupt_hidden",
 )  # fmt: skip
 

@@ -102,7 +102,9 @@ class Fabric:
         may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: limit of the queue for
         the line; more is dropped. ecn_packets (0: none): an IPv4 packet that may be marked (ECT) and finds so many
         waiting in its queue is marked (CE). class0_mbps to class7_mbps: the rate of the frames of that priority, where
-        the device has several priority queues (each with those limits). ahead_bytes: frames of at most this size
+        the device has several priority queues (each with those limits). dscp_classes (1): the port has eight queues,
+        and an IPv4 packet that the program gives no priority has that of its DSCP (its three highest bits, RFC 2474's
+        class selector). ahead_bytes: frames of at most this size
         without TCP data overtake all that waits.
         delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
         frame is held back by reorder_ms (default 1) more, and later ones overtake it. corrupt: probability that a

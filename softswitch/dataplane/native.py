@@ -34,6 +34,7 @@ class Shape(ctypes.Structure):
         ("corrupt_udp", ctypes.c_uint64),
         ("class_bps", ctypes.c_double * CLASSES),
         ("corrupt_hidden", ctypes.c_uint64),
+        ("dscp_classes", ctypes.c_uint64),
     )
 
 

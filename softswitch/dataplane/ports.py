@@ -84,4 +84,5 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
         corrupt_udp=int(given.get("corrupt_udp", 0)),
         class_bps=tuple(given.get(f"class{number}_mbps", 0) * 1e6 for number in range(native.CLASSES)),
         corrupt_hidden=int(given.get("corrupt_hidden", 0)),
+        dscp_classes=int(given.get("dscp_classes", 0)),
     )

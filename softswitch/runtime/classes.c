@@ -7,7 +7,7 @@
 #include "runtime.h"
 
 bool ss_classes_used(const struct ss_port *port) {
-    if (port->device->priorities < 2) return false;
+    if (port->device->priorities < 2 && !port->shape.dscp_classes) return port->n_classed;
     bool limited = port->shape.rate_bps > 0 || port->n_classed;
     for (int c = 0; c < SS_CLASSES; c++) limited |= port->shape.class_bps[c] > 0;
     return limited;
@@ -62,11 +62,19 @@ void ss_classes_serve(struct ss_port *port, uint64_t now) {
     }
 }
 
+/* The class of a frame: its priority; where it has none and the port's shape says so, its DSCP's class selector. */
+static unsigned class_of(const struct ss_port *port, const struct ss_buf *buf) {
+    const uint8_t *frame = buf->data;
+    if (buf->class || !port->shape.dscp_classes) return buf->class < SS_CLASSES ? buf->class : SS_CLASSES - 1;
+    bool ipv4 = buf->len >= 34 && frame[12] == 0x08 && frame[13] == 0x00 && frame[14] >> 4 == 4;
+    return ipv4 ? frame[15] >> 5 : 0;
+}
+
 /* Takes a frame into its class's queue; each queue has the port's limits. Returns false, and frees nothing, when it is
  * full; else the frame is used up. */
 bool ss_classes_add(struct ss_port *port, struct ss_buf *buf, uint64_t now) {
     const struct ss_shape *shape = &port->shape;
-    unsigned c = buf->class < SS_CLASSES ? buf->class : SS_CLASSES - 1;
+    unsigned c = class_of(port, buf);
     ss_classes_serve(port, now);
     if ((shape->queue_bytes && port->class_bytes[c] + buf->len > shape->queue_bytes && port->classes[c].n) ||
         (shape->queue_packets && port->classes[c].n >= shape->queue_packets))

@@ -92,6 +92,7 @@ struct ss_shape {
     uint64_t corrupt_udp;                 /* whether only UDP over IPv4 is hit */
     double class_bps[SS_CLASSES];         /* rate of each class of service; 0: not limited beyond the line's */
     uint64_t corrupt_hidden;              /* whether UDP's checksum becomes 0, so that no receiver's kernel notices */
+    uint64_t dscp_classes; /* whether an IPv4 packet that the program gives no priority has that of its DSCP */
 };
 
 enum ss_port_kind { SS_PORT_UNUSED, SS_PORT_INTERFACE, SS_PORT_LINK };

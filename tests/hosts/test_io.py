@@ -63,8 +63,15 @@ def test_options_come_from_the_environment_and_are_checked() -> None:
     given = {"INART_IO": "raw", "INART_THREADS": "2", "INART_CORES": str(core)}
     assert IoOptions.from_environment(given) == IoOptions("raw", 2, (core,))
     assert IoOptions.from_environment({"INART_CORES": "numa"}).cores == "numa"
+    assert IoOptions.from_environment({"INART_DSCP": "32"}).dscp == 32
     assert parse_cores("1,4-6") == (1, 4, 5, 6)
-    for wrong in ({"INART_IO": "dpdk"}, {"INART_THREADS": "99"}, {"INART_CORES": "4095"}, {"INART_CORES": "all"}):
+    for wrong in (
+        {"INART_IO": "dpdk"},
+        {"INART_THREADS": "99"},
+        {"INART_CORES": "4095"},
+        {"INART_CORES": "all"},
+        {"INART_DSCP": "64"},
+    ):
         with pytest.raises(ValueError, match="INART_IO, INART_THREADS, INART_CORES"):
             IoOptions.from_environment(wrong)
 

@@ -37,6 +37,7 @@ VALUES = 64
 DATA = data_values(VALUES)
 DIRECT = (TreeShape(0, 1.0, False),)
 MAY_BE_MARKED, MARKED = 2, 3
+DSCP = 32
 """The lowest bits of IPv4's type of service (ECN, RFC 3168)."""
 
 
@@ -93,7 +94,7 @@ def test_scapy_can_be_the_server_of_a_c_worker(
     make_rig: Callable[..., Rig], service: int, flag: int, backend: str
 ) -> None:
     """The worker counts a result that a switch has marked, or whose contributions were."""
-    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"], io=IoOptions(backend))
+    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"], io=IoOptions(backend, dscp=DSCP))
     config, server = rig.job.workers[0], rig.raw("s0")
     tree = config.worker_trees[0]
     tensor, checked = np.linspace(-3, 5, 100, dtype=np.float32), Checked(1, VALUES)
@@ -114,7 +115,7 @@ def test_scapy_can_be_the_server_of_a_c_worker(
         return bytes(made)
 
     first = server.recv()
-    assert Ether(first)[IP].tos == MAY_BE_MARKED
+    assert Ether(first)[IP].tos == DSCP << 2 | MAY_BE_MARKED
     exponents = Ether(first)[InArt]
     assert (exponents.version, exponents.flags, exponents.job) == (VERSION, Flag.MAXIMUM, 7)
     assert exponents.label == tree.up_label

@@ -247,6 +247,7 @@ struct io_spec spec_of(const struct inart_io_config *config, uint32_t values) {
     spec.values = values;
     spec.receive_bytes = config->receive_bytes;
     spec.backend = config->backend;
+    spec.service = (uint8_t)(config->dscp << 2 | INART_ECN_CAPABLE);
     return spec;
 }
 

@@ -67,6 +67,7 @@ struct io_spec {
     uint16_t port[INART_MOST_LANES];
     uint8_t reach[INART_MOST_LANES];
     int32_t backend;
+    uint8_t service; /* IPv4's type of service: the DSCP, and that switches may mark (ECN) */
 };
 
 /* A super-frame to send: `packets` packets from `sent` on are built and not yet handed to the kernel. */

@@ -176,7 +176,7 @@ static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port
     memcpy(f + 6, s->mac, 6);
     inart_put16(f + 12, INART_ETHERTYPE_IPV4);
     f[INART_OFFSET_IPV4] = INART_VERSION_AND_WORDS;
-    f[INART_OFFSET_IPV4_SERVICE] = INART_ECN_CAPABLE;
+    f[INART_OFFSET_IPV4_SERVICE] = io->spec.service;
     inart_put16(f + INART_OFFSET_IPV4_TOTAL_LENGTH, (uint16_t)(INART_IPV4_BYTES + INART_UDP_BYTES + payload));
     inart_put16(f + INART_OFFSET_IPV4_FRAGMENT, INART_DO_NOT_FRAGMENT);
     f[INART_OFFSET_IPV4_TTL] = INART_TTL;

@@ -54,7 +54,7 @@ static inline int udp_here(struct io *io, char *error, size_t size) {
 
 static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, char *error, size_t size) {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0, ttl = INART_TTL,
-        service = INART_ECN_CAPABLE;
+        service = io->spec.service;
     if (fd < 0) {
         snprintf(error, size, "cannot open a UDP socket: %s", strerror(errno));
         return -1;

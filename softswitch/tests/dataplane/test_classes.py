@@ -126,6 +126,42 @@ def test_egress_is_told_its_queue(fabric: Fabric) -> None:
     assert {(one, told) for _, one, _, told in line.arrived} == {(3, 6), (0, 0), (7, 14)}
 
 
+def ipv4(dscp: int, number: int) -> bytes:
+    """An IPv4 packet without meaning but its DSCP; the program reads 0, its priority, from the first four bytes."""
+    head = bytes(8) + number.to_bytes(4, "big") + b"\x08\x00\x45" + bytes([dscp << 2])
+    return head + bytes(SIZE - len(head))
+
+
+def test_a_port_that_trusts_the_dscp_has_classes_without_a_program(fabric: Fabric) -> None:
+    line = Line(fabric, 1, dscp_classes=1)
+    for number, dscp in enumerate([0, 0, 32, 46, 39, 63, 7]):
+        line.first.inject(1, ipv4(dscp, number))
+    fabric.start()
+    until(lambda: len(line.arrived) == 7)
+    assert [number for _, number in line.order()] == [0, 5, 3, 2, 4, 1, 6], "the line was free when the first one came"
+
+
+def test_a_class_by_the_dscp_is_held_to_its_rate_and_has_it(fabric: Fabric) -> None:
+    line = Line(fabric, 1, rate_mbps=2, dscp_classes=1, class4_mbps=1)
+    for number in range(40):
+        line.first.inject(1, ipv4(32 if number % 2 else 0, number))
+    fabric.start()
+    until(lambda: len(line.arrived) == 40)
+    order = [number % 2 for _, number in line.order()]
+    assert all(8 <= sum(order[at : at + 20]) <= 12 for at in range(20)), "half of the line each, all the time"
+
+
+def test_what_waits_for_a_dscps_queue_is_not_lost_with_it(fabric: Fabric) -> None:
+    line = Line(fabric, 1, rate_mbps=0.01, dscp_classes=1)
+    for number in range(5):
+        line.first.inject(1, ipv4(32, number))
+    fabric.start()
+    until(lambda: line.first.port_stats()[2].queued_packets == 4)
+    fabric.shape(1, 2, rate_mbps=1000, queue_packets=1000)
+    until(lambda: len(line.arrived) == 5)
+    assert [number for _, number in line.order()] == [0, 1, 2, 3, 4]
+
+
 def test_what_waits_is_freed_with_the_port(fabric: Fabric) -> None:
     line = Line(fabric, 8, rate_mbps=0.01)
     line.send([1, 2, 3, 4])
