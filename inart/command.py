@@ -69,6 +69,7 @@ VERBS = {
     "nccl": Verb("worker_agent.clients.nccl", "write a plugin by which NCCL's all-reduces go through the network"),
     "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),
     "site": Verb("overlay.sites.command", "train across data centres: coordinator, run, status", extra="control"),
+    "overlay": Verb("overlay.__main__", "agents that add for each other: coordinator, agent", extra="control"),
     "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
 }
 

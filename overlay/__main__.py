@@ -1,7 +1,7 @@
 """Runs an agent or a coordinator from the command line.
 
-    python -m overlay coordinator --topology net.json --job job.json --strategy wan --listen 10.0.0.1:9700
-    python -m overlay agent --coordinator 10.0.0.1:9700 --node h3 --listen 10.0.0.3:0 --values 4M --rounds 5
+    inart overlay coordinator --topology net.json --job job.json --strategy wan --listen 10.0.0.1:9700
+    inart overlay agent --coordinator 10.0.0.1:9700 --node h3 --listen 10.0.0.3:0 --values 4M --rounds 5
 
 The agent submits random values, again and again, and checks the results: a trial of the network without training. Each
 round is a line of JSON on stdout.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from controlplane.common import command_line
 from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_job
@@ -253,7 +254,7 @@ def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m overlay", description=(__doc__ or "").split("\n")[0])
+    parser = command_line.make("overlay", (__doc__ or "").split("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     add_agent(verbs)
     add_coordinator(verbs)

@@ -104,7 +104,7 @@ class AdmissionControl:
         self.state.tenants.check(terms)
         if plan.multicasts:
             raise JobsError(
-                f"{plan.strategy} plans multicasts, which agents of the overlay send: python -m overlay coordinator "
+                f"{plan.strategy} plans multicasts, which agents of the overlay send: inart overlay coordinator "
                 "--switches FILE serves them (docs/overlay.md)"
             )
         state = self.state.left(self.state.now, job_id)

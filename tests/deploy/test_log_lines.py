@@ -67,6 +67,7 @@ def test_a_log_as_json_is_an_object_a_line(monkeypatch):
 PRINT_NOTHING = {
     "shell": "an interactive shell", "emulate": "a network to look at", "agent": "a process that serves",
     "ps": "a process that serves", "run": "the output of the command that it runs", "site": "several commands",
+    "overlay": "a process that serves", "kubernetes": "a process that serves",
     "slurm": "what Slurm reads", "mpi": "the output of the command that it runs", "nccl": "the path of a file",
 }  # fmt: skip
 COMMANDS = [(verb,) for verb in VERBS if verb not in (*PRINT_NOTHING, "job", "topology")]
