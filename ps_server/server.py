@@ -22,6 +22,7 @@ from worker_agent.errors import AgentError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
+from worker_agent.tree_lanes import lanes_of
 
 _MESSAGE_BYTES = 512
 _SUSPECTS = 32
@@ -42,7 +43,18 @@ class _TreeConfig(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_uint32)
-            for name in ("tree", "return_label", "slots", "flows", "port", "thread", "here", "directions")
+            for name in (
+                "tree",
+                "return_label",
+                "slots",
+                "flows",
+                "port",
+                "thread",
+                "here",
+                "directions",
+                "lanes",
+                "lane",
+            )
         ),
         ("rate_mbps", ctypes.c_double),
         ("flow", ctypes.POINTER(_Flow)),
@@ -202,8 +214,10 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
         raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
     keep: list[Any] = []
     trees = []
-    of_trees = assign([(tree.port, 1.0) for tree in config.root_trees], threads)
-    for tree, thread in zip(config.root_trees, of_trees, strict=True):
+    lanes = lanes_of(config.root_trees)
+    of_lanes = assign([(lane.port, 1 / config.root_trees[lane.place].lanes) for lane in lanes], threads)
+    for lane, thread in zip(lanes, of_lanes, strict=True):
+        tree = config.root_trees[lane.place]
         workers = len(config.workers)
         for name, labels in (("answer", tree.answer_labels), ("others'", tree.others_labels)):
             if len(labels) != workers and (name == "answer" or labels):
@@ -218,11 +232,13 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
                 tree.return_label,
                 tree.slots,
                 len(flows),
-                tree.port,
+                lane.port,
                 thread,
                 config.node in config.workers,
                 tree.directions,
-                tree.rate_mbps,
+                tree.lanes,
+                lane.lane,
+                tree.rate_mbps / tree.lanes,
                 flows,
                 answers,
                 others,
@@ -247,7 +263,8 @@ class Server:
         self._library = library()
         self._handle: int | None = None
         self._gone = "the server is closed"  # the reason why there is no handle
-        options, ports = (io or IoOptions.from_environment()).of(config), [tree.port for tree in config.root_trees]
+        options = (io or IoOptions.from_environment()).of(config)
+        ports = [lane.port for lane in lanes_of(config.root_trees)]
         self._io = options.native(config, interface, ports, link_mbps(interface))
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
@@ -256,7 +273,7 @@ class Server:
             raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
         self.config = config
         abandon_when_forked(self)
-        flows = [tree.slots * len(tree.flows) for tree in config.root_trees]
+        flows = [tree.slots // tree.lanes * len(tree.flows) for tree in config.root_trees]
         self.stats().io.warn_if_small(interface, max(flows, default=0) * frame_bytes(config.values_per_packet))
 
     def _native_config(self, config: AgentConfig) -> tuple[_Config, Any]:

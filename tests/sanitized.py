@@ -69,10 +69,11 @@ def fork(rig: Rig) -> None:
     assert status == 0
 
 
-def life(network: StarNetwork, switch: Switch, io: IoOptions) -> None:
+def life(network: StarNetwork, switch: Switch, io: IoOptions, lanes: int) -> None:
     """Run a job from its first sum until it is closed in the middle of a sum."""
     hosts = list(network.hosts)
     job = star(WORKERS, SERVERS, TREES, values_per_packet=VALUES, slots=64, rate_mbps=40, hosts=hosts, gathers=True)
+    job = job.in_lanes(lanes)
     with Rig(network, switch, job, io=io) as rig:
         ended = threading.Event()
 
@@ -126,7 +127,7 @@ def main() -> None:
         Switch(network.middle, network.ports(), VALUES) as switch,
     ):
         for number in range(int(sys.argv[1])):
-            life(network, switch, IoOptions(("udp", "raw")[number % 2], 1 + number % 3))
+            life(network, switch, IoOptions(("udp", "raw")[number % 2], (2, 1, 3)[number % 3]), (2, 1, 4)[number % 3])
     print("good")
 
 

@@ -49,7 +49,8 @@ from worker_agent.native_worker import (
     native_config,
 )
 from worker_agent.operands import DTYPES, ITEM_BYTES, NATIVE_DTYPES, item_bytes, operand
-from worker_agent.split import fields_of, part_sizes, ranges
+from worker_agent.split import fields_of, lane_shares, part_sizes, ranges
+from worker_agent.tree_lanes import lanes_of
 from worker_agent.work import Work
 
 NUMBERING = 8
@@ -92,8 +93,8 @@ def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
 
 @dataclass(frozen=True)
 class Shape:
-    """The division of operations of one kind, dtype and size in one configuration: the elements of each tree, and the
-    encoding.
+    """The division of operations of one kind, dtype and size in one configuration: the elements of each lane of each
+    tree, the lanes' numbers, and the encoding.
     """
 
     parts: ctypes.Array[NativeRange]
@@ -104,12 +105,14 @@ class Shape:
     @classmethod
     def of(cls, how: Collective, dtype: str, elements: int, config: AgentConfig) -> Shape:
         """Compute the shape of an operation. Raises ValueError."""
-        shares = [tree.share for tree in config.worker_trees]
+        lanes = lanes_of(config.worker_trees)
+        shares = lane_shares(config)
         part, values, at_once = part_sizes(how, config, elements, dtype)
         cut = ranges(part, values, shares, at_once)
         parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
         encoding = encoding_of(how, dtype, elements, config)
-        return cls(parts, _numbers(config), encoding, operation_tag(dtype, how, encoding.fields))
+        numbers = (ctypes.c_uint32 * len(lanes))(*(lane.number for lane in lanes))
+        return cls(parts, numbers, encoding, operation_tag(dtype, how, encoding.fields))
 
 
 class Engine:
@@ -136,7 +139,7 @@ class Engine:
         self._gone = "the engine is closed"  # the reason when there is no handle
         options = (io or IoOptions.from_environment()).of(config)
         mbps = sum(tree.rate_mbps for tree in config.worker_trees if math.isfinite(tree.rate_mbps))
-        self._io = options.native(config, interface, [tree.port for tree in config.worker_trees], mbps)
+        self._io = options.native(config, interface, [lane.port for lane in lanes_of(config.worker_trees)], mbps)
         native, self._keep = self._native_config(config)
         error = ctypes.create_string_buffer(MESSAGE_BYTES)
         self._handle = self._library.inart_worker_create(
@@ -151,7 +154,7 @@ class Engine:
         self._thread.start()
         _engines.add(self)
         abandon_when_forked(self)
-        window = max(tree.slots for tree in config.worker_trees) * frame_bytes(config.values_per_packet)
+        window = max(tree.slots // tree.lanes for tree in config.worker_trees) * frame_bytes(config.values_per_packet)
         self.stats().io.warn_if_small(interface, window)
 
     def _native_config(self, config: AgentConfig) -> tuple[NativeConfig, Any]:

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.agentconfig import LANE_MBPS, AgentConfig
 
 BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
 MOST_THREADS = 16  # the number of a job's ports
-MBPS_PER_THREAD = 10_000.0  # one thread carries this with room to spare (docs/hosts.md has measurements)
 RECEIVE_BYTES = 32 << 20  # the receive buffer that engines request from the kernel
 _NAME_BYTES = 16
 _TROUBLE_BYTES = 192
@@ -251,7 +250,7 @@ def link_mbps(interface: str) -> float:
 
 def threads_for(mbps: float) -> int:
     """Return the number of I/O threads for a rate, at most the number of cores."""
-    return max(1, min(-(-int(mbps) // int(MBPS_PER_THREAD)), len(os.sched_getaffinity(0))))
+    return max(1, min(-(-int(mbps) // int(LANE_MBPS)), len(os.sched_getaffinity(0))))
 
 
 def assign(trees: Sequence[tuple[int, float]], threads: int) -> list[int]:

@@ -20,7 +20,7 @@ from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.dealing import dealt
 from worker_agent.collectives import Collective, Kind
 from worker_agent.operands import BYTES, SMALL_DTYPES, HostArray
-from worker_agent.split import part_sizes
+from worker_agent.split import lane_shares, part_sizes
 from worker_agent.work import Work
 
 SPARE_COPIES = 8
@@ -35,8 +35,8 @@ class Kept:
     """An operation whose input is kept.
 
     number: since operations were last begun anew. work: the caller's. memory: its array. copy: the array's input.
-    reach: for each tree that it uses, the chunks up to its end. run: the engine that it went to. result: its result,
-    where it may have to be given to other workers.
+    reach: for each lane of a tree that it uses, the chunks up to its end. run: the engine that it went to. result: its
+    result, where it may have to be given to other workers.
     """
 
     number: int
@@ -101,8 +101,9 @@ class Ledger:
         """Note that operations go to an engine with this configuration from now on."""
         self._run += 1
         self._config = config
-        self._at = [0] * len(config.worker_trees)
-        self._answered = [0] * len(config.worker_trees)
+        self._slots = [tree.slots // tree.lanes for tree in config.worker_trees for _ in range(tree.lanes)]
+        self._at = [0] * len(self._slots)
+        self._answered = [0] * len(self._slots)
 
     def add(self, work: Work, array: Any, op: Collective, memory: HostArray) -> Kept:
         """Add the next operation before it is started. Raises ValueError when the engine would refuse it."""
@@ -119,8 +120,8 @@ class Ledger:
             ctypes.memmove(one.result.ctypes.data, one.memory.address, one.result.size)
         one.done, one.array, one.memory = True, None, replace(one.memory, address=0, owner=None)
         if one.run == self._run:
-            for tree, reach in one.reach.items():
-                self._answered[tree] = max(self._answered[tree], reach)
+            for lane, reach in one.reach.items():
+                self._answered[lane] = max(self._answered[lane], reach)
         while self._kept and self._everywhere(self._kept[0]):
             self._forget()
 
@@ -173,20 +174,19 @@ class Ledger:
     def _place(self, one: Kept) -> None:
         memory = one.memory
         elements, values, at_once = part_sizes(one.op, self._config, memory.elements, memory.dtype)
-        shares = [tree.share for tree in self._config.worker_trees]
+        shares = lane_shares(self._config)
         counts = dealt(-(-elements // values), shares, at_once)
         largest = shares.index(max(shares))
-        for tree, count in enumerate(counts):
-            if count or tree == largest:
-                self._at[tree] += max(count, 1)
-                one.reach[tree] = self._at[tree]
+        for lane, count in enumerate(counts):
+            if count or lane == largest:
+                self._at[lane] += max(count, 1)
+                one.reach[lane] = self._at[lane]
 
     def _everywhere(self, one: Kept) -> bool:
-        trees = self._config.worker_trees
         return (
             one.done
             and one.run == self._run
-            and all(self._answered[tree] - at >= WINDOWS * trees[tree].slots for tree, at in one.reach.items())
+            and all(self._answered[lane] - at >= WINDOWS * self._slots[lane] for lane, at in one.reach.items())
         )
 
     def _forget(self) -> None:

@@ -12,6 +12,7 @@ from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats, assign
 from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
+from worker_agent.tree_lanes import lanes_of
 
 MESSAGE_BYTES = 512
 NAME_BYTES = 64
@@ -31,6 +32,8 @@ class NativeTreeConfig(ctypes.Structure):
                 "thread",
                 "here",
                 "directions",
+                "lanes",
+                "lane",
             )
         ),
         ("rate_mbps", ctypes.c_double),
@@ -167,9 +170,11 @@ def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[Na
         raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
     if any(not tree.gather_speed >= 1 for tree in config.worker_trees):
         raise ValueError(f"the configuration of worker {config.node} has a gather_speed below 1")
-    of_trees = assign([(tree.port, tree.share) for tree in config.worker_trees], threads)
+    lanes = lanes_of(config.worker_trees)
+    of = [config.worker_trees[lane.place] for lane in lanes]
+    of_lanes = assign([(lane.port, tree.share / tree.lanes) for lane, tree in zip(lanes, of, strict=True)], threads)
     labels = [(ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) for tree in config.worker_trees]
-    trees = (NativeTreeConfig * len(config.worker_trees))(
+    trees = (NativeTreeConfig * len(lanes))(
         *(
             NativeTreeConfig(
                 tree.tree,
@@ -177,17 +182,19 @@ def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[Na
                 tree.return_label,
                 tree.answer_label,
                 tree.slots,
-                tree.port,
+                lane.port,
                 thread,
                 tree.root == config.node,
                 tree.directions,
-                tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
+                tree.lanes,
+                lane.lane,
+                tree.rate_mbps / tree.lanes if math.isfinite(tree.rate_mbps) else 0.0,
                 tree.gather_speed,
                 len(tree.others_labels),
-                others,
+                labels[lane.place],
                 tree.root.encode()[: NAME_BYTES - 1],
             )
-            for tree, thread, others in zip(config.worker_trees, of_trees, labels, strict=True)
+            for lane, tree, thread in zip(lanes, of, of_lanes, strict=True)
         )
     )
     sources = native_sources(config)

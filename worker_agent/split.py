@@ -1,4 +1,4 @@
-"""Split of a tensor's elements over the trees: the same on every worker, from the configuration alone."""
+"""Split of a tensor's elements over the trees and their lanes: the same on every worker, from the configuration."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def ranges(elements: int, values_per_chunk: int, shares: Sequence[float], at_onc
     starts = [0, *accumulate(counts)]
     bounds = [min(start * values_per_chunk, elements) for start in starts]
     return [(bounds[tree], bounds[tree + 1] - bounds[tree]) for tree in range(len(shares))]
+
+
+def lane_shares(config: AgentConfig) -> list[float]:
+    """Return the part of the gradient that each lane of each tree carries, in the order of `lanes_of`."""
+    return [tree.share / tree.lanes for tree in config.worker_trees for _ in range(tree.lanes)]
 
 
 def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int, int]:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 REFUSED = "refused_by_the_check"
 """Name of a statistic of agents: sums and packets whose check word was wrong; with " of NAME": those of worker NAME."""
 SUSPECT = "suspect"
+LANE_MBPS = 10_000.0
+"""What one thread of an agent, and so one lane of a tree, carries with room to spare (docs/hosts.md, "Lanes")."""
 Role = Literal["worker", "parameter_server"]
 
 
@@ -40,7 +42,8 @@ class WorkerTree:
     (protocol.json lists the ports). others_labels: in a gather, the labels under which the chunks of other owners come
     back, by owner; empty: they come under return_label. gather_speed: the factor on rate_mbps for the worker's own
     chunks of a gather. directions: 2 where gathers have every second slot and a window of their own, so that they run
-    beside reductions (native/direction.h); else 1.
+    beside reductions (native/direction.h); else 1. lanes: windows that its chunks are divided among, each with a port
+    and so a thread of its own (worker_agent/tree_lanes.py): 1, 2, 4, 8 or 16.
     """
 
     tree: int
@@ -55,6 +58,7 @@ class WorkerTree:
     others_labels: tuple[int, ...] = ()
     gather_speed: float = 1.0
     directions: int = 1
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,8 @@ class RootTree:
 
     answer_labels: by worker index, the label of packets to that worker alone. others_labels: by worker index, the label
     of packets to all workers but that one; empty: those packets go to all workers. port: UDP destination port of the
-    tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown. directions: as the
-    workers have it.
+    tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown. directions, lanes:
+    as the workers have them.
     """
 
     tree: int
@@ -94,6 +98,7 @@ class RootTree:
     others_labels: tuple[int, ...] = ()
     rate_mbps: float = 0.0
     directions: int = 1
+    lanes: int = 1
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from controlplane.common.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
+from controlplane.common.agentconfig import LANE_MBPS, AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held, undeployable
@@ -17,7 +17,7 @@ from controlplane.planner.plan.slots import place_slots, under_way
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import access_switches
-from p4src.protocol import frame_bytes, udp_port
+from p4src.protocol import PROTOCOL, frame_bytes, udp_port
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,18 @@ class Taken:
 NOTHING = Taken()
 LEAST_OF_TWO = 16
 """The fewest slots of a tree that can have two directions."""
+LEAST_OF_LANE = 32
+"""The fewest slots of a lane of a tree that has several."""
+
+
+def lanes(mbps: float, slots: int) -> int:
+    """Return how many lanes a tree of this rate has (worker_agent/tree_lanes.py): so many that one thread carries
+    each, as long as none has too few slots. A rate that is not known needs one.
+    """
+    found = 1
+    while math.isfinite(mbps) and mbps > found * LANE_MBPS and slots >= 2 * found * LEAST_OF_LANE:
+        found *= 2
+    return min(found, PROTOCOL.ports_per_job)
 
 
 @dataclass(frozen=True)
@@ -319,7 +331,7 @@ class _Builder(_Entries):
                 flows.append(sums)
         return_label, answers = self.add_return(tree)
         rate = self.plan.tree_rate_mbps(index)
-        port = udp_port(self.job_id, index)
+        port, of_rate = udp_port(self.job_id, index), lanes(rate, self.slots[index])
         for worker in self.plan.job.workers:
             self.worker_trees[worker].append(
                 WorkerTree(
@@ -332,11 +344,14 @@ class _Builder(_Entries):
                     self.slots[index],
                     rate,
                     port,
+                    lanes=of_rate,
                 )
             )
         answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
         self.root_trees[tree.root].append(
-            RootTree(index, tuple(flows), return_label, answer_labels, self.slots[index], port, rate_mbps=rate)
+            RootTree(
+                index, tuple(flows), return_label, answer_labels, self.slots[index], port, rate_mbps=rate, lanes=of_rate
+            )
         )
 
     def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:

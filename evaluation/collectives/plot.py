@@ -1,4 +1,4 @@
-"""Results as a picture: time over the bound against the tensor's size, a panel a network."""
+"""Results as a picture: time against the size of the tensor, a panel a network."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python -m evaluation.hosts [--bytes 25M] [--workers 4] [--mbps 200] [--values 256] [--repeat 3] [--no-gloo] [--json]
     python -m evaluation.hosts --workers 2,4,8 --mbps 200,400,1000,2000,4000 --bytes 100M --duration 0.5 --limit 330 \\
         --plot docs/images/hosts-sweep.png
-    python -m evaluation.hosts --mbps 4000 --bytes 100M --trees 2 --threads 2 --no-gloo
+    python -m evaluation.hosts --mbps 4000 --bytes 100M --lanes 2 --threads 2 --no-gloo
 
 1. Conversions per core: numpy and the C engine, GB/s of float32 tensor (CPU time). Not with --json or in a sweep.
 2. One tensor over the workers and one parameter server, all links shaped (tbf, burst 256 KB), softswitch in the middle:
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="a sweep starts no measurement after this time")
     parser.add_argument("--trees", type=int, default=1, help="trees of equal shares, for threads to share out (1)")
+    parser.add_argument("--lanes", type=int, default=1, help="ports of each tree, likewise: 1, 2, 4, 8 or 16 (1)")
     parser.add_argument(
         "--repeat", type=int, default=3, help="runs of each, of which the median counts (default: %(default)s)"
     )
@@ -114,7 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         size = options.bytes
         if options.duration:
             size = min(size, int(mbps * 1e6 / 8 * options.duration) // 4096 * 4096 or 4096)
-        given = {"values": options.values, "repeat": options.repeat, "io": io, "trees": options.trees}
+        given = {"values": options.values, "repeat": options.repeat, "io": io}
+        given |= {"trees": options.trees, "lanes": options.lanes}
         result = measure(Setting(int(workers), mbps, size, gloo=not options.no_gloo, **given))
         results.append(result)
         if not options.json:

@@ -53,8 +53,8 @@ class Setting:
     """Settings of a measurement.
 
     size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: number of trees of equal
-    shares, each with a port of its own; the threads share them. gathers: what a worker gathers does not come back, and
-    with two servers or more gathers run beside reductions. servers: parameter servers, each of a tree or more.
+    shares. lanes: ports of each tree; the threads share all of them. gathers: what a worker gathers does not come back,
+    and with two servers or more gathers run beside reductions. servers: parameter servers, each of a tree or more.
     """
 
     workers: int
@@ -68,6 +68,7 @@ class Setting:
     trees: int = 1
     gathers: bool = False
     servers: int = 1
+    lanes: int = 1
 
     @property
     def bound_seconds(self) -> float:
@@ -89,7 +90,7 @@ class Setting:
             slots=slots,
             gathers=self.gathers,
         )
-        return made.beside() if beside else made
+        return (made.beside() if beside else made).in_lanes(self.lanes)
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,16 @@ class Star:
         """The same job, whose gathers run beside its reductions, in half of each tree's slots each."""
         return replace(
             self,
-            workers=tuple(_in_two_directions(agent) for agent in self.workers),
-            servers=tuple(_in_two_directions(agent) for agent in self.servers),
+            workers=tuple(in_ways(agent, directions=2) for agent in self.workers),
+            servers=tuple(in_ways(agent, directions=2) for agent in self.servers),
+        )
+
+    def in_lanes(self, lanes: int) -> Star:
+        """The same job, each of whose trees has so many ports, with a part of its slots each."""
+        return replace(
+            self,
+            workers=tuple(in_ways(agent, lanes=lanes) for agent in self.workers),
+            servers=tuple(in_ways(agent, lanes=lanes) for agent in self.servers),
         )
 
 
@@ -110,22 +118,29 @@ def _tree(shape: TreeShape, workers: Sequence[str], servers: Sequence[str]) -> T
 
 
 def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
-    """Return the agent's configuration with windows of `slots` chunks, all for one direction."""
+    """Return the agent's configuration with windows of `slots` chunks, all for one direction and one lane."""
     return replace(
         agent,
         worker_trees=tuple(
-            replace(tree, slots=slots, rate_mbps=tree.rate_mbps if paced else 0.0, directions=1)
+            replace(tree, slots=slots, rate_mbps=tree.rate_mbps if paced else 0.0, directions=1, lanes=1)
             for tree in agent.worker_trees
         ),
-        root_trees=tuple(replace(tree, slots=slots, directions=1) for tree in agent.root_trees),
+        root_trees=tuple(replace(tree, slots=slots, directions=1, lanes=1) for tree in agent.root_trees),
     )
 
 
-def _in_two_directions(agent: AgentConfig) -> AgentConfig:
+def in_ways(agent: AgentConfig, *, directions: int = 0, lanes: int = 0) -> AgentConfig:
+    """Return the configuration with so many directions and lanes of each tree; 0: as many as it has."""
     return replace(
         agent,
-        worker_trees=tuple(replace(tree, directions=2) for tree in agent.worker_trees),
-        root_trees=tuple(replace(tree, directions=2) for tree in agent.root_trees),
+        worker_trees=tuple(
+            replace(tree, directions=directions or tree.directions, lanes=lanes or tree.lanes)
+            for tree in agent.worker_trees
+        ),
+        root_trees=tuple(
+            replace(tree, directions=directions or tree.directions, lanes=lanes or tree.lanes)
+            for tree in agent.root_trees
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Gradients of the examples' training in fewer bits: errors, and losses, beside a ring in bfloat16.
 
-    python -m evaluation.precision [--task gpt,digits] [--workers 8] [--steps 60] [--every 10] [--json]
+    python -m evaluation.precision [--task gpt,digits] [--ways TEXT] [--workers 8] [--steps 60] [--every 10] [--json]
 
 1. The gradients of every worker of a training in float32, each `every` steps: root mean square error of their mean,
    over that of the mean itself, and the worst error over the largest value. A ring in bfloat16 rounds the gradients to
@@ -29,12 +29,13 @@ from worker_agent.fixedpoint import Floats
 LAST = 0.1
 
 
-def errors(task: str, workers: int, steps: int, every: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Return the errors of each way: relative root mean square error and worst error over the largest value, means over
-    the steps."""
+def errors(task: str, workers: int, steps: int, every: int, seed: int, *, named: str) -> dict[str, tuple[float, float]]:
+    """Of each way: relative root mean square error and worst error over the largest value, means over the steps."""
     trained = TASKS[task](workers, seed)
     every_way = schemes(workers, trained.shapes)
-    ways = {name: way for name, way in every_way.items() if "feedback" not in name and name != "float32"}
+    ways = {
+        name: way for name, way in every_way.items() if "feedback" not in name and named in name and name != "float32"
+    }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
 
     def see(step: int, gradients: list[Floats]) -> None:
@@ -51,11 +52,13 @@ def errors(task: str, workers: int, steps: int, every: int, seed: int) -> dict[s
     return {name: tuple(np.mean(each, axis=0)) for name, each in found.items()}
 
 
-def measure(task: str, workers: int, steps: int, every: int, seed: int) -> list[dict[str, Any]]:
-    """A row a way."""
-    off = errors(task, workers, steps, every, seed)
+def measure(task: str, workers: int, steps: int, every: int, seed: int, *, named: str = "") -> list[dict[str, Any]]:
+    """A row a way. named: only of those with this text in their names, and of float32."""
+    off = errors(task, workers, steps, every, seed, named=named)
     rows = []
     for name, way in schemes(workers, TASKS[task](workers, seed).shapes).items():
+        if named not in name and name != "float32":
+            continue
         losses = train(TASKS[task](workers, seed), way, workers, steps)
         last = float(np.mean(losses[-max(1, int(LAST * steps)) :]))
         rms, worst = off.get(name, (None, None))
@@ -71,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m evaluation.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", default=",".join(TASKS), help="of gpt, digits (both)")
+    parser.add_argument("--ways", default="", metavar="TEXT", help="those with this text in their names (all)")
     parser.add_argument("--workers", type=int, default=8, help="(8)")
     parser.add_argument("--steps", type=int, default=60, help="of each training (60)")
     parser.add_argument("--every", type=int, default=10, help="steps between those whose gradients are looked at (10)")
@@ -83,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for task in tasks:
-        found = measure(task, options.workers, options.steps, options.every, options.seed)
+        found = measure(task, options.workers, options.steps, options.every, options.seed, named=options.ways)
         rows += found
         if options.json:
             continue

@@ -98,9 +98,10 @@ class PowerSGD:
 
 class InWords:
     """Scheme of the engine, by its own code, packet by packet. dtype: of the tensor: bfloat16 is rounded before and
-    after. feedback: what does not travel is added to the next."""
+    after. feedback: what does not travel is added to the next. blocks: exponents of a packet; the engine has one."""
 
-    def __init__(self, dtype: str, bits: int | None, workers: int, *, feedback: bool = False) -> None:
+    def __init__(self, dtype: str, bits: int | None, workers: int, *, feedback: bool = False, blocks: int = 1) -> None:
+        self._words = WORDS // blocks
         self.bits, self._dtype = bits_of(dtype, bits, workers), dtype
         self._stochastic = is_stochastic(dtype, self.bits, feedback=feedback)
         self._left: list[Floats] | None = [] if feedback else None
@@ -113,14 +114,16 @@ class InWords:
             gradients = [as_bfloat16(one) for one in gradients]
         if self._left:
             gradients = [one + left for one, left in zip(gradients, self._left, strict=True)]
-        formats = [Fields(self.bits, workers, WORDS, self._stochastic, self._step, worker) for worker in range(workers)]
+        formats = [
+            Fields(self.bits, workers, self._words, self._stochastic, self._step, worker) for worker in range(workers)
+        ]
         result = np.empty_like(gradients[0])
         left = [np.empty_like(result) for _ in gradients]
         for first in range(0, len(result), formats[0].values):
             here = slice(first, first + formats[0].values)
             chunks = [np.ascontiguousarray(one[here]) for one in gradients]
             biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
-            total = np.zeros(WORDS, np.int32)
+            total = np.zeros(self._words, np.int32)
             for fields, chunk, rest in zip(formats, chunks, left, strict=True):
                 words, rest[here] = quantise_fields(fields, chunk, biased, first)
                 total += words
@@ -128,6 +131,34 @@ class InWords:
         if self._left is not None:
             self._left = left
         return as_bfloat16(result) if self._dtype == "bfloat16" else result
+
+
+class Rotated:
+    """Another way, of values that were rotated before and are rotated back after: a Hadamard transform of each block of
+    1,024 values whose signs were drawn (THC, NSDI '24, section 5.1), which spreads large values over their block."""
+
+    SIZE = 1024
+
+    def __init__(self, way: Mean) -> None:
+        self._way = way
+
+    def __call__(self, gradients: Sequence[Floats]) -> Floats:
+        count = len(gradients[0])
+        signs = np.random.default_rng(1).choice(np.array([-1, 1], np.float32), -(-count // self.SIZE) * self.SIZE)
+        turned = [hadamard(signs * np.pad(one, (0, len(signs) - count))) for one in gradients]
+        return (signs * hadamard(self._way(turned)))[:count]
+
+
+def hadamard(values: Floats) -> Floats:
+    """Each block of Rotated.SIZE times the orthonormal Hadamard matrix, which is its own inverse."""
+    found = values.reshape(-1, Rotated.SIZE)
+    half = 1
+    while half < Rotated.SIZE:
+        pairs = found.reshape(-1, Rotated.SIZE // (2 * half), 2, half)
+        low, high = pairs[:, :, 0], pairs[:, :, 1]
+        found = np.stack([low + high, low - high], axis=2).reshape(-1, Rotated.SIZE)
+        half *= 2
+    return (found / np.float32(math.sqrt(Rotated.SIZE))).reshape(-1)
 
 
 def schemes(workers: int, shapes: Sequence[tuple[int, ...]] = ()) -> dict[str, Mean]:
@@ -141,6 +172,11 @@ def schemes(workers: int, shapes: Sequence[tuple[int, ...]] = ()) -> dict[str, M
     for bits in (16, 10, 8):
         made[f"float32 in {bits} bits"] = InWords("float32", bits, workers)
         made[f"float32 in {bits} bits, error feedback"] = InWords("float32", bits, workers, feedback=True)
+    for bits in (10, 8):
+        made[f"float32 in {bits} bits, rotated"] = Rotated(InWords("float32", bits, workers))
+        made[f"float32 in {bits} bits, 4 exponents"] = InWords("float32", bits, workers, blocks=4)
+        with_rest = InWords("float32", bits, workers, feedback=True)
+        made[f"float32 in {bits} bits, rotated, error feedback"] = Rotated(with_rest)
     made["float16, torch's fp16_compress_hook"] = compressed_to_float16
     made["PowerSGD, rank 4"] = PowerSGD(shapes, 4, feedback=False, after=0)
     made["PowerSGD, rank 4, error feedback"] = PowerSGD(shapes, 4)

@@ -28,6 +28,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.rules import build
 from controlplane.planner.topology import Topology
+from evaluation.hosts.star import in_ways
 from ps_server import server
 from worker_agent import native_worker
 from worker_agent.collectives import SUM, Collective
@@ -146,8 +147,10 @@ class VirtualNetwork:
         slots: int = 1 << 14,
         seed: int = 1,
         pace: float = 0.97,
+        lanes: int = 1,
     ) -> None:
-        """pace: share of the plan's rate that agents use, as a controller tells them. Raises PlanError, DoesNotFit."""
+        """pace: share of the plan's rate that agents use, as a controller tells them. lanes: of each tree.
+        Raises PlanError, DoesNotFit."""
         limits = Limits(
             values_per_packet=values, slots=slots, label_table_size=1 << 20, route_table_size=1 << 20,
             multicast_groups=1 << 16,
@@ -160,7 +163,7 @@ class VirtualNetwork:
         self._workers: dict[str, int] = {}
         self._roots: dict[str, int] = {}
         self._uplinks: dict[str, Uplink] = {}
-        self.configs = deployment.agents
+        self.configs = {name: in_ways(config, lanes=lanes) for name, config in deployment.agents.items()}
         self._nodes: dict[str, int] = {}
         self._beside: dict[str, int] = {}  # of a host of both roles, the node of its parameter server
         for name in (*topology.switches, *topology.servers):
@@ -174,7 +177,7 @@ class VirtualNetwork:
             self._install(name, rules)
         for lib in (_worker_library(), _root_library()):
             lib.virtual_attach(self._handle)
-        for name, config in deployment.agents.items():
+        for name, config in self.configs.items():
             self._start(name, config)
 
     def _port(self, node: str, other: str) -> int:

@@ -44,7 +44,7 @@ void root_cell_begin(struct root_thread *x, struct root_tree *t, uint64_t sequen
 static bool is_cut(const struct root_thread *x, const struct root_tree *t, const uint64_t *there) {
     for (uint32_t i = 0; i < x->flow_count; i++) {
         const struct root_flow *f = &x->flows[i];
-        if (&x->trees[f->tree] != t - t->direction.number || !f->partial) continue;
+        if (f->tree != t->first || !f->partial) continue;
         bool some = false, all = true;
         for (uint32_t j = 0; j < x->words; j++) {
             some |= there[j] & f->everyone[j];

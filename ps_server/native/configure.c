@@ -67,10 +67,10 @@ static uint32_t *labels_copy(const uint32_t *from, uint32_t count) {
     return to;
 }
 
-/* One direction of a tree; false: out of memory. Its lane stays what it is. */
+/* One direction of a lane of a tree; false: out of memory. Its lane stays what it is. */
 static bool tree_make(struct root_tree *t, const struct inart_root_tree_config *from, struct inart_direction direction,
                       const struct inart_root_config *config) {
-    uint32_t slots = from->slots / direction.of, words = (config->workers + 63) / 64;
+    uint32_t slots = from->slots / inart_ways(&direction), words = (config->workers + 63) / 64;
     *t = (struct root_tree){.number = from->tree,
                             .return_label = from->return_label,
                             .slots = slots,
@@ -90,6 +90,13 @@ static bool tree_make(struct root_tree *t, const struct inart_root_tree_config *
     return t->ring && t->values && t->workers && t->answer_labels && (!from->others_labels || t->others_labels);
 }
 
+/* The first tree of `s` that is another lane of the same one; there is none: the next that there will be. */
+static uint32_t family_of(const struct share *s, uint32_t tree) {
+    uint32_t first = s->tree_count;
+    while (first && s->trees[first - 1].number == tree) first--;
+    return first;
+}
+
 static int share_make(struct inart_root *r, const struct inart_root_config *config, uint32_t thread, struct share *s,
                       char *error, size_t size) {
     uint32_t flow_count = 0;
@@ -106,11 +113,17 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
         if (from->thread != thread) continue;
         struct root_tree *t = &s->trees[s->tree_count];
         uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_BOTH : INART_LINK;
+        uint32_t lanes = inart_lanes(from->lanes), first = family_of(s, from->tree);
         for (uint32_t j = 0; j < directions && !bad; j++) {
             if (spec_lane(&s->spec, from->port, reach, &t[j].lane, error, size)) return -1;
-            bad = !tree_make(&t[j], from, (struct inart_direction){directions, j}, config);
+            bad = !tree_make(&t[j], from, (struct inart_direction){directions, j, lanes, from->lane % lanes}, config);
         }
-        for (uint32_t j = 0; j < from->flows && !bad; j++) {
+        for (uint32_t j = 0; j < directions && !bad; j++) {
+            if (!j && first == s->tree_count) t->family = inart_family_of_none();
+            t[j].first = first;
+            s->trees[first].family.at[inart_way(&t[j].direction)] = (int8_t)(s->tree_count + j - first);
+        }
+        for (uint32_t j = 0; j < from->flows && !bad && first == s->tree_count; j++) {
             struct root_flow *flow = &s->flows[s->flow_count];
             flow->tree = s->tree_count;
             bad = flow_make(flow, &from->flow[j], config->workers, error, size) != 0;
@@ -126,7 +139,7 @@ int root_configure(struct inart_root *r, const struct inart_root_config *config,
     if (check_job(config->workers, config->values, config->job, error, size)) return -1;
     for (uint32_t i = 0; i < config->trees; i++) {
         const struct inart_root_tree_config *t = &config->tree[i];
-        uint32_t slots = t->slots / inart_directions(t->directions);
+        uint32_t slots = t->slots / (inart_directions(t->directions) * inart_lanes(t->lanes));
         if (check_tree(t->tree, slots, t->port, t->thread, r->io.threads, error, size)) return -1;
     }
     struct share shares[MOST_THREADS];

@@ -107,12 +107,14 @@ struct arrival {
     uint8_t kind;
 };
 
+/* The lane that a chunk is of, of the flow's tree; NULL: it came by a port that is not the lane's. */
 static struct root_tree *tree_of(struct root_thread *x, const struct root_flow *flow, struct inart_header *h) {
     struct root_tree *t = &x->trees[flow->tree];
-    if (t->direction.of != INART_DIRECTIONS) return t;
-    t += h->sequence % INART_DIRECTIONS;
-    h->sequence /= INART_DIRECTIONS;
-    return t;
+    uint32_t ways = inart_ways(&t->direction);
+    int way = ways > 1 ? t->family.at[h->sequence % ways] : 0;
+    if (way < 0) return NULL;
+    h->sequence /= ways;
+    return t + way;
 }
 
 /* The tree has heard of a chunk. */
@@ -204,6 +206,10 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     a.flow = flow_of(x, packet, length, &a.h);
     if (!a.flow) return;
     struct root_tree *t = a.tree = tree_of(x, a.flow, &a.h);
+    if (!t) {
+        x->stats.unknown++;
+        return;
+    }
     t->stats.packets++;
     t->stats.bytes += INART_OFFSET_HEADER + length;
     uint64_t sequence = a.h.sequence;

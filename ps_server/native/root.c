@@ -97,7 +97,7 @@ void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbp
         for (uint32_t j = 0; j < x->tree_count; j++) {
             struct root_tree *t = &x->trees[j];
             if (t->return_label != return_label) continue;
-            if (mbps > 0) t->planned = root_packets_per_second(mbps, x->values);
+            if (mbps > 0) t->planned = root_packets_per_second(mbps / t->direction.lanes, x->values);
             uint64_t newest = t->stats.newest;
             if (results) /* a worker has the result of what is older */
                 root_results_again(t, newest > t->slots ? newest - t->slots : 0, newest, inart_now());
@@ -112,10 +112,10 @@ void inart_root_open(struct inart_root *r, const uint32_t *number, uint64_t *old
     for (uint32_t i = 0; i < r->io.threads; i++) {
         struct root_thread *x = &r->threads[i];
         engine_enter(&x->engine);
-        for (uint32_t j = 0, at = 0; j < x->tree_count; j++, at++) {
+        for (uint32_t j = 0, at = 0; j < x->tree_count; j++) {
             const struct root_tree *t = &x->trees[j];
-            at -= t->direction.number;
-            while (at < count && number[at] != t->number) /* a thread has its trees in their order */
+            while (at < count &&
+                   number[at] != t->number) /* a thread has its trees in their order, one or several times */
                 at++;
             if (at < count && t->stats.newest > t->oldest && oldest[at] == UINT64_MAX)
                 oldest[at] = inart_on_wire(&t->direction, t->oldest);
@@ -124,7 +124,7 @@ void inart_root_open(struct inart_root *r, const uint32_t *number, uint64_t *old
     }
 }
 
-/* Adds the suspects of one direction of a tree to those of the other, as far as there is room. */
+/* Adds the suspects of one direction or lane of a tree to those of the others, as far as there is room. */
 static void suspects_add(const struct inart_root_tree_stats *from, struct inart_root_tree_stats *sum) {
     for (int i = 0, at = 0; i < INART_SUSPECTS && from->suspects[i]; i++) {
         while (at < INART_SUSPECTS && sum->suspects[at]) at++;
@@ -134,8 +134,8 @@ static void suspects_add(const struct inart_root_tree_stats *from, struct inart_
     }
 }
 
-/* Adds a tree's, or one of its directions', to `sum`. Of two directions the oldest chunk is the reductions', if one of
- * them waits. */
+/* Adds those of a tree, or of one of its directions or lanes, to `sum`. Of several the oldest chunk is that of the
+ * first in which one waits, of directions the reductions'. */
 static void tree_statistics(struct root_thread *x, struct root_tree *t, struct inart_root_tree_stats *sum,
                             uint64_t now) {
     const struct inart_root_tree_stats *s = &t->stats;
@@ -156,7 +156,7 @@ static void tree_statistics(struct root_thread *x, struct root_tree *t, struct i
     sum->newest =
         inart_on_wire(&t->direction, s->newest) > sum->newest ? inart_on_wire(&t->direction, s->newest) : sum->newest;
     suspects_add(s, sum);
-    if (t->direction.number && sum->oldest_waiting_ns) return;
+    if (sum->oldest_waiting_ns) return;
     struct root_cell *c = cell_of(t, t->oldest);
     sum->oldest_incomplete = inart_on_wire(&t->direction, t->oldest);
     memset(sum->oldest_workers, 0, sizeof sum->oldest_workers);

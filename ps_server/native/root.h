@@ -18,8 +18,9 @@ struct inart_root_flow { /* partial: the bitmap says which parts are in a packet
 
 struct inart_root_tree_config {
     uint32_t tree, return_label, slots, flows, port, thread, here; /* here: a worker of the tree is on this host */
-    uint32_t directions; /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
-    double rate_mbps;    /* of results, as planned; 0: not known */
+    uint32_t directions;  /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
+    uint32_t lanes, lane; /* as in inart_tree_config */
+    double rate_mbps;     /* of results, as planned; 0: not known */
     const struct inart_root_flow *flow;
     const uint32_t *answer_labels; /* by worker index */
     const uint32_t *others_labels; /* all but this worker, by its index; NULL: there are none */

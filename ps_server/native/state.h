@@ -32,8 +32,10 @@ struct root_cell {
 };
 
 struct root_tree {
-    uint32_t number, return_label, slots, mask, lane; /* slots: of this direction */
+    uint32_t number, return_label, slots, mask, lane; /* slots: of this direction and lane */
     struct inart_direction direction;
+    struct inart_family family; /* of the first of a tree in its thread */
+    uint32_t first;             /* that one's place among the thread's trees */
     struct root_cell *ring;
     uint64_t *workers;             /* ring x words: who is in a chunk */
     uint32_t *values;              /* ring x values per packet, big-endian as on the wire */

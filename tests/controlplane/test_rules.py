@@ -117,6 +117,15 @@ def test_trees_share_the_ports_of_their_job_and_jobs_have_ports_of_their_own():
     assert ports(256) == ports(0)
 
 
+def test_a_tree_has_a_lane_for_each_10_gbit_as_far_as_its_slots_go() -> None:
+    """Both ends of a tree have the same number, since chunks' numbers on the wire depend on it."""
+    for mbps, slots, lanes in ((40_000.0, 1 << 14, 4), (9_000.0, 1 << 14, 1), (1e6, 1 << 14, 16), (40_000.0, 64, 2)):
+        quick = fattree(4, mbps, aggregation_mbps=None, ingress_mbps=None)
+        plan = get_strategy("inart")(quick, place_job(quick, 4, 1, seed=0))
+        agents = rules.build(plan, quick, replace(LIMITS, slots=slots), job_id=1, epoch=1).agents.values()
+        assert {tree.lanes for config in agents for tree in (*config.worker_trees, *config.root_trees)} == {lanes}
+
+
 @pytest.mark.parametrize("name", ["inart", "inart-strict", "inart-paper", "lbmm", "atp", "atp-strict", "equal"])
 @pytest.mark.parametrize("where", ["testbed", "fattree"])
 def test_strategies_plans_deploy(name, where):

@@ -1,5 +1,5 @@
-"""The same inputs give the same bits: whatever the plan, the number of trees, what is lost, who stands still, and what
-else was under way. What runs are the agents' own engines, in virtual time."""
+"""The same inputs give the same bits: whatever the plan, the number of trees and lanes, what is lost, who stands
+still, and what else was under way. What runs are the agents' own engines, in virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ MBPS = 10.0
 @dataclass(frozen=True)
 class Way:
     """How the sums come about. shares: of the trees, one a parameter server; before: elements of an operation that is
-    under way with it, so that it has other sequence numbers; slots: of the switches, which limit windows."""
+    under way with it, so that it has other sequence numbers; slots: of the switches, which limit windows; lanes: of
+    each tree."""
 
     shares: tuple[float, ...] = (1.0,)
     loss: float = 0.0
@@ -37,6 +38,7 @@ class Way:
     slots: int = 1 << 14
     seed: int = 1
     direct: bool = False
+    lanes: int = 1
 
 
 ways = st.builds(
@@ -49,6 +51,7 @@ ways = st.builds(
     slots=st.sampled_from([1 << 8, 1 << 14]),
     seed=st.integers(1, 100),
     direct=st.booleans(),
+    lanes=st.sampled_from([1, 1, 2, 8]),
 )
 
 
@@ -67,7 +70,7 @@ def network_of(workers: int, way: Way) -> tuple[Topology, Plan]:
 def result_of(inputs: Sequence[Array], op: Collective, dtype: str, way: Way, values: int) -> bytes:
     """The bits that all workers have."""
     topology, plan = network_of(len(inputs), way)
-    with VirtualNetwork(topology, plan, values=values, slots=way.slots, seed=way.seed) as network:
+    with VirtualNetwork(topology, plan, values=values, slots=way.slots, seed=way.seed, lanes=way.lanes) as network:
         workers = plan.job.workers
         network.faults(way.loss, way.late_ms / 1e3)
         others = [np.ones(way.before, np.float32) for _ in workers]

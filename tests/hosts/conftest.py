@@ -55,12 +55,13 @@ def make_rig(network: StarNetwork, switch: Switch) -> Iterator[Callable[..., Rig
         io: IoOptions | None = None,
         gathers: bool = False,
         beside: bool = False,
+        lanes: int = 1,
         anybody: bool = False,
     ) -> Rig:
         hosts = list(network.hosts)
         sizes = {"values_per_packet": values, "slots": slots}
         job = star(workers, SERVERS, trees, **sizes, rate_mbps=rate_mbps, hosts=hosts, gathers=gathers)
-        job = job.beside() if beside else job
+        job = (job.beside() if beside else job).in_lanes(lanes)
         rigs.append(Rig(network, switch, job, timeout=timeout, without=without, io=io, anybody=anybody))
         return rigs[-1]
 

@@ -19,7 +19,7 @@ from worker_agent.collectives import Operation
 from worker_agent.fields import error_bound as narrow_bound
 from worker_agent.fixedpoint import error_bound
 from worker_agent.io_options import BACKENDS, IoOptions
-from worker_agent.split import ranges
+from worker_agent.split import lane_shares, ranges
 from worker_agent.work import Work
 
 MakeRig = Callable[..., Rig]
@@ -28,7 +28,7 @@ VALUES = data_values(64)
 
 def starts(rig: Rig, elements: int) -> list[int]:
     config = rig.job.workers[0]
-    cut = ranges(elements, data_values(config.values_per_packet), [tree.share for tree in config.worker_trees])
+    cut = ranges(elements, data_values(config.values_per_packet), lane_shares(config))
     return [first for first, count in cut if count]
 
 

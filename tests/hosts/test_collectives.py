@@ -20,7 +20,7 @@ from tests.hosts.test_allreduce import VALUES, reduce_and_check
 from tests.support.waiting import wait_until
 from worker_agent.errors import MismatchError
 from worker_agent.fixedpoint import error_bound
-from worker_agent.split import ranges
+from worker_agent.split import lane_shares, ranges
 
 MakeRig = Callable[..., Rig]
 FAULTS = [
@@ -37,10 +37,9 @@ FAULTS = [
 
 
 def starts(rig: Rig, part: int) -> list[int]:
-    """Return where the trees' shares of a part begin."""
+    """Return where the shares of a part begin that the trees' lanes have."""
     config = rig.job.workers[0]
-    shares = [tree.share for tree in config.worker_trees]
-    cut = ranges(part, data_values(config.values_per_packet), shares, at_once=len(rig.engines))
+    cut = ranges(part, data_values(config.values_per_packet), lane_shares(config), at_once=len(rig.engines))
     return [first for first, count in cut if count]
 
 

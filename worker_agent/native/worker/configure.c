@@ -20,13 +20,25 @@ void worker_trees_free(struct worker_tree *trees, uint32_t count, struct label_m
     label_map_free(labels);
 }
 
+static struct inart_direction direction_of(const struct inart_tree_config *from, uint32_t direction) {
+    uint32_t lanes = inart_lanes(from->lanes);
+    return (struct inart_direction){inart_directions(from->directions), direction, lanes, from->lane % lanes};
+}
+
+/* The first tree of `s` that is another lane of the same one, or NULL. */
+static struct worker_tree *family_of(struct share *s, uint32_t tree) {
+    struct worker_tree *t = s->trees + s->tree_count, *first = NULL;
+    while (t > s->trees && (--t)->config.tree == tree) first = t;
+    return first;
+}
+
 /* `total_mbps`: of all trees of this worker. `shared`: see inart_worker_bucket. */
 static void tree_setup(struct worker_tree *t, const struct inart_tree_config *from, uint32_t direction,
                        double total_mbps, bool shared, const struct inart_worker_config *worker, uint64_t now) {
     struct inart_tree_config *config = &t->config;
     *config = *from;
-    t->direction = (struct inart_direction){inart_directions(from->directions), direction};
-    config->slots /= t->direction.of;
+    t->direction = direction_of(from, direction);
+    config->slots /= inart_ways(&t->direction);
     t->config.root[NAME_BYTES - 1] = 0;
     t->config.others_labels = NULL; /* the caller's */
     t->mask = config->slots - 1;
@@ -66,10 +78,17 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
             t[j].ring = calloc(t[j].config.slots, sizeof *t->ring);
             bad = bad || !t[j].ring;
         }
-        label_map_set(&s->labels, from->return_label, (int32_t)s->tree_count);
-        label_map_set(&s->labels, from->answer_label, (int32_t)s->tree_count);
-        for (uint32_t j = 0; j < from->others; j++)
-            label_map_set(&s->labels, from->others_labels[j], (int32_t)s->tree_count);
+        struct worker_tree *first = family_of(s, from->tree);
+        if (!first) {
+            first = t;
+            first->family = inart_family_of_none();
+            int32_t number = (int32_t)s->tree_count;
+            label_map_set(&s->labels, from->return_label, number);
+            label_map_set(&s->labels, from->answer_label, number);
+            for (uint32_t j = 0; j < from->others; j++) label_map_set(&s->labels, from->others_labels[j], number);
+        }
+        for (uint32_t j = 0; j < directions; j++)
+            first->family.at[inart_way(&t[j].direction)] = (int8_t)(&t[j] - first);
         s->tree_count += directions;
     }
     if (bad) snprintf(error, size, "out of memory for %u trees", config->trees);
@@ -80,7 +99,7 @@ int worker_configure(struct inart_worker *w, const struct inart_worker_config *c
     if (check_job(config->workers, config->values, config->job, error, size)) return -1;
     for (uint32_t i = 0; i < config->trees; i++) {
         const struct inart_tree_config *t = &config->tree[i];
-        uint32_t slots = t->slots / inart_directions(t->directions);
+        uint32_t slots = t->slots / (inart_directions(t->directions) * inart_lanes(t->lanes));
         if (check_tree(t->tree, slots, t->port, t->thread, w->io.threads, error, size)) return -1;
     }
     struct share shares[MOST_THREADS];

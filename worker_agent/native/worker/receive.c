@@ -138,11 +138,14 @@ static struct worker_tree *addressed_tree(struct worker_thread *x, uint8_t *pack
         return NULL;
     }
     struct worker_tree *t = &x->trees[number];
-    if (t->direction.of == INART_DIRECTIONS) {
-        t += h->sequence % INART_DIRECTIONS;
-        h->sequence /= INART_DIRECTIONS;
+    uint32_t ways = inart_ways(&t->direction);
+    int way = ways > 1 ? t->family.at[h->sequence % ways] : 0;
+    if (way < 0) { /* came by a port that is not its lane's */
+        x->stats.unknown++;
+        return NULL;
     }
-    return t;
+    h->sequence /= ways;
+    return t + way;
 }
 
 void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length, uint64_t now) {

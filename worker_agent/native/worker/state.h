@@ -96,8 +96,9 @@ struct congestion {
 };
 
 struct worker_tree {
-    struct inart_tree_config config; /* slots: of this direction */
+    struct inart_tree_config config; /* slots: of this direction and lane */
     struct inart_direction direction;
+    struct inart_family family;     /* of the first of a tree in its thread */
     uint32_t mask, lane, period;    /* period: one in so many chunks is everybody's */
     struct worker_chunk *ring;      /* slots; [sequence & mask] for base <= sequence < base + slots */
     uint32_t unanswered;            /* chunks that were sent and have no answer */
@@ -139,7 +140,7 @@ struct worker_thread {
     struct inart_worker *worker;
     struct worker_tree *trees;
     uint32_t tree_count;
-    struct label_map labels; /* answer and return labels -> tree */
+    struct label_map labels; /* answer and return labels -> the first of a tree's directions and lanes */
     struct inart_packet_stats stats;
     uint32_t random, rotation;
     uint64_t lingers_until;

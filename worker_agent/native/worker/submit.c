@@ -8,18 +8,18 @@
 /* bytes: what is no larger, and has nothing before it, the submitting thread sends itself */
 #define AT_ONCE (64u << 10)
 
-/* Its first direction. */
+/* The first direction of a lane (its number: inart_lane_number). */
 static struct worker_tree *tree_of(struct inart_worker *w, uint32_t number, struct worker_thread **thread) {
     for (uint32_t i = 0; i < w->io.threads; i++)
         for (uint32_t j = 0; j < w->threads[i].tree_count; j++)
-            if (w->threads[i].trees[j].config.tree == number) {
+            if (inart_lane_number(&w->threads[i].trees[j].direction, w->threads[i].trees[j].config.tree) == number) {
                 *thread = &w->threads[i];
                 return &w->threads[i].trees[j];
             }
     return NULL;
 }
 
-/* The tree with a number, in the direction of an operation. */
+/* The lane with a number, in the direction of an operation. */
 static struct worker_tree *tree_for(struct inart_worker *w, uint32_t number, const struct worker_operation *o,
                                     struct worker_thread **thread) {
     struct worker_tree *t = tree_of(w, number, thread);
@@ -31,7 +31,7 @@ static struct worker_part *part_make(struct inart_worker *w, struct worker_tree 
                                      const struct inart_part_range *range, char *error, size_t size) {
     uint64_t values = INART_EXPONENT_WORDS(w->config.values), n = chunk_values(&w->threads[0], o);
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
-    if ((t->end + data + numbering_words(data) / values + 2) * t->direction.of > UINT32_MAX) {
+    if ((t->end + data + numbering_words(data) / values + 2) * inart_ways(&t->direction) > UINT32_MAX) {
         snprintf(error, size,
                  "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
                  t->config.tree, t->config.root, w->config.epoch);

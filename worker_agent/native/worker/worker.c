@@ -131,7 +131,8 @@ void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rat
         engine_enter(&x->engine);
         for (uint32_t j = 0; j < x->tree_count; j++)
             if (x->trees[j].config.up_label == up_label)
-                worker_repaired(&x->trees[j], rate_mbps, contributions, results, w->config.values, inart_now());
+                worker_repaired(&x->trees[j], rate_mbps / x->trees[j].direction.lanes, contributions, results,
+                                w->config.values, inart_now());
         engine_leave(&x->engine);
         engine_wake(&x->engine);
     }
@@ -142,10 +143,10 @@ void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t 
     for (uint32_t i = 0; i < w->io.threads; i++) {
         struct worker_thread *x = &w->threads[i];
         engine_enter(&x->engine);
-        for (uint32_t j = 0, at = 0; j < x->tree_count; j++, at++) {
+        for (uint32_t j = 0, at = 0; j < x->tree_count; j++) {
             const struct worker_tree *t = &x->trees[j];
-            at -= t->direction.number;
-            while (at < count && number[at] != t->config.tree) /* a thread has its trees in their order */
+            while (at < count &&
+                   number[at] != t->config.tree) /* a thread has its trees in their order, one or several times */
                 at++;
             if (at < count && t->base < t->end && oldest[at] == UINT64_MAX)
                 oldest[at] = inart_on_wire(&t->direction, t->base);
@@ -156,8 +157,8 @@ void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t 
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return !b || (a && a < b) ? a : b; }
 
-/* Adds a tree's, or one of its directions', to `sum`. Of two directions the oldest chunk is the reductions', if one of
- * them waits. */
+/* Adds those of a tree, or of one of its directions or lanes, to `sum`. Of several the oldest chunk is that of the
+ * first in which one waits, of directions the reductions'. */
 static void tree_statistics(const struct worker_tree *t, struct inart_tree_stats *sum, uint64_t now) {
     const struct inart_tree_stats *s = &t->stats;
     sum->chunks_sent += s->chunks_sent;
@@ -172,7 +173,7 @@ static void tree_statistics(const struct worker_tree *t, struct inart_tree_stats
     sum->first_send_ns = earlier(s->first_send_ns, sum->first_send_ns);
     sum->last_answer_ns = s->last_answer_ns > sum->last_answer_ns ? s->last_answer_ns : sum->last_answer_ns;
     sum->busy_ns += s->busy_ns + (t->active_since ? now - t->active_since : 0);
-    if (!t->direction.number || sum->oldest_unanswered == sum->next_sequence) {
+    if (sum->oldest_unanswered == sum->next_sequence) {
         sum->next_sequence = inart_on_wire(&t->direction, t->end);
         sum->oldest_unanswered = inart_on_wire(&t->direction, t->base);
     }

@@ -14,11 +14,13 @@ enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STAT
 /* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
-    uint32_t here;       /* the parameter server is on this host */
-    uint32_t directions; /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
-    double rate_mbps;    /* 0: not paced */
-    double gather_speed; /* times that rate, for chunks of an all-gather */
-    uint32_t others;     /* labels that more results come with */
+    uint32_t here;        /* the parameter server is on this host */
+    uint32_t directions;  /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
+    uint32_t lanes, lane; /* how many the tree has, and which this one is: port, thread and rate are the lane's, slots
+                             the tree's. Lanes of one tree come one after the other */
+    double rate_mbps;     /* 0: not paced */
+    double gather_speed;  /* times that rate, for chunks of an all-gather */
+    uint32_t others;      /* labels that more results come with */
     const uint32_t *others_labels;
     char root[NAME_BYTES];
 };
