@@ -111,9 +111,9 @@ struct arrival {
 static struct root_tree *tree_of(struct root_thread *x, const struct root_flow *flow, struct inart_header *h) {
     struct root_tree *t = &x->trees[flow->tree];
     uint32_t ways = inart_ways(&t->direction);
-    int way = ways > 1 ? t->family.at[h->sequence % ways] : 0;
+    int way = t->family.at[h->sequence & (ways - 1)];
     if (way < 0) return NULL;
-    h->sequence /= ways;
+    h->sequence >>= __builtin_ctz(ways);
     return t + way;
 }
 

@@ -36,7 +36,7 @@ static inline uint32_t inart_lanes(uint32_t configured) {
     return configured >= 2 && configured <= INART_LANES && !(configured & (configured - 1)) ? configured : 1;
 }
 
-/* How many there are of its tree, and which of them it is: that of the wire's numbers modulo `ways`. */
+/* How many there are of its tree, a power of two, and which of them it is: that of the wire's numbers modulo `ways`. */
 static inline uint32_t inart_ways(const struct inart_direction *d) { return d->of * d->lanes; }
 
 static inline uint32_t inart_way(const struct inart_direction *d) { return d->lane * d->of + d->number; }

@@ -139,12 +139,12 @@ static struct worker_tree *addressed_tree(struct worker_thread *x, uint8_t *pack
     }
     struct worker_tree *t = &x->trees[number];
     uint32_t ways = inart_ways(&t->direction);
-    int way = ways > 1 ? t->family.at[h->sequence % ways] : 0;
+    int way = t->family.at[h->sequence & (ways - 1)];
     if (way < 0) { /* came by a port that is not its lane's */
         x->stats.unknown++;
         return NULL;
     }
-    h->sequence /= ways;
+    h->sequence >>= __builtin_ctz(ways);
     return t + way;
 }
 
