@@ -12,6 +12,7 @@ pace). Needs root, for network namespaces, and for the replay pydot and interval
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import sys
@@ -48,6 +49,10 @@ def replay(folder: Path, trace: Path, nodes: Nodes, options: list[str]) -> tuple
     """
     before = nodes.added()
     with tempfile.TemporaryDirectory(prefix="inart-param-") as out:
+        if trace.suffix == ".gz":  # PARAM reads NAME.gz only when it is given NAME.
+            unpacked = Path(out, trace.stem)
+            unpacked.write_bytes(gzip.decompress(trace.read_bytes()))
+            trace = unpacked
         arguments = [
             "--backend",
             "inart",
