@@ -27,7 +27,7 @@ COLLECTIVES = "all_reduce,all_gather_base,all_gather,reduce_scatter_base,broadca
 OPTIONS = ["--b", "64K", "--e", "1M", "--f", "4", "--n", "5", "--w", "2", "--z", "1", "--c", "1"]
 
 
-REPLAY_OPTIONS = ["--trace-type", "et", "--use-one-trace", "--blocking", "--num-replays", "1"]
+REPLAY_OPTIONS = ["--trace-type", "et", "--use-one-trace", "--blocking", "--num-replays", "1", "--output-ranks", "0"]
 NEEDS = ("pydot", "intervaltree")
 
 
@@ -66,8 +66,9 @@ def replay(folder: Path, trace: Path, nodes: Nodes, options: list[str]) -> tuple
         script = Path(__file__).with_name("param_rank.py")
         run("PARAM's replay", str(folder), "replay", *arguments, *REPLAY_OPTIONS, *options, agents=nodes.agents,
             script=script)  # fmt: skip
-        found = json.loads(next(Path(out, "replayed_trace").glob("*0.json")).read_text())
-    return found, nodes.added() - before
+        recorded = json.loads(next(Path(out, "replayed_trace").glob("*0.json")).read_text())
+    moving = [one for one in recorded if one.get("in_msg_size")]  # the others make groups, or wait
+    return moving, nodes.added() - before
 
 
 def table(operations: list[dict[str, Any]]) -> str:
