@@ -20,6 +20,7 @@ same bits. Floating-point buffers (BatchNorm's means) are averaged like paramete
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -165,8 +166,7 @@ class StreamingDiLoCo:
         self.rate, self.momentum, self.bits, self.keep = rate, momentum, bits, keep
         several = dist.is_available() and dist.is_initialized() and not (group is not None and group.one_process)
         self._world = dist.get_world_size() if several else 1
-        if group is None and self._world == 1:
-            raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
+        _check_processes(group, self._world)
         self.fragments = [Fragment(*part) for part in _divide(model, fragments)]
         self.steps = self.round = 0
         self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
@@ -420,6 +420,19 @@ class LocalSGD(StreamingDiLoCo):
             model, group, every=every, fragments=1, delay=0, mixing=0.0, rate=1.0, momentum=0.0, bits=bits,
             checkpoint=checkpoint,
         )  # fmt: skip
+
+
+def _check_processes(group: SiteGroup | None, known: int) -> None:
+    """Raises OverlayError when a site's processes would not hear of each other's rounds. group: of this process. known:
+    the processes of this site that torch.distributed has."""
+    started, one_process = int(os.environ.get("WORLD_SIZE") or 1), group is not None and group.one_process
+    if known == 1 and started > 1 and not one_process:
+        raise OverlayError(
+            f"torchrun has started {started} processes at this site, and they do not know each other: call "
+            "torch.distributed.init_process_group() before, as DDP needs it"
+        )
+    if group is None and known == 1:
+        raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
 
 
 def _divide(model: nn.Module, count: int) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:

@@ -119,6 +119,15 @@ def test_models_that_cannot_be_divided_are_refused():
             StreamingDiLoCo(nn.Linear(2, 2), group, fragments=9, every=8)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_of_torchrun_that_do_not_know_each_other_are_told_so(monkeypatch, rank):
+    """Without it the first process would train with the other sites, and its own site's others would not hear of it."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    wrong = pytest.raises(OverlayError, match=r"torchrun has started 2 .*call torch.distributed.init_process_group")
+    with coordinating(1, probe_seconds=0) as (coordinator, _), joined(coordinator, "a") as group, wrong:
+        DiLoCo(nn.Linear(2, 2), group if rank == 0 else None)
+
+
 def test_a_site_alone_trains_as_the_paper_has_it_for_one():
     with coordinating(1, probe_seconds=0) as (coordinator, _):
         (alone,) = made(coordinator, "a")

@@ -444,3 +444,20 @@ def test_trees_of_a_full_mesh_are_shallow() -> None:
     assert packing.rate >= packing.bound * (1 - 1.1e-3)
     direct = sum(tree.mbps for tree in packing.trees if set(tree.up.values()) == set(tree.down.values()) == {tree.root})
     assert direct >= 0.9 * packing.rate
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(st.integers(6, 11), st.integers(0, 2**32 - 1))
+def test_first_trees_alone_are_most_of_the_best_packing_of_a_mesh(n: int, seed: int) -> None:
+    """What a coordinator of many sites plans with, since it says nothing while it plans."""
+    rng = np.random.default_rng(seed)
+    mesh = nx.complete_graph(n, nx.DiGraph)
+    nx.set_edge_attributes(mesh, {link: float(rng.uniform(20, 155)) for link in mesh.edges}, "mbps")
+    quick, best = pack(mesh, given_up=GivenUp(rounds=1)), pack(mesh)
+    assert 0.95 * best.rate <= quick.rate <= best.bound * (1 + 1e-6)
+    load = dict.fromkeys(mesh.edges, 0.0)
+    for tree in quick.trees:
+        assert {tree.root, *tree.up} == {tree.root, *tree.down} == set(mesh)
+        for link in [*tree.up.items(), *((above, v) for v, above in tree.down.items())]:
+            load[link] += tree.mbps
+    assert all(mbps <= mesh.edges[link]["mbps"] * (1 + 1e-6) for link, mbps in load.items())

@@ -24,6 +24,7 @@ from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.tree_packing.master import Master
 from controlplane.planner.strategies.wan.tree_packing.problem import Problem
 from controlplane.planner.strategies.wan.tree_packing.shallow import shallower
+from controlplane.planner.strategies.wan.tree_packing.spread import spread
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,12 @@ PROGRESS = 1e-4  # of the rate, in a round
 class GivenUp:
     """Parts of the best rate that a packing may lack. gap: it is good enough when its rate is within this part of the
     bound. shallow: the part that may be given up for trees with less delay (where all nodes are terminals, results
-    count and no shares are given)."""
+    count and no shares are given). rounds: of new trees, at most: with few of them a packing of many nodes is found in
+    a moment, and what it lacks is not known."""
 
     gap: float = 1e-3
     shallow: float = 0.0
+    rounds: int = ROUNDS
 
 
 LITTLE = GivenUp()
@@ -101,9 +104,9 @@ def pack(
     part = None if shares is None else np.array([shares[root] for root in candidates])
     scale = float(np.median(problem.capacity))  # the solver's tolerances are absolute
     master = Master(problem, np.concatenate([problem.capacity, intake]) / scale, part)
-    rates, bound = _generated(problem, master, scale, given_up.gap)
+    rates, bound = _generated(problem, master, scale, given_up)
     if given_up.shallow > 0 and problem.exact == "edmonds" and part is None and results:
-        master, rates = shallower(problem, master, float(rates.sum()) * (1 - given_up.shallow))
+        master, rates = shallower(problem, master, float(rates.sum()) * (1 - given_up.shallow), given_up.rounds)
     rate = float(rates.sum()) * scale
     trees = []
     for (k, up, down), value in zip(master.columns, rates, strict=False):
@@ -135,15 +138,17 @@ def _candidates(
     return candidates
 
 
-def _generated(problem: Problem, master: Master, scale: float, gap: float) -> tuple[np.ndarray, float]:
-    """Adds trees to the master until its rate is within `gap` of the bound, or no tree improves it. Returns (the rates
-    of the master's trees in units of `scale` Mbit/s, the bound in Mbit/s)."""
+def _generated(problem: Problem, master: Master, scale: float, given_up: GivenUp) -> tuple[np.ndarray, float]:
+    """Adds trees to the master until its rate is within the gap of the bound, or no tree improves it. Returns (the
+    rates of the master's trees in units of `scale` Mbit/s, the bound in Mbit/s)."""
     for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
         master.add((k, up, down))
+    for column in spread(problem):
+        master.add(column)
     bound = np.inf
     rates = np.zeros(0)
     exact, before = problem.exact == "edmonds", 0.0
-    for _ in range(ROUNDS):
+    for _ in range(given_up.rounds):
         rates, price, _ = master.solve()
         cost, slack = problem.costs(price[: len(problem.capacity)])
         pairs, least = problem.trees(problem.with_back(cost), exact)
@@ -157,7 +162,7 @@ def _generated(problem: Problem, master: Master, scale: float, gap: float) -> tu
             cheapest = float(least.min() if master.part is None else master.part @ least)
             if cheapest > 0:
                 bound = min(bound, scale * master.worth(cost, own) / cheapest)
-            if not fresh or rate >= bound * (1 - gap):
+            if not fresh or rate >= bound * (1 - given_up.gap):
                 break
         if not exact:  # cheap columns as long as they help, then the exact ones (or, where there are none, the bound)
             exact = not fresh or rate < before * (1 + PROGRESS)

@@ -58,10 +58,10 @@ def grown(
     return tree
 
 
-def shallower(problem: Problem, known: Master, rate: float) -> tuple[Master, np.ndarray]:
+def shallower(problem: Problem, known: Master, rate: float, rounds: int = ROUNDS) -> tuple[Master, np.ndarray]:
     """(trees, their rates): a packing of this rate (in the LP's unit) with the least delay, weighted by the trees'
     rates. All trees have equally many links, but deep ones take longer to fill and drain. New trees are grown under the
-    prices, which is a heuristic; the packing is never worse than the known one."""
+    prices, `rounds` times at most, which is a heuristic; the packing is never worse than the known one."""
     master = Master(problem, known.limits, None, rate)
     hop = (float(np.median(problem.capacity)) / problem.capacity).tolist()
 
@@ -72,7 +72,7 @@ def shallower(problem: Problem, known: Master, rate: float) -> tuple[Master, np.
 
     for column in known.columns:
         master.add(column, delay_of(column))
-    for _ in range(ROUNDS):
+    for _ in range(min(rounds, ROUNDS)):
         _, price, worth = master.solve()
         own = price[len(problem.capacity) :]
         cost = problem.with_back(problem.costs(price[: len(problem.capacity)])[0])

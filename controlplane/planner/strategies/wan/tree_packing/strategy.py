@@ -12,7 +12,7 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.strategies.common import Infeasible, Split, finish
 from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.sites import Sites, aggregation_tree, needed, owners, sites
-from controlplane.planner.strategies.wan.tree_packing.algorithm import GivenUp, PackedTree, pack
+from controlplane.planner.strategies.wan.tree_packing.algorithm import ROUNDS, GivenUp, PackedTree, pack
 from controlplane.planner.topology import Topology
 
 SHALLOW = 5e-4
@@ -56,12 +56,14 @@ def wan(
     seed: int = 0,
     frozen_split: Split | None = None,
     framing: Framing = PAYLOAD,
+    rounds: int = ROUNDS,
 ) -> Plan:
     """Column generation over trees (algorithm.py). Optimal for up to twelve sites with workers, or when every site has
     workers; else near a proven bound.
 
     The packing ignores the aggregation capacities of sites; the evaluator's rate counts them. framing: the bytes that
-    links carry beside the payload, for which the shares, the rate and the bound leave room.
+    links carry beside the payload, for which the shares, the rate and the bound leave room. rounds: of new trees, at
+    most (`GivenUp`).
     """
     view = sites(topology, job)
     limits = _limits(view)
@@ -83,7 +85,7 @@ def wan(
             root_mbps=intake,
             results=topology.results_on_links,
             back=framing.acknowledgements / (1 + framing.headers),
-            given_up=GivenUp(gap=1e-4, shallow=SHALLOW if framing != PAYLOAD else 0.0),
+            given_up=GivenUp(gap=1e-4, shallow=SHALLOW if framing != PAYLOAD else 0.0, rounds=rounds),
         )
     except WanError as error:
         raise Infeasible(f"wan: {error}") from None
