@@ -36,7 +36,7 @@ from overlay.net.submissions import About, Done, Submission, Submissions
 from overlay.net.tasks import AgentParts, Tasks
 from overlay.net.tls import Security
 from overlay.net.transport import end_all
-from overlay.net.withdrawals import Withdrawals
+from overlay.net.withdrawals import ANSWER_SECONDS, Withdrawals
 
 __all__ = ["Agent", "Copy", "Done"]
 
@@ -44,6 +44,10 @@ NOWHERE = "", 0
 """Told as an agent's address: other agents do not reach it, so it opens all connections itself."""
 
 JOIN_SECONDS = 30.0
+
+UNANSWERED_SECONDS = ANSWER_SECONDS + 1.0
+"""A trainer whose timeout has passed, and that needs its values no more, waits so long for its agent to say who is
+missing. The agent of a busy machine, or one that plans as a deputy, may not come to that for longer."""
 
 _log = logging.getLogger(__name__)
 
@@ -183,9 +187,12 @@ class Agent:
                 return submission.future.result()
         try:
             self._loop.call_soon_threadsafe(self._withdrawals.give_up, submission, f"no result within {timeout:g} s")
-            return submission.future.result()
+            return submission.future.result(None if about is None else UNANSWERED_SECONDS)
         except (OverlayError, RuntimeError) as error:
             raise Late(str(error)) from None
+        except TimeoutError:  # the submission is withdrawn as soon as the loop comes to it
+            busy = f"{self.node}: no result within {timeout:g} s, and this site's own agent is too busy to say why"
+            raise Late(busy) from None
 
     def copies(self) -> list[Copy]:
         """The copies that other agents have sent since the last call, in the order in which they were complete."""

@@ -107,6 +107,8 @@ class Submissions:
             self._announce(submission)
 
     def _announce(self, submission: Submission) -> None:
+        if submission.ends is not None and submission.ends <= time.monotonic():
+            return  # its trainer waits no longer: a round with this deadline would leave others out
         if not submission.announced and self._membership.connected:
             submission.announced = True
             submission.turn = next(self._turns)

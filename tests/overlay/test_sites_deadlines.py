@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -38,7 +39,7 @@ from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from controlplane.planner.strategies.wan.site_waiting import Waiting
 from overlay.core.errors import Behind, Late
 from overlay.core.site_network import SiteNetwork
-from overlay.net import liveness
+from overlay.net import agent, liveness
 from overlay.sites import SiteGroup
 from tests.overlay import test_sites_elastic as elastic
 from tests.overlay.test_agents import until
@@ -449,6 +450,25 @@ def test_a_site_leaves_a_round_that_others_do_and_takes_its_result_from_them():
         assert any("goes on: a waits no longer" in line for line in lines)
 
 
+def test_a_trainer_is_late_in_time_though_its_own_agent_is_busy(monkeypatch):
+    """An agent that plans as a deputy, or has no processor, says nothing. Then the site goes on with the others."""
+    monkeypatch.setattr(agent, "UNANSWERED_SECONDS", 0.1)
+    with coordinating(2, probe_seconds=0) as (coordinator, _):
+        groups = elastic.begun(coordinator, "ab")
+        elastic.averaged(groups, 0)
+        groups["a"].timeout, free = 0.3, threading.Event()
+        groups["a"]._agent._loop.call_soon_threadsafe(free.wait)
+        try:
+            with pytest.raises(Late, match="this site's own agent is too busy"):
+                groups["a"].average(np.zeros(VALUES, np.float32), round=1)
+        finally:
+            free.set()
+        groups["a"].timeout = 60.0
+        assert groups["a"].agree(elastic.state(2), 1).round == 1  # else b does the round without it
+        assert elastic.averaged(groups, 1)["a"][1].sites == ("a", "b")
+
+
+@pytest.mark.timeout(200)
 def test_a_process_that_stops_in_the_middle_of_a_round_is_left_out_and_comes_back(monkeypatch):
     """SIGSTOP: its host answers, so that no connection ends."""
     monkeypatch.setattr(liveness, "QUIET_SECONDS", 2.0)
