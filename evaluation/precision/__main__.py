@@ -30,7 +30,8 @@ LAST = 0.1
 
 
 def errors(task: str, workers: int, steps: int, every: int, seed: int, *, named: str) -> dict[str, tuple[float, float]]:
-    """Of each way: relative root mean square error and worst error over the largest value, means over the steps."""
+    """Return for each way the relative root mean square error and worst error over the largest value, means
+    over the steps."""
     trained = TASKS[task](workers, seed)
     every_way = schemes(workers, trained.shapes)
     ways = {
