@@ -9,6 +9,7 @@ from dataclasses import replace
 from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import Identity, Membership
+from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
 from p4src.protocol import ENCODING
 from worker_agent.address import addresses, check_interface, interface_of
@@ -71,8 +72,11 @@ class Member:
         self._reporter = Reporter(
             lambda: self.ready, versions.open_chunks, versions.statistics, self._membership.report
         )
+        self._renewal = Renewal(controller, tls, log) if tls is not None else None
         self._membership.start()
         self._reporter.start()
+        if self._renewal is not None:
+            self._renewal.start()
 
     # -- of the user ---------------------------------------------------------------------------------------------------
 
@@ -113,6 +117,8 @@ class Member:
             return
         in_order = announce and self.ready
         self._closed.set()
+        if self._renewal is not None:
+            self._renewal.close()
         self._membership.close(announce)
         self._reporter.close()
         self._state.close("the agent is closed")

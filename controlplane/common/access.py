@@ -31,6 +31,7 @@ MAY: Mapping[str, tuple[str, ...]] = {
     "RemoveJob": ("operator", "tenant"),
     "Log": ("operator",),
     "Reload": ("operator",),
+    "Renew": ("node", "operator", "tenant", "viewer"),
 }
 """The roles that may call each method of the service. A node may speak only for itself, and a tenant
 adds and removes only jobs of its own."""
@@ -77,7 +78,8 @@ def parse_uri(uri: str) -> Caller | None:
 class Access:
     """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
 
-    certificates: the server demands certificates of its clients. revoked: those that hold no more.
+    certificates: the server demands certificates of its clients. revoked: those that hold no more. issuer: makes a
+    caller's next certificate and key (PEM); None: this controller renews none.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class Access:
         *,
         certificates: bool = False,
         revoked: Revoked | None = None,
+        issuer: Callable[[Caller], tuple[bytes, bytes]] | None = None,
     ) -> None:
         self._revoked = revoked
+        self.issuer = issuer
         self._tokens = {_digest(token): caller for token, caller in (tokens or {}).items()}
         self._certificates = certificates
 
@@ -160,6 +164,7 @@ WORDS = {
     "RemoveJob": "remove a job",
     "Log": "read the log",
     "Reload": "reload the topology",
+    "Renew": "renew a certificate",
 }
 
 

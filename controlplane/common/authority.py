@@ -34,14 +34,14 @@ class Authority:
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
-    days: int = DAYS
+    days: float = DAYS
 
     @property
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @classmethod
-    def of(cls, folder: Path, name: str, days: int) -> Authority:
+    def of(cls, folder: Path, name: str, days: float) -> Authority:
         """Load the authority in `folder`, or make one. Raises CertificatesError if it is broken or expired."""
         files = folder / FOLDER_FILES["certificate"], folder / FOLDER_FILES["key"]
         if all(file.is_file() for file in files):
@@ -123,6 +123,15 @@ class Authority:
         write_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
         write_file(folder / FOLDER_FILES["certificate"], pem, 0o644)
         write_file(folder / FOLDER_FILES["key"], _pem(key), 0o600)
+
+    def next_of(self, caller: Caller) -> tuple[bytes, bytes]:
+        """Return a certificate and its key (PEM) for a node, operator, tenant or viewer, as `issue` writes them."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
+        uses = x509.ExtendedKeyUsage((CLIENT, SERVER) if caller.role == "node" else (CLIENT,))
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri)])
+        lifetime = datetime.timedelta(days=self.days)
+        return self._signed(subject, key.public_key(), lifetime, uses, names), _pem(key)
 
     def answer(self, request: bytes, caller: Caller, unit: str, lifetime: datetime.timedelta) -> bytes:
         """Return a node's certificate (PEM) for the key of this request (PEM); what else the request says is not looked

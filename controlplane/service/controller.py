@@ -302,8 +302,7 @@ class Controller:
                     running, entries = network.add(admission.plan, terms=terms)
             else:
                 job = parse_given_job(request.job, network, request.hosts)
-                order.job = job.name
-                strategy = request.strategy or "inart"
+                order.job, strategy = job.name, request.strategy or "inart"
                 if request.start:
                     return reserve(self.reservations, request, job, terms)
                 if not request.dry_run:
@@ -359,11 +358,29 @@ class Controller:
     def _ordered(self, what: str, request: Message, context: grpc.ServicerContext) -> AbstractContextManager[Order]:
         return ordered(self.network.recorder, self.access, what, request, context)
 
+    def renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply:
+        """Do what `renewed` does."""
+        return renewed(self.access, context, self._log)
+
     def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply:
         """A page of the record."""
         page = self.network.recorder.read(request.after, request.since, request.job, request.most)
         records = [pb.LogRecord(**vars(one) | {"data": json.dumps(one.data)}) for one in page.entries]
         return pb.LogReply(records=records, next=page.next, more=page.more)
+
+
+def renewed(access: Access, context: grpc.ServicerContext, log: Callable[[str], None]) -> pb.RenewReply:
+    """Return the caller's next certificate, of the role and name that its present one shows."""
+    caller = access.caller(context)
+    if access.issuer is None or caller is None or "x509_pem_cert" not in context.auth_context():
+        context.abort(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "this controller renews no certificates: that takes a certificate, and `inart serve --authority DIR`",
+        )
+        raise AssertionError("abort raises")
+    certificate, key = access.issuer(caller)
+    log(f"a new certificate for {caller}")
+    return pb.RenewReply(certificate=certificate, key=key)
 
 
 def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:

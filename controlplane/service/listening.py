@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.common.access import Access, load_tokens
+from controlplane.common.access import Access, Caller, load_tokens
 from controlplane.common.revoked import REVOKED_FILE, Revoked
 from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
@@ -63,6 +63,13 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--insecure", action="store_true", help="let everybody who reaches it do everything, also over a network"
     )
+    group.add_argument(
+        "--authority", type=Path, metavar="DIR",
+        help="the folder `authority` of `inart certificates`, with its key: who shows a certificate gets its next one",
+    )  # fmt: skip
+    group.add_argument(
+        "--certificate-days", type=float, default=7.0, metavar="N", help="how long these hold (%(default)g)"
+    )
     add_tls_arguments(parser)
     parser.add_argument(
         "--web",
@@ -109,7 +116,20 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
     own = server.certificate if server is not None else None
     revoked = Revoked(own.with_name(REVOKED_FILE)) if own is not None else None
-    return Door(Access(tokens, certificates=certificates, revoked=revoked), server, tuple(more))
+    issuer = _issuer(arguments.authority, arguments.certificate_days) if arguments.authority is not None else None
+    return Door(Access(tokens, certificates=certificates, revoked=revoked, issuer=issuer), server, tuple(more))
+
+
+def _issuer(folder: Path, days: float) -> Callable[[Caller], tuple[bytes, bytes]]:
+    """Return what makes certificates. Raises ValueError: there is no authority in the folder, with its key."""
+    from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
+
+    if not (folder / "key.pem").is_file() or not (folder / "certificate.pem").is_file() or not days > 0:
+        raise ValueError(f"--authority is the folder of an authority with its key, for some days: {folder} is none")
+    try:
+        return Authority.of(folder, "", days).next_of
+    except CertificatesError as error:
+        raise ValueError(str(error)) from None
 
 
 def open_listening(arguments: argparse.Namespace, address: str) -> Listening:

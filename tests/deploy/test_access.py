@@ -58,6 +58,7 @@ REQUESTS = {
     "remove_job": pb.RemoveJobRequest(name="another"),
     "log": pb.LogRequest(),
     "reload": pb.ReloadRequest(),
+    "renew": pb.RenewRequest(),
 }
 FROM_PS1 = ("leave", "report", "report_update")
 OWNER = {"join": "w1", **dict.fromkeys(FROM_PS1, "ps1")}  # the place that a request is about

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from controlplane.cli.certificates import Wanted, make
 from controlplane.cli.certificates import main as certificates
 from controlplane.common.access import Access
+from controlplane.common.authority import Authority
 from controlplane.common.revoked import Revoked
 from controlplane.common.rpc.client import ControllerError, fetch_status
+from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
 from controlplane.planner.generators import leaf_spine
 from controlplane.service.controller import Controller
+from controlplane.service.listening import _issuer
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
@@ -30,7 +35,8 @@ class Rig:
         make(self.ours, Wanted(nodes=("h1",), operators=("alice", "bob")))
         own = self.ours / "controller"
         self.net = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 4)), leaf_spine(2, 1, 2, 300.0))
-        access = Access(certificates=True, revoked=Revoked(own / "revoked"))
+        self.authority = Authority.of(self.ours / "authority", "", 7)
+        access = Access(certificates=True, revoked=Revoked(own / "revoked"), issuer=self.authority.next_of)
         self.controller = Controller(self.net.network, log=self.net.log.append, access=access)
         tls = Tls(own / "certificate.pem", own / "key.pem", own / "authority.pem")
         self.address = f"127.0.0.1:{self.controller.start('127.0.0.1:0', tls)}"
@@ -100,3 +106,52 @@ def test_a_timer_renews_what_ends_soon_and_leaves_the_rest(tmp_path, capsys):
     assert "none of them ends within 30 days" in capsys.readouterr().out
     assert certificates(["--folder", str(ours), "--within", "3"]) == 1
     assert "--within goes with --renew" in capsys.readouterr().err
+
+
+def about(file: Path) -> tuple[int, str, datetime]:
+    """Return a certificate's serial number, whose it is, and its end."""
+    found = x509.load_pem_x509_certificate(file.read_bytes())
+    (uri,) = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return found.serial_number, uri.value, found.not_valid_after_utc
+
+
+def test_an_agents_certificate_renews_itself_when_two_thirds_of_its_time_are_over(rig):
+    folder, said = rig.ours / "nodes/h1", list[str]()
+    renewal = Renewal(rig.address, credentials(folder), said.append)
+    before = about(folder / "certificate.pem")
+    assert not renewal.look(), "it is new"
+    long_ago = before[2].timestamp() - 400 * 86400
+    os.utime(folder / "certificate.pem", (long_ago, long_ago))
+    assert renewal.look()
+    serial, uri, end = about(folder / "certificate.pem")
+    assert serial != before[0] and uri == before[1] == "inart://node/h1"
+    assert timedelta(days=6) < end - datetime.now(UTC) <= timedelta(days=7)
+    assert (folder / "key.pem").stat().st_mode & 0o777 == 0o600
+    assert not renewal.look()
+    rig.ask("nodes/h1")
+    assert any("a new certificate for node h1" in line for line in rig.net.log)
+
+
+def test_a_revoked_certificate_buys_no_other(rig):
+    folder, said = rig.ours / "nodes/h1", list[str]()
+    assert certificates(["--folder", str(rig.ours), "--revoke", "nodes/h1"]) == 0
+    os.utime(folder / "certificate.pem", (0, 0))
+    renewal = Renewal(rig.address, credentials(folder), said.append)
+    assert not renewal.look() and not renewal.look()
+    (line,) = said
+    assert "is not renewed" in line and "was revoked" in line
+
+
+def test_a_controller_without_the_authority_renews_none(rig):
+    folder, said = rig.ours / "nodes/h1", list[str]()
+    rig.controller.access.issuer = None
+    os.utime(folder / "certificate.pem", (0, 0))
+    before = about(folder / "certificate.pem")
+    assert not Renewal(rig.address, credentials(folder), said.append).look()
+    assert "this controller renews no certificates" in said[0]
+    assert about(folder / "certificate.pem") == before
+
+
+def test_what_is_no_authority_is_refused_at_the_start(tmp_path):
+    with pytest.raises(ValueError, match="--authority is the folder of an authority with its key"):
+        _issuer(tmp_path, 7.0)

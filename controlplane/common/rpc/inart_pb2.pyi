@@ -337,6 +337,18 @@ class RemoveJobRequest(_message.Message):
     share: bool
     def __init__(self, name: _Optional[str] = ..., share: bool = ...) -> None: ...
 
+class RenewReply(_message.Message):
+    __slots__ = ["certificate", "key"]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    key: bytes
+    def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
 class Repaired(_message.Message):
     __slots__ = ["trees"]
     class Tree(_message.Message):

@@ -25,6 +25,7 @@ METHODS: dict[str, tuple[str, Any, Any]] = {
     "remove_job": ("RemoveJob", pb.RemoveJobRequest, pb.RemoveJobReply),
     "log": ("Log", pb.LogRequest, pb.LogReply),
     "reload": ("Reload", pb.ReloadRequest, pb.ReloadReply),
+    "renew": ("Renew", pb.RenewRequest, pb.RenewReply),
 }
 
 
@@ -51,6 +52,8 @@ class ControllerService(Protocol):
 
     def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply: ...
 
+    def renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply: ...
+
 
 class ControllerStub:
     """A client of the service on a channel."""
@@ -65,6 +68,7 @@ class ControllerStub:
     remove_job: Callable[..., pb.RemoveJobReply]
     log: Callable[..., pb.LogReply]
     reload: Callable[..., pb.ReloadReply]
+    renew: Callable[..., pb.RenewReply]
 
     def __init__(self, channel: grpc.Channel) -> None:
         for name, (method, request, reply) in METHODS.items():
