@@ -175,7 +175,7 @@ def test_one_pass_for_numbers_and_check_word_equals_two_passes(
 @settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from([1, 2, 1023]),
-    st.sampled_from([4, 16, 64, 96, 256, 2048]),
+    st.sampled_from([4, 16, 20, 44, 64, 96, 256, 512, 520, 2048]),
     st.sampled_from([0, 4, 32]),
     st.integers(0, 10**6),
 )

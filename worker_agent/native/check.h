@@ -34,7 +34,7 @@
 
 #define CHECK_KEY_BYTES 16
 #define CHECK_PRIME_MOST (1ull << 31) /* so that two products modulo p fit into 64 bits, for one worker, too */
-#define CHECK_SUM_MOST (1ull << 53)   /* of the products of up to 1,024 words, of 2^42 each */
+#define CHECK_SUM_MOST (1ull << 60)   /* of the products of a packet's words, as they are added (check_vectors.h) */
 #define CHECK_LANES 16                /* blocks of ChaCha at once: as many as a vector has lanes */
 #define CHECK_RECENT (16 * CHECK_LANES)
 #define CHECK_MERSENNE 0x7fffffffu
@@ -54,13 +54,15 @@ enum {
     CHECK_FOR_CHUNKS
 };
 
-/* All that follows from a key. `low`, `high`: the coefficients as check_vectors.h multiplies them, a digit of x in the
- * lower half of each word and one of y in the upper half; those of the check word itself, and of what is beyond, are 0.
+/* All that follows from a key. `low`, `high`: the coefficients as check_vectors.h multiplies them. With digits a digit
+ * of x is in the lower half of each word and one of y in the upper half; else `low` has x, and `high` the next word's
+ * x. Those of the check word itself, and of what is beyond, are 0.
  */
 struct check {
     uint32_t key[4], values, workers, prime, complete;
     uint64_t reciprocal;   /* of prime: 2^64 / prime */
     uint64_t positive;     /* a multiple of prime that no sum of products is below */
+    uint64_t wide;         /* 2^CHECK_WIDE modulo prime */
     uint64_t offset;       /* what is added to the sum that check_pass finds (check_vectors.h); with `positive` */
     uint64_t everyone;     /* the sum of all workers' numbers, modulo prime */
     uint32_t *worker;      /* a_w; after the workers the root's own */
@@ -134,10 +136,14 @@ static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b)
 
 /* ---- sum_j c_j * v_j over the words as they are on the wire ---- */
 
-/* The coefficient of word j: x; or, `upper`, y. */
+/* The coefficient of word j; `upper`: of what is above its 16 lower bits. */
 static inline int64_t check_coefficient(const struct check *k, uint32_t j, bool upper) {
+#ifdef CHECK_DIGITS
     uint32_t shift = upper ? 16 : 0;
     return (int16_t)(k->low[j] >> shift) + (int64_t)(int16_t)(k->high[j] >> shift) * (1 << CHECK_DIGIT);
+#else
+    return (int64_t)(int32_t)k->low[j] * (upper ? 1 << 16 : 1);
+#endif
 }
 
 #ifdef CHECK_VECTORS
@@ -155,7 +161,7 @@ static inline uint64_t check_sum(const struct check *restrict k, const uint32_t 
     uint64_t sum = k->positive;
 #ifdef CHECK_VECTORS
     j = k->values & ~(CHECK_WIDTH - 1u);
-    sum = (uint64_t)check_pass(k->low, k->high, j, check_step_sum, wire) + k->offset;
+    sum = (uint64_t)check_pass(k->low, k->high, k->wide, j, check_step_sum, wire) + k->offset;
 #endif
     for (; j + INART_CHECK_WORDS < k->values; j++) {
         uint32_t v = __builtin_bswap32(wire[j]);
@@ -340,6 +346,22 @@ static inline bool check_digits(int64_t number, int32_t digit[2]) {
     return digit[0] >= -CHECK_DIGIT_MOST && left >= -CHECK_DIGIT_MOST && left <= CHECK_DIGIT_MOST;
 }
 
+/* all: the sum of the coefficients of words that are in whole vectors. */
+static inline void check_find_offset(struct check *k, int64_t all) {
+    k->wide = (1ull << CHECK_WIDE) % k->prime;
+    k->offset = k->positive;
+#ifndef CHECK_DIGITS
+    (void)all;
+    const uint64_t sums = (k->values & ~(CHECK_WIDTH - 1u)) <= CHECK_TOGETHER ? 1 : 4;
+    k->offset += k->prime - sums * CHECK_LANES_BIAS * k->wide % k->prime;
+#elif defined(CHECK_VECTORS)
+    const uint64_t groups = ((k->values & ~(CHECK_WIDTH - 1u)) + CHECK_GROUP - 1) / CHECK_GROUP;
+    k->offset += (uint64_t)(all * 32768) - groups * (uint64_t)CHECK_GROUP_BIAS;
+#else
+    (void)all;
+#endif
+}
+
 /* Draws the coefficients: numbers of 26 bits, of which those count that are not 0 modulo p and that have two digits
  * also when they are multiplied by 2^16. With p above 2^26 that is one in p / 2^26, so 2^20 W or more are left to
  * choose from. */
@@ -354,14 +376,17 @@ static inline void check_draw_coefficients(struct check *k) {
         int32_t a[2], b[2];
         if (y > prime / 2) y -= prime;
         if (!y || !check_digits(x, a) || !check_digits(y, b)) continue;
+#ifdef CHECK_DIGITS
         k->low[found] = (uint16_t)a[0] | (uint32_t)(uint16_t)b[0] << 16;
-        k->high[found++] = (uint16_t)a[1] | (uint32_t)(uint16_t)b[1] << 16;
+        k->high[found] = (uint16_t)a[1] | (uint32_t)(uint16_t)b[1] << 16;
+#else
+        k->low[found] = (uint32_t)x;
+        if (found) k->high[found - 1] = (uint32_t)x;
+#endif
+        found++;
         all += found <= (k->values & ~(CHECK_WIDTH - 1u)) ? x : 0;
     }
-    k->offset = k->positive + (uint64_t)(all * 32768);
-#ifdef CHECK_VECTORS
-    k->offset -= (uint64_t)(((k->values & ~(CHECK_WIDTH - 1u)) + CHECK_GROUP - 1) / CHECK_GROUP * CHECK_GROUP_BIAS);
-#endif
+    check_find_offset(k, all);
 }
 
 /* NULL: out of memory. */

@@ -94,15 +94,15 @@ CHECK_INLINE void checked_mean_step(check_sums *s, const uint32_t *low, const ui
 CHECK_PASS uint64_t checked_quantise_pass(const struct check *k, const struct checked_quantiser *given) {
     const struct checked_quantiser q = *given;
     const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
-    return (uint64_t)check_pass(k->low, k->high, k->values, checked_quantise_step, &q) + offset;
+    return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, checked_quantise_step, &q) + offset;
 }
 
 CHECK_PASS uint64_t checked_dequantise_pass(const struct check *k, const struct checked_dequantiser *given) {
     const struct checked_dequantiser d = *given;
     const uint64_t offset = k->offset;
     if (d.divisor == 1.0f)
-        return (uint64_t)check_pass(k->low, k->high, k->values, checked_dequantise_step, &d) + offset;
-    return (uint64_t)check_pass(k->low, k->high, k->values, checked_mean_step, &d) + offset;
+        return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, checked_dequantise_step, &d) + offset;
+    return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, checked_mean_step, &d) + offset;
 }
 #endif
 

@@ -25,7 +25,7 @@ CHECK_INLINE void checked_stream_step(check_sums *s, const uint32_t *low, const 
 CHECK_PASS uint64_t checked_stream_pass(const struct check *k, const uint32_t *wire, uint32_t *to) {
     const struct checked_streamer q = {wire, to};
     const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
-    return (uint64_t)check_pass(k->low, k->high, k->values, checked_stream_step, &q) + offset;
+    return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, checked_stream_step, &q) + offset;
 }
 #endif
 

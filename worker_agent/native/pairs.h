@@ -137,7 +137,7 @@ static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const 
     if (inart_pairs_vectors(k)) {
         const struct pairs_quantiser q = {x, words, wire, scale, most};
         const uint64_t offset = k->offset;
-        return (uint64_t)check_pass(k->low, k->high, k->values, pairs_quantise_step, &q) + offset;
+        return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, pairs_quantise_step, &q) + offset;
     }
 #endif
     for (size_t j = 0; j < words; j++) {

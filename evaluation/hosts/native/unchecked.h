@@ -30,15 +30,15 @@ CHECK_INLINE void unchecked_mean_step(check_sums *s, const uint32_t *low, const 
 
 CHECK_PASS void unchecked_quantise_pass(const struct check *k, const struct checked_quantiser *given) {
     const struct checked_quantiser q = *given;
-    check_pass(k->low, k->high, k->values, unchecked_quantise_step, &q);
+    check_pass(k->low, k->high, k->wide, k->values, unchecked_quantise_step, &q);
 }
 
 CHECK_PASS void unchecked_dequantise_pass(const struct check *k, const struct checked_dequantiser *given) {
     const struct checked_dequantiser d = *given;
     if (d.divisor == 1.0f)
-        check_pass(k->low, k->high, k->values, unchecked_dequantise_step, &d);
+        check_pass(k->low, k->high, k->wide, k->values, unchecked_dequantise_step, &d);
     else
-        check_pass(k->low, k->high, k->values, unchecked_mean_step, &d);
+        check_pass(k->low, k->high, k->wide, k->values, unchecked_mean_step, &d);
 }
 #endif
 
