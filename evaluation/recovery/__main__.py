@@ -13,7 +13,8 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from evaluation.recovery import namespaces
-from evaluation.recovery.disturbances import KINDS, LENGTH, SHARE, WINDOW, Played, Recovery
+from evaluation.recovery.bound import most_carried
+from evaluation.recovery.disturbances import KINDS, LENGTH, LOSSES, SHARE, WINDOW, Played, Recovery
 from evaluation.recovery.networks import racks
 from evaluation.recovery.virtual import VirtualNetwork
 from topologies.command import guarded
@@ -86,11 +87,14 @@ def network_of(arguments: argparse.Namespace) -> tuple[Topology, Plan]:
     return topology, get_strategy(arguments.strategy)(topology, job, seed=0)
 
 
-def row(one: Recovery, right: bool) -> str:
+def row(one: Recovery, right: bool, most: float | None) -> str:
+    """most: part of the planned rate that could be carried meanwhile (bound.most_carried), where packets are lost."""
+    could = "" if most is None else f" (nobody more than {most:.3f})"
     back = "not" if one.back_seconds is None else f"{one.back_seconds:.1f} s"
     rates = " ".join(f"{rate / one.planned_mbps:.2f}" for rate in one.rates)
     return (
-        f"{one.kind:6} back after {back:6}  of the plan in each second: {rates}  packets to the parameter servers: "
+        f"{one.kind:6} of the plan meanwhile: {one.meanwhile:.3f}{could}  back after {back:6}  of the plan "
+        f"in each second: {rates}  packets to the parameter servers: "
         f"{one.excess:.2f} of needed, {one.unadded} unadded, {one.questions} questions, "
         f"{'sums right' if right else 'WRONG OR NOT DONE'}"
     )
@@ -129,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         good &= right and one.back_seconds is not None and one.back_seconds <= GOAL_SECONDS
         found.append(one.to_json() | {"right": right})
         if not arguments.json:
-            print(row(one, right), flush=True)
+            most = most_carried(topology, plan, LOSSES[kind]) if kind in LOSSES else None
+            print(row(one, right, most), flush=True)
     if arguments.json:
         print(json.dumps(found, indent=2))
     return 0 if good else 1

@@ -21,7 +21,9 @@ KINDS = {
     "start": "workers begin one by one within 2 s, on processors so busy that each is up to 0.3 s late",
 }
 LENGTH = {"stop": 3.0, "loss": 1.0, "burst": 5.0, "start": 2.0}
-BURST_LOSS, LATE_SECONDS = 0.3, 0.3
+LOSSES = {"loss": 1.0, "burst": 0.3}
+"""Part of all packets that is lost, by kind."""
+LATE_SECONDS = 0.3
 SHARE = 0.9
 """Fraction of the planned rate at which a network is back."""
 WINDOW = 1.0
@@ -34,7 +36,8 @@ class Recovery:
     """One disturbance. back_seconds: after its end, when a second began in which SHARE of the planned rate was carried;
     None: none did. rates: Mbit/s of each second after the end. chunks: completed since the end, packets: that came to
     the parameter servers meanwhile, and packets_of_chunk: as many as come for each chunk when nothing is lost. unadded:
-    packets that passed switches as they were. failed: operations.
+    packets that passed switches as they were. failed: operations. meanwhile: part of the planned rate that was carried
+    while it lasted.
     """
 
     kind: str
@@ -48,6 +51,7 @@ class Recovery:
     questions: int
     resent: int
     failed: int
+    meanwhile: float
 
     @property
     def excess(self) -> float:
@@ -90,6 +94,7 @@ class Played:
         ]
         self.sums = [np.zeros(elements, np.float32) for _ in range(arrays)]
         self.samples: list[tuple[float, int]] = []
+        self._before = 0  # chunks that were complete when the disturbance began
 
     def run(self, seconds: float = AFTER) -> Recovery:
         """The disturbance, and so many seconds after it."""
@@ -97,10 +102,11 @@ class Played:
         network.run(STEP)
         begin()
         end = network.now
+        bits = frame_bytes(network.values) * 8
+        meanwhile = (network.root_stats().completed - self._before) * bits / 1e6 / LENGTH[self.kind]
         roots, workers, verdicts = network.root_stats(), network.worker_stats(), network.verdicts()
         self._sample(seconds)
         after, passed = network.root_stats(), network.verdicts()
-        bits = frame_bytes(network.values) * 8
         sent = network.worker_stats()
         resent = [s.resent_gap + s.resent_timeout + s.resent_recovery for s in (workers, sent)]
         return Recovery(
@@ -115,6 +121,7 @@ class Played:
             questions=after.questions - roots.questions,
             resent=resent[1] - resent[0],
             failed=sent.operations_failed,
+            meanwhile=meanwhile / network.plan.rate_mbps,
         )
 
     def begin(self) -> None:
@@ -156,9 +163,10 @@ class Played:
         network = self.network
         self.begin()
         network.run(BEFORE)
+        self._before = network.root_stats().completed
         if self.kind == "stop":
             network.stop((*self.workers, *network.plan.job.parameter_servers), LENGTH["stop"])
         else:
-            network.faults(loss=BURST_LOSS if self.kind == "burst" else 1.0)
+            network.faults(loss=LOSSES[self.kind])
         network.run(LENGTH[self.kind])
         network.faults()

@@ -17,7 +17,7 @@ from typing import Any
 
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
-from evaluation.recovery.disturbances import BEFORE, BURST_LOSS, LENGTH, SHARE, STEP, back_after, rates_after
+from evaluation.recovery.disturbances import BEFORE, LENGTH, LOSSES, SHARE, STEP, back_after, rates_after
 from evaluation.recovery.processes import HERE, NOTED
 from p4src.protocol import frame_bytes
 from topologies.deployment import Fabric
@@ -123,7 +123,7 @@ class Hosts:
 
         if kind == "stop":
             return partial(tell, signal.SIGSTOP), partial(tell, signal.SIGCONT)
-        return partial(lose, BURST_LOSS if kind == "burst" else 1.0), partial(lose, 0.0)
+        return partial(lose, LOSSES[kind]), partial(lose, 0.0)
 
     def samples(self) -> list[list[list[float]]]:
         """Return what each parameter server has counted; ends them."""

@@ -14,6 +14,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
 from evaluation.recovery import namespaces
 from evaluation.recovery.__main__ import main, network_of, parse
+from evaluation.recovery.bound import most_carried
 from evaluation.recovery.disturbances import KINDS, Played, Recovery
 from evaluation.recovery.networks import racks
 from evaluation.recovery.virtual import VirtualNetwork
@@ -68,6 +69,18 @@ def test_the_same_seed_gives_the_same_run() -> None:
     topology, plan = racks(32, 2, 2.0)
     first, again = (played(topology, plan, "burst", values=64, seconds=4.0) for _ in range(2))
     assert first == again
+
+
+def test_nobody_carries_more_than_what_losses_leave() -> None:
+    """Of one rack's workers two links away from their parameter server, half arrives where a link loses 30 %; the plan
+    uses half of their links."""
+    topology, plan = racks(31, 1, 2.0)
+    assert {len(a.route) for tree in plan.trees for a in tree.assignments} == {2}
+    links = 1 + len(plan.trees[0].way(plan.trees[0].points[0])) - 1
+    assert most_carried(topology, plan, 0.3) == pytest.approx(min(1.0, 2 * 0.7**links))
+    assert most_carried(topology, plan, 0.0) == 1.0 and most_carried(topology, plan, 1.0) == 0.0
+    far, farther = (network_of(parse(["--k", "4", "--workers", "6", "--bandwidth", "20", "--ps", n])) for n in "12")
+    assert 0 < most_carried(*far, 0.3) < 0.3 and 0 < most_carried(*farther, 0.3) < 0.3
 
 
 def test_slow_trees_share_their_wake_ups() -> None:
