@@ -7,7 +7,7 @@
 #define GUARD_MOST (64 * INART_MS)
 #define RETRY_FIRST (20 * INART_MS) /* until a chunk that was asked for is asked for again; then doubled, */
 #define RETRY_MOST (200 * INART_MS)
-#define UNSEEN_RETRY_MOST (800 * INART_MS) /* when no chunk says that they were sent: a peer may be late */
+#define UNSEEN_RETRY_MOST (400 * INART_MS) /* when no chunk says that they were sent: a peer may be late */
 #define RETRY_DOUBLINGS 5
 #define RETRY_PACKETS 8  /* ... and at least the time of so many */
 #define UNSEEN_ONE 8     /* of so many questions one is for all, the others for the oldest */
