@@ -28,8 +28,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("lanes", [2, 16])
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("lanes", "beside"), [(2, True), (16, False)])
 @pytest.mark.parametrize("faults", FAULTS)
 def test_sums_and_gathers_over_lanes_are_right(
     make_rig: MakeRig, faults: dict[str, float], beside: bool, lanes: int
