@@ -221,7 +221,8 @@ class VirtualNetwork:
 
     def _engine(self, node: int, config: AgentConfig, lib: ctypes.CDLL, create: Any, made: tuple[Any, Any]) -> int:
         error = ctypes.create_string_buffer(_MESSAGE)
-        io = IoConfig(b"virtual", int(ipaddress.IPv4Address(config.address)), 1 << 25, 0, 1)
+        address = int(ipaddress.IPv4Address(config.address))
+        io = IoConfig(interface=b"virtual", address=address, receive_bytes=1 << 25, threads=1)
         if config.both_roles:  # its engines share a link, as in a host's process
             io.uplink = ctypes.pointer(self._uplinks.setdefault(config.node, Uplink(0, 8e3 / config.link_mbps)))
         self._lib.network_enter(self._handle, node)
