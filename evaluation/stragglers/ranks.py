@@ -62,7 +62,7 @@ def train(
     seconds = time.perf_counter() - began
     in_network = state.in_network and not state.falls
     dist.barrier()
-    bits = sum(float(one.detach().double().abs().sum()) for one in model.parameters()).hex()
+    bits = sum((float(one.detach().double().abs().sum()) for one in model.parameters()), 0.0).hex()
     if limit is not None:
         limit.close()
     state.close()
