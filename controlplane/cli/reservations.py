@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from datetime import datetime
 
 from controlplane.cli.log import AGO, UNITS
 from controlplane.common.command_line import value
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.reservations import clock
 
 HEAD = ("reserved", "from", "until", "promised", "")
 
@@ -81,11 +81,7 @@ def format_reserved(reply: pb.AddJobReply) -> str:
 def rows(reservations: list[pb.ReservationStatus]) -> list[tuple[str, ...]]:
     """Return the rows of a table of reservations."""
     return [
-        (one.name, _clock(one.start), _clock(one.until) if one.until else "-", one.terms or "-",
+        (one.name, clock(one.start), clock(one.until) if one.until else "-", one.terms or "-",
          "runs" if one.running else one.problem)
         for one in reservations
     ]  # fmt: skip
-
-
-def _clock(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if math.isfinite(when) else "-"

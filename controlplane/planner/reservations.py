@@ -76,8 +76,11 @@ class Reservation:
 
 
 def clock(when: float) -> str:
-    """Return a time as people read it, in this machine's zone."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    """Return a time as people read it, in this machine's zone; in seconds where no calendar has it."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    except (OverflowError, ValueError, OSError):
+        return f"{when:g} seconds after 1970"
 
 
 def beside(reservation: Reservation, others: Iterable[Reservation]) -> list[Reservation]:

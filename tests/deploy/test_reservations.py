@@ -115,6 +115,8 @@ def test_names_and_times_that_are_none_are_refused(rig, reservations):
         reservations.book(reserved("past", start=NOON - 60))
     with pytest.raises(ValueError, match="ends after it begins"):
         reserved("none", until=NOON)
+    with pytest.raises(ValueError, match=r"ends after it begins: late from 1e\+300 seconds after 1970"):
+        reserved("late", start=1e300, until=NOON)
     rig.network.launch(low("later2"), "inart", together=True)
     with pytest.raises(JobsError, match="runs already"):
         reservations.book(reserved("later2"))
