@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -66,7 +67,9 @@ def _become(uid: int, cache: str) -> None:
 
     os.chown(cache, uid, uid)
     for library in (native_worker.library(), server.library()):
-        shutil.copy(library._name, cache)
+        # The user's processes share the cache: a library that another of them has loaded is replaced, not written into.
+        made = shutil.copy(library._name, f"{cache}/{os.getpid()}")
+        os.replace(made, Path(cache, Path(library._name).name))
     os.environ["INART_CACHE"] = cache
     os.setgroups([])
     os.setresgid(uid, uid, uid)
