@@ -95,7 +95,7 @@ def test_prometheus_takes_the_rules_and_the_metrics(network_metrics: bytes) -> N
 
 
 def test_a_real_prometheus_answers_every_query(network_metrics: bytes, tmp_path: Path) -> None:
-    """It scrapes what the controller exposes; each expression of the rules and of the dashboard is one that it takes,
+    """Prometheus scrapes what the controller exposes; it takes each expression of the rules and of the dashboard,
     and the alerts on the job that waits and on what nobody has joined are pending."""
     prometheus = shutil.which("prometheus")
     if prometheus is None:

@@ -72,8 +72,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_nobody_carries_more_than_what_losses_leave() -> None:
-    """Of one rack's workers two links away from their parameter server, half arrives where a link loses 30 %; the plan
-    uses half of their links."""
+    """Workers of one rack are two links away from their parameter server, so about half of what they send arrives where
+    each link loses 30 %; the plan uses half of their links."""
     topology, plan = racks(31, 1, 2.0)
     assert {len(a.route) for tree in plan.trees for a in tree.assignments} == {2}
     links = 1 + len(plan.trees[0].way(plan.trees[0].points[0])) - 1

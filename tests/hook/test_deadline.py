@@ -74,7 +74,7 @@ def test_a_late_gradient_is_carried_to_a_later_mean(tmp_path):
 
 
 def test_a_rank_is_waited_for_when_it_is_most_behind(tmp_path):
-    """It is let go when the others are in the last step that they may end without it, and they end all."""
+    """The slow rank is let go when the others are in the last step that they may end without it; all steps end."""
     results = hold_back(tmp_path, 3, [3, 4], 2, most_behind=2, **outside())
     check_exact(results)
     assert results[1]["skipped"][:2] == [3, 4]

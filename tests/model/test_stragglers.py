@@ -22,7 +22,7 @@ def test_no_order_of_events_makes_a_wrong_sum(
 
 
 class LosesTheLate(Turns):
-    """What is carried is not given away with a weight."""
+    """A mistake: the stand-in gives the weight of what is carried, and not its values."""
 
     def stand_in(self) -> tuple[Any, int]:
         _, weight = super().stand_in()
@@ -30,7 +30,7 @@ class LosesTheLate(Turns):
 
 
 class ForgetsWeights(Turns):
-    """What is carried counts for nothing."""
+    """A mistake: a contribution with a carried gradient in it counts as one gradient."""
 
     def arrive(self, gradient: Any) -> tuple[Any, int] | None:
         contribution = super().arrive(gradient)

@@ -1,5 +1,5 @@
-"""What was measured of hosts and links, put into a topology: the hosts' part of round trips, as agents measure it, and
-rates in the place of those that were declared."""
+"""Puts measurements into a topology: the hosts' part of round trips, as agents measure it, and rates of links and nodes
+in the place of those that were declared."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ STEP = 0.5
 
 
 def spread(problem: Problem, turns: int = TURNS) -> Iterator[Column]:
-    """One tree of each root in each of so many turns, for networks in which all nodes take part; else none."""
+    """Yield a tree of each root in each of `turns` turns; none where not all nodes of the network take part."""
     if problem.exact != "edmonds":
         return
     capacity = problem.capacity.tolist()
