@@ -32,12 +32,24 @@ SECONDS = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """The tests of one program. reason: what the runner said last, where not all of them passed."""
+    """The tests of one program or exercise. reason: what was said last, where not all of them passed."""
 
     name: str
     tests: int
     passed: int
     reason: str = ""
+
+    @classmethod
+    def of(cls, name: str, said: str, passed: str, ended_well: bool = True) -> Outcome:
+        """Read what ptf has said. passed: the pattern of the line of a test that passed."""
+        found = re.search(r"Ran (\d+) tests? in", said)
+        tests, good = int(found[1]) if found else 0, len(re.findall(passed, said, re.MULTILINE))
+        return cls(name, tests, good, "" if ended_well and 0 < tests == good else said[-1500:])
+
+    def print(self, as_json: bool) -> None:
+        """Print it, as a line of words or of JSON."""
+        line = f"{self.name}: {self.passed} of {self.tests} passed {self.reason}"
+        print(json.dumps(asdict(self)) if as_json else line.rstrip(), flush=True)
 
 
 def programs(p4c: Path) -> list[Path]:
@@ -70,10 +82,7 @@ def run(program: Path, p4c: Path, nanomsg: bool = False) -> Outcome:
             command, env=os.environ | {"PATH": path}, cwd=work, timeout=SECONDS, check=False,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    said = done.stdout
-    found = re.search(r"Ran (\d+) tests? in", said)
-    tests, passed = int(found[1]) if found else 0, len(re.findall(r"WARNING: ok$", said, re.MULTILINE))
-    return Outcome(program.stem, tests, passed, "" if done.returncode == 0 and tests == passed else said[-1500:])
+    return Outcome.of(program.stem, done.stdout, r"WARNING: ok$", done.returncode == 0)
 
 
 def missing(p4c: Path, nanomsg: bool = False) -> str:
@@ -108,8 +117,7 @@ def main() -> int:
         if arguments.only not in (None, program.stem):
             continue
         outcome = run(program, arguments.folder, arguments.nanomsg)
-        line = f"{outcome.name}: {outcome.passed} of {outcome.tests} passed {outcome.reason}"
-        print(json.dumps(asdict(outcome)) if arguments.json else line.rstrip(), flush=True)
+        outcome.print(arguments.json)
         status |= bool(outcome.reason)
     return status
 

@@ -11,31 +11,18 @@ and in a network namespace of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.outside import tutorials
+from tests.outside.ptf import SECONDS, Outcome
 
 SCRIPT = "runptf.sh"
-SECONDS = 300
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The tests of one exercise. reason: what was said last, where not all of them passed."""
-
-    name: str
-    tests: int
-    passed: int
-    reason: str = ""
 
 
 def exercises(folder: Path) -> list[str]:
@@ -69,10 +56,7 @@ def run(name: str, folder: Path) -> Outcome:
             for process in pids.split():
                 os.kill(int(process), signal.SIGKILL)  # Only what was started in this namespace is in it.
             subprocess.run(["ip", "netns", "delete", space], check=True)
-    found = re.search(r"Ran (\d+) tests? in", done)
-    tests, passed = int(found[1]) if found else 0, len(re.findall(r"(?m)\.\.\. ok$|^ok$", done))
-    good = tests > 0 and tests == passed
-    return Outcome(name, tests, passed, "" if good else done[-1500:])
+    return Outcome.of(name, done, r"\.\.\. ok$|^ok$")
 
 
 def _script(place: Path, environment: dict[str, str], within: list[str]) -> str:
@@ -115,8 +99,7 @@ def main() -> int:
         if arguments.only and name not in arguments.only:
             continue
         outcome = run(name, arguments.folder)
-        line = f"{outcome.name}: {outcome.passed} of {outcome.tests} passed {outcome.reason}"
-        print(json.dumps(asdict(outcome)) if arguments.json else line.rstrip(), flush=True)
+        outcome.print(arguments.json)
         status |= bool(outcome.reason)
     return status
 
