@@ -9,7 +9,7 @@ from datetime import datetime
 from controlplane.cli.log import AGO, UNITS
 from controlplane.common.command_line import value
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.reservations import clock
+from controlplane.common.times import clock
 
 HEAD = ("reserved", "from", "until", "promised", "")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from controlplane.common.times import clock
 from controlplane.planner.job import Job
 from controlplane.planner.terms import Terms
 
@@ -73,14 +73,6 @@ class Reservation:
         until = data["until"]
         given = {**data, "job": Job.from_json(data["job"]), "terms": Terms(**data["terms"])}
         return cls(**given | {"until": math.inf if until is None else until})
-
-
-def clock(when: float) -> str:
-    """Return a time as people read it, in this machine's zone; in seconds where no calendar has it."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-    except (OverflowError, ValueError, OSError):
-        return f"{when:g} seconds after 1970"
 
 
 def beside(reservation: Reservation, others: Iterable[Reservation]) -> list[Reservation]:

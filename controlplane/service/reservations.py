@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from controlplane.common.log_lines import of_job, warning
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside, clock
+from controlplane.common.times import clock
+from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside
 from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.periodic import Periodic

