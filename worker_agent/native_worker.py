@@ -159,6 +159,19 @@ def _functions() -> dict[str, tuple[Any, list[Any]]]:
     }
 
 
+def _check_own_trees(config: AgentConfig) -> None:
+    """Raises ValueError where the root on the worker's own host waits for the worker's gradients from somewhere else:
+    they stay on the host (native/io.h, `enum io_reach`), and without them no chunk of the tree would ever be complete.
+    """
+    taken = {flow.label for tree in config.root_trees for flow in tree.flows if not flow.partial}
+    for tree in config.worker_trees if config.both_roles else ():
+        if tree.root == config.node and tree.up_label not in taken:
+            raise ValueError(
+                f"tree {tree.tree} has its root on {config.node} itself, which is to get its own gradients by way of a "
+                "switch: such plans are made no more, so the job has to be planned again (inart replan)"
+            )
+
+
 def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[NativeConfig, Any]:
     """Return the engine's form of a worker's configuration, with so many I/O threads, and what must be kept as long as
     that. timeout: seconds without progress after which operations fail. Raises ValueError."""
@@ -170,6 +183,7 @@ def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[Na
         raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
     if any(not tree.gather_speed >= 1 for tree in config.worker_trees):
         raise ValueError(f"the configuration of worker {config.node} has a gather_speed below 1")
+    _check_own_trees(config)
     lanes = lanes_of(config.worker_trees)
     of = [config.worker_trees[lane.place] for lane in lanes]
     of_lanes = assign([(lane.port, tree.share / tree.lanes) for lane, tree in zip(lanes, of, strict=True)], threads)

@@ -23,6 +23,7 @@ from controlplane.service.network import Network
 from controlplane.service.periodic import Periodic
 from controlplane.service.ports import PortWatch
 from controlplane.service.slow_trees import SlowTrees
+from controlplane.service.standing_trees import StandingTrees
 from controlplane.service.versions import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
@@ -71,6 +72,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._slow_trees = SlowTrees(self.network, self.log)
+        self._standing_trees = StandingTrees(self.network, self.log)
         self.culprits = Culprits(self.network, self.log)
         self._ports = PortWatch(self.network, self.log)
         self._thread = Periodic("watching for failures", LOOK_SECONDS, self.look, self.log)
@@ -91,6 +93,7 @@ class Watch:
         self.look_at_lost_agents()
         self.network.failover.look()
         self._slow_trees.look()
+        self._standing_trees.look()
         self.culprits.look()
 
     def look_at_switches(self) -> None:

@@ -106,6 +106,15 @@ class Keeper:
         """Look at the switch at once: `rules` may be others than it holds."""
         self._wake.set()
 
+    def read_again(self) -> None:
+        """Forget what the switch is known to hold: it is read, and gets what it lacks."""
+        if self.held.lock.acquire(blocking=False):  # Whoever has the lock writes to the switch just now.
+            try:
+                self.held.holds = None
+            finally:
+                self.held.lock.release()
+        self.wake()
+
     def _catch_up(self) -> None:
         """Write what was to be written while the switch could not be."""
         # In this order: rules that an order has set are seen together with it.

@@ -112,6 +112,23 @@ def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
     return {tree: max(rates) for tree, rates in found.items() if len(rates) == count}
 
 
+def standing(workers: Iterable[Member], now: float) -> tuple[dict[int, float], set[int]]:
+    """Return the trees that have had no result in this epoch and that each of these workers waits for now, with the
+    seconds for which the last of them has waited; and the trees that have had one."""
+    waits: dict[int, list[float]] = {}
+    moving: set[int] = set()
+    count = 0
+    for member in workers:
+        count += 1
+        moving.update(number for number, tree in member.trees.items() if tree.answered_bytes > 0)
+        if member.reported is not None and now - member.reported < FRESH_SECONDS:
+            for number, (_, since) in member.oldest.items():
+                waits.setdefault(number, []).append(now - since)
+    return {
+        tree: min(seconds) for tree, seconds in waits.items() if len(seconds) == count and tree not in moving
+    }, moving
+
+
 class Rounds:
     """Counts rounds of reports: a new one begins when an agent reports for the second time in one. So rounds go by as
     agents report, and not while the controller itself is held up, when no report of anybody arrives."""

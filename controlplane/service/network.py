@@ -300,13 +300,13 @@ class Network:
         self.failover.lead_around()  # what failed while it was installed
         return job, changes
 
-    def remove(self, name: str) -> tuple[int, list[str]]:
-        """End a job and take its entries off; how many, and which switches lose theirs later. Raises JobsError,
-        FabricError (before the switches are watched)."""
+    def remove(self, name: str, why: str = "") -> tuple[int, list[str]]:
+        """End a job and take its entries off; how many, and which switches lose theirs later. why: what agents are told
+        beside that. Raises JobsError, FabricError (before the switches are watched)."""
         job = self.jobs.get(name)
         # First of all, so that an order that waits for this job goes on.
         job.ending = True
-        job.roster.close(f"job {job.name} was removed")
+        job.roster.close(f"job {job.name} was removed" + (f": {why}" if why else ""))
         with self.replanning.changing:
             if all(one is not job for one in self.jobs):
                 raise JobsError(f"job {name!r} was removed by another order")

@@ -22,7 +22,7 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import Member, round_trips_ms, silent, status, tree_rates
+from controlplane.service.members import Member, round_trips_ms, silent, standing, status, tree_rates
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
 from controlplane.targets.secret_labels import SecretLabels
@@ -166,6 +166,25 @@ class Roster:
             if not self.running or any(node not in members for node in workers):
                 return {}
             return tree_rates([members[node] for node in workers], time.monotonic())
+
+    def standing(self) -> tuple[dict[int, float], set[int]]:
+        """Return what `members.standing` does for the workers of the running plan; nothing while one is not there."""
+        with self._lock:
+            members = self.members()
+            workers = [node for node, config in self.configs.items() if config.role == "worker"]
+            if not self.running or any(node not in members for node in workers):
+                return {}, set()
+            return standing([members[node] for node in workers], time.monotonic())
+
+    def lacking(self, tree: int) -> tuple[str, tuple[str, ...]]:
+        """Return the root of a tree of the running plan, and the workers whose part it lacks, as it has reported."""
+        with self._lock:
+            root = next(
+                (node for node, config in self.configs.items() for t in config.root_trees if t.tree == tree), ""
+            )
+            member = self.members().get(root)
+            report = member.trees.get(tree) if member is not None else None
+            return root, tuple(report.missing) if report is not None else ()
 
     def stalled(self, seconds: float) -> float | None:
         """Since when an agent of the running job has had the same oldest open chunk (of several the longest), or what

@@ -88,6 +88,7 @@ def lead_around(
             after.append(version)
             continue
         new, found = repaired(frame, version, topology, taken=taken, gaps=gaps, spent=spent)
+        taken = _with_groups(taken, new.deployment)
         after.append(new)
         trees += len(found.trees)
         moved += found.moved
@@ -144,6 +145,12 @@ def _beside_its_own(old: Deployment, taken: Mapping[str, Taken]) -> dict[str, Ta
     """Return what is taken on every switch, without the labels of a deployment that is to be replaced."""
     own = {switch: len(rules.labels) for switch, rules in old.rulesets.items()}
     return {switch: replace(by, labels=max(0, by.labels - own.get(switch, 0))) for switch, by in taken.items()}
+
+
+def _with_groups(taken: Mapping[str, Taken], deployment: Deployment) -> dict[str, Taken]:
+    """Return what is taken on every switch, also by a deployment's groups: the next version has others."""
+    own = {switch: {group.group for group in rules.groups} for switch, rules in deployment.rulesets.items()}
+    return {switch: replace(by, groups=by.groups | own.get(switch, set())) for switch, by in taken.items()}
 
 
 def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:

@@ -89,6 +89,7 @@ def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
         points = generator.sample(able, generator.randint(0, min(4, len(able))))
         onwards = {point: generator.choice([*points[:i], root]) for i, point in enumerate(points)}
         chosen = {worker: generator.choice([*points, root]) for worker in job.workers}
+        chosen |= {root: root} if root in job.workers else {}
         used: set[str] = set()
         for node in chosen.values():
             while node != root:

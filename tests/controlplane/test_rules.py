@@ -13,13 +13,14 @@ from controlplane.common.agentconfig import RootFlow
 from controlplane.planner import rules
 from controlplane.planner.entries import Aggregate
 from controlplane.planner.generators import fattree, testbed
-from controlplane.planner.job import parse_job, place_job
-from controlplane.planner.plan import Plan
+from controlplane.planner.job import Job, parse_job, place_job
+from controlplane.planner.plan import Plan, PlanError, Relay
 from controlplane.planner.plan.limits import DoesNotFit, Limits
 from controlplane.planner.plan.model import Tree
 from controlplane.planner.strategies import get_strategy
+from controlplane.planner.strategies.fabric.sharing import Demand, share
 from p4src.protocol import PROTOCOL
-from tests.controlplane.instances import Walk, instances, random_plan
+from tests.controlplane.instances import Walk, instances, random_plan, shared_hosts
 from tests.support.examples import examples
 
 LIMITS = Limits(256, 2048, 8192, 2048, 4096)
@@ -63,7 +64,9 @@ def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Dep
             mine = next(t for t in deployment.agents[worker].worker_trees if t.tree == index)
             assert (mine.root, mine.share, mine.slots) == (tree.root, tree.share, config.slots)
             assert mine.port == config.port
-            for server, label, bitmap in walk.send(worker, mine.up_label):
+            # An agent hands what it has for the root on its own host to that, and sends it nowhere (native/io.h).
+            stays = [(tree.root, mine.up_label, 0)] if worker == tree.root else None
+            for server, label, bitmap in stays or walk.send(worker, mine.up_label):
                 assert server == tree.root
                 flow = flows[label]
                 assert not flow.partial or bitmap == (1 << len(flow.parts)) - 1
@@ -76,10 +79,12 @@ def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Dep
                 planned[pair] = planned.get(pair, 0) + 1
         assert {k: n - before.get(k, 0) for k, n in walk.crossed.items() if n > before.get(k, 0)} == planned
         check_partial_sums(walk, tree, flows, job.workers)
-        reached = [server for server, _, _ in walk.send(tree.root, config.return_label)]
-        assert sorted(reached) == sorted(job.workers)
+        others = [worker for worker in job.workers if worker != tree.root]
+        reached = [server for server, _, _ in walk.send(tree.root, config.return_label)] if others else []
+        assert sorted(reached) == sorted(others)
         for worker, label in zip(job.workers, config.answer_labels, strict=True):
-            assert [server for server, _, _ in walk.send(tree.root, label)] == [worker]
+            if worker != tree.root:
+                assert [server for server, _, _ in walk.send(tree.root, label)] == [worker]
     for ruleset in deployment.rulesets.values():
         taken: set[int] = set()
         blocks = {(e.action.slot_base, e.action.slot_mask) for e in ruleset.labels if isinstance(e.action, Aggregate)}
@@ -98,6 +103,45 @@ def test_every_packet_is_added_once_and_every_result_arrives_once(instance, seed
     check_deployment(plan, topology, deployment)
     labels = {e.label for r in deployment.rulesets.values() for e in r.labels}
     assert min(labels) >= first_label and max(labels) < deployment.next_label
+
+
+SLURM_JOBS = (("h9", "h8"), ("h1", "h10", "h15", "h7"), ("h3", "h6", "h13", "h11"), ("h2", "h4", "h14", "h5"))
+"""Hosts of jobs of which each once had a tree with a hundredth of the rate to which it never contributed itself."""
+
+
+def test_jobs_that_share_and_whose_workers_are_their_parameter_servers_get_all_sums():
+    """Their plans let switches add what a host has for its own parameter server, which agents never send over a link:
+    such a tree had no result from its first epoch on, as its root lacked its own host's worker for ever.
+    """
+    topology, inart = fattree(4, 10.0), get_strategy("inart")
+    jobs = [Job(f"job-{nodes[0]}", nodes, nodes, 80_000) for nodes in SLURM_JOBS]
+    plans = share(topology, [Demand(job, (inart(topology, job),)) for job in jobs])
+    for plan in plans:
+        check_deployment(plan, topology, rules.build(plan, topology, LIMITS, job_id=3, epoch=7))
+        assert plan.rate_mbps == pytest.approx(9.8, rel=1e-3), "that costs no rate"
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_hosts(), st.integers(0, 1000))
+def test_a_host_s_own_gradients_reach_its_own_parameter_server(instance, seed):
+    topology, job = instance
+    plain = topology.replace(nodes={host: {"aggregation_mbps": None} for host in topology.adding_servers})
+    plan = random_plan(plain, job, seed)
+    check_deployment(plan, plain, rules.build(plan, plain, LIMITS, job_id=3, epoch=7))
+
+
+def test_a_plan_that_sends_a_host_s_own_gradients_to_a_switch_is_refused():
+    topology = fattree(4, 10.0)
+    job = Job("j", ("h1", "h2"), ("h1",), 1000)
+    plan = get_strategy("inart")(topology, job)
+    (own, other), edges = plan.trees[0].assignments, plan.trees[0].return_edges
+    away = Tree(
+        "h1", 1.0,
+        (own._replace(point="e1", route=("h1", "e1")), other._replace(point="e1", route=("h2", "e1"))),
+        (Relay("e1", "h1", ("e1", "h1")),), edges,
+    )  # fmt: skip
+    with pytest.raises(PlanError, match=r"what worker h1 adds on its own host, the root's, is to go over h1 -> e1"):
+        rules.build(replace(plan, trees=(away,)), topology, LIMITS, job_id=3, epoch=7)
 
 
 def test_trees_share_the_ports_of_their_job_and_jobs_have_ports_of_their_own():

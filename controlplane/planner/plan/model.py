@@ -407,6 +407,10 @@ def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mappi
     else:
         looked_at = list(own)
     for a in looked_at:
+        if a.worker == tree.root and a.route != (a.worker,):
+            raise PlanError(
+                f"{name}: what worker {a.worker} adds on its own host, the root's, is to go over {' -> '.join(a.route)}"
+            )
         if not (a.worker == a.point and a.route == (a.worker,)):  # else it is added where it is: over no link
             _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=known.behind)
         if a.point != tree.root and a.point not in onwards:

@@ -11,7 +11,9 @@ host that is worker and parameter server at once, or that adds for others (its `
 The switch inside adds as much as the host may, and the links inside are never full. A plan of that network is a plan of
 the real one, link by link, once the three are one again (`Separated.together`): what the worker sends to its own
 parameter server then crosses no link. So no strategy has to know of such hosts, and a bound of the network taken apart
-is one of the real network.
+is one of the real network. Agents hand a worker's gradients to the root on its own host there (native/io.h, `enum
+io_reach`), so they are never added anywhere else: where a tree of the network taken apart adds them at a switch, the
+root of the real one takes them by themselves.
 
 A host with several links (dual-homed, several NICs) that is a parameter server or adds has a switch inside, and a
 parameter server, for each of its links; the one worker has links to all of these switches. So each tree has its root at
@@ -101,14 +103,14 @@ class Separated:
         edges = [(u, v) for u, v in edges if u != v]
         if len(self.inside.get(root, ())) > 1:  # its worker has what its parameter server has
             edges = _pruned([(u, v) for u, v in edges if v != root], self.whole.workers)
-        ways = [Assignment(a.worker, node(a.point), self._route(a.route)) for a in tree.assignments]
-        return Tree(
-            root,
-            tree.share,
-            Assignments.of([way._replace(route=(root,)) if way.worker == way.point == root else way for way in ways]),
-            tuple(Relay(node(r.node), node(r.next), self._route(r.route)) for r in tree.relays if node(r.node) != root),
-            tuple(edges),
-        )
+        ways = [
+            Assignment(root, root, (root,))
+            if a.worker == root
+            else Assignment(a.worker, node(a.point), self._route(a.route))
+            for a in tree.assignments
+        ]
+        relays = [Relay(node(r.node), node(r.next), self._route(r.route)) for r in tree.relays if node(r.node) != root]
+        return Tree(root, tree.share, Assignments.of(ways), _fed(relays, ways), tuple(edges))
 
     def _tree_apart(self, tree: Tree) -> Tree:
         """The opposite of `_tree`. A host that adds for others does that in the switch inside of it. Raises KeyError:
@@ -160,6 +162,16 @@ class Separated:
         if len(used) > 1:
             raise KeyError(tree.root)
         return next(iter(used), next(iter(self.inside[tree.root])))
+
+
+def _fed(relays: Sequence[Relay], ways: Sequence[Assignment]) -> tuple[Relay, ...]:
+    """Return the relays of a tree without aggregation points that nothing comes to."""
+    while True:
+        used = {way.point for way in ways} | {relay.next for relay in relays}
+        fed = [relay for relay in relays if relay.node in used]
+        if len(fed) == len(relays):
+            return tuple(fed)
+        relays = fed
 
 
 def _pruned(edges: list[tuple[str, str]], workers: Container[str]) -> list[tuple[str, str]]:

@@ -94,6 +94,8 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
             if step.state.running:
                 _abort(step, reason, "")
             _replace_plan(step, places)
+            if step.state.phase == Phase.WAITING:  # for the same nodes: all of them may be there
+                _start_or_wait(step)
         case ev.GivenUp(reason) if state.phase == Phase.SHORT:
             _stop_all(step, reason, next(iter(state.lost())))
         case ev.GraceOver(epoch, node):
@@ -281,7 +283,7 @@ def _stop_all(step: Step, reason: str, node: str = "") -> None:
 def _abort(step: Step, reason: str, node: str) -> None:
     """Stop the epoch, if one runs; what agents have carried over a restart of the controller ends with it, too."""
     running, members = step.state.running, step.state.having(MEMBER)
-    step.say(reason + (": the others stop until it is back" if running and members else ""), warning=True)
+    step.say(reason + (": the others stop until it is back" if running and members and node else ""), warning=True)
     step.fail_change(reason)
     for other in members:
         step.stop(other, reason, *([node] if node else []))

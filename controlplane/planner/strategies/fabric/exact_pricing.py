@@ -54,7 +54,7 @@ class WayUp:
         count, racks = len(self.points), len(pricing.racks)
         self.flows = racks * count * count <= MOST_FLOWS
         self.levels = self.flows or not whole
-        costs = np.column_stack([direct, pricing.rack_cost[:, self.points]])
+        costs = np.column_stack([direct, pricing.to_points(root)[:, self.points]])
         least = costs.min(axis=1, keepdims=True)
         self.base = float(least.sum())
         between = pricing.point_cost[np.ix_(self.points, self.points)]

@@ -96,6 +96,7 @@ class Pricing:
         self.link_at = {(u, v): e for u, v, e in self.inner}
         self.usable = np.array([topology.residual_aggregation_mbps(v) > 0 for v in topology.switches])
         self.racks = self._racks()
+        self.home = [None if v is None else self._rack_at(v) for v in self.own]  # on the root's own host, by root
         self.count = np.array([len(rack.members) for rack in self.racks], dtype=float)
         self.rack_of = np.empty(len(self.leaves), dtype=np.int64)
         for r, rack in enumerate(self.racks):
@@ -121,6 +122,13 @@ class Pricing:
             at = None if access is None else self.position[access.switch]
             result.append(Rack(tuple(members), at, up, down))
         return result
+
+    def _rack_at(self, switch: int) -> int | None:
+        """Return the rack of the worker that is linked with the switch (a position) inside of its host, if any is."""
+        for r, rack in enumerate(self.racks):
+            if any(self.position[node] == switch for node, _ in rack.up):
+                return r
+        return None
 
     def _starts(self) -> list[list[tuple[int, int]]]:
         """Per root: its links to switches that reach all workers; none where some worker does not reach the root."""
@@ -207,9 +215,19 @@ class Pricing:
             final[self.own[root]] = np.inf
         return direct, final
 
+    def to_points(self, root: int) -> np.ndarray:
+        """Cost of each rack's flows into each facility, in a tree of this root. A worker on the root's own host goes to
+        the root alone, over no link (separated.py)."""
+        home = self.home[root]
+        if home is None:
+            return self.rack_cost
+        costs = self.rack_cost.copy()
+        costs[home] = np.inf
+        return costs
+
     def design(self, root: int) -> Design:
         """Local search for the cheapest way up to root (position in job.parameter_servers)."""
-        search = _Search(self, *self.to_root(root))
+        search = _Search(self.to_points(root), self.point_cost, *self.to_root(root))
         for phase in range(CLOSING_PHASES):
             search.open_points()
             if phase == CLOSING_PHASES - 1 or not search.close_points():
@@ -218,11 +236,14 @@ class Pricing:
         return search.design()
 
     def stars(self, root: int, count: int) -> list[Design]:
-        """The cheapest trees with all workers at one switch."""
-        _, final = self.to_root(root)
-        costs = self.rack_cost.sum(axis=0) + final
+        """The cheapest trees with all workers at one switch (but one on the root's own host, which is at the root)."""
+        direct, final = self.to_root(root)
+        away = np.arange(len(self.racks)) != (-1 if self.home[root] is None else self.home[root])
+        if not away.any():
+            return []
+        costs = self.rack_cost[away].sum(axis=0) + final + direct[~away].sum()
         order = [int(v) for v in np.argsort(costs, kind="stable")[:count] if np.isfinite(costs[v])]
-        return [Design(float(costs[v]), np.full(len(self.racks), v), {v: -1}) for v in order]
+        return [Design(float(costs[v]), np.where(away, v, -1), {v: -1}) for v in order]
 
     def results(self, root: int) -> Results:
         """A cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic)."""
@@ -355,11 +376,13 @@ class _Search:
     """Facility location by opening and closing points. Arrays by rack and by facility: position in `kept`, the switches
     that can be opened (of those that add where few do, a search is over few)."""
 
-    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray) -> None:
+    def __init__(self, racks: np.ndarray, points: np.ndarray, direct: np.ndarray, final: np.ndarray) -> None:
+        """racks, points: costs of racks' flows and of points' sums into each facility; direct, final: of both to the
+        root."""
         self.kept = np.flatnonzero(np.isfinite(final))
         final = final[self.kept]
-        self.rack_cost = pricing.rack_cost[:, self.kept]
-        self.point_cost = pricing.point_cost[np.ix_(self.kept, self.kept)]
+        self.rack_cost = racks[:, self.kept]
+        self.point_cost = points[np.ix_(self.kept, self.kept)]
         self.direct, self.final = direct, final
         self.racks = np.full(len(direct), -1)
         self.cost = direct.copy()

@@ -1,0 +1,64 @@
+"""Trees that have had no result since their epoch began, though every worker waits for one: what to do about them.
+
+Nothing that is known to fail looks like this for long: what is late, lost or congested brings some results, a rank that
+is late keeps the others' trees idle, and where a switch, a link or an agent is gone, others react within seconds. So it
+is a defect: of what a switch holds, of what an agent keeps, of the plan, or of this program. The steps, each when the
+one before has not helped: the switches of the tree are read again and get what they lack; the job begins anew, in
+another epoch; the job is refused, so that its trainers get a reason and go on without the network, where they would
+stand in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+READ_SECONDS = 5.0
+"""Seconds without a result after which the switches of the tree are read again."""
+ANEW_SECONDS = 25.0
+"""Seconds without a result after which the job begins anew, or is refused."""
+PACKETS = 64
+"""A slow tree is given the time of so many packets at its planned rate in any case."""
+
+
+class Do(Enum):
+    """What is to be done about a tree."""
+
+    NOTHING = "nothing"
+    READ_SWITCHES = "read its switches again"
+    BEGIN_ANEW = "begin anew"
+    REFUSE = "refuse the job"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What has been done for one job. epoch: the one that was seen last. read: trees whose switches were read again in
+    it. anew: trees for which the job began anew, and which have had no result since."""
+
+    epoch: int = 0
+    read: frozenset[int] = frozenset()
+    anew: frozenset[int] = frozenset()
+
+
+def decide(
+    before: Stand, epoch: int, standing: Mapping[int, float], moving: Collection[int], slowest: Mapping[int, float]
+) -> tuple[Stand, Do, int]:
+    """Return what is known from now on, what is to be done, and about which tree (-1: none).
+
+    standing: trees without a result in this epoch that every worker waits for, and for how many seconds. moving: trees
+    that have had a result in it. slowest: by tree, the seconds that a packet takes at its planned rate.
+    """
+    now = before if before.epoch == epoch else replace(before, epoch=epoch, read=frozenset())
+    now = replace(now, anew=now.anew.difference(moving))
+    if not moving:  # nothing of the job gets through: hosts, links or the machine, about which others decide
+        return now, Do.NOTHING, -1
+    for tree, seconds in sorted(standing.items()):
+        least = PACKETS * slowest.get(tree, 0.0)
+        if seconds >= max(ANEW_SECONDS, least):
+            if tree in now.anew:
+                return now, Do.REFUSE, tree
+            return replace(now, anew=now.anew | {tree}), Do.BEGIN_ANEW, tree
+        if seconds >= max(READ_SECONDS, least) and tree not in now.read:
+            return replace(now, read=now.read | {tree}), Do.READ_SWITCHES, tree
+    return now, Do.NOTHING, -1
