@@ -129,6 +129,16 @@ def standing(workers: Iterable[Member], now: float) -> tuple[dict[int, float], s
     }, moving
 
 
+def lacking(
+    configs: Mapping[str, AgentConfig], members: Mapping[str, Member], tree: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return the root of a tree, and the workers whose part it lacks, as it has reported. configs: of the plan that
+    runs; members: its agents, by node."""
+    root = next((node for node, config in configs.items() if any(one.tree == tree for one in config.root_trees)), "")
+    report = members[root].trees.get(tree) if root in members else None
+    return root, tuple(report.missing) if report is not None else ()
+
+
 class Rounds:
     """Counts rounds of reports: a new one begins when an agent reports for the second time in one. So rounds go by as
     agents report, and not while the controller itself is held up, when no report of anybody arrives."""

@@ -176,16 +176,6 @@ class Roster:
                 return {}, set()
             return standing([members[node] for node in workers], time.monotonic())
 
-    def lacking(self, tree: int) -> tuple[str, tuple[str, ...]]:
-        """Return the root of a tree of the running plan, and the workers whose part it lacks, as it has reported."""
-        with self._lock:
-            root = next(
-                (node for node, config in self.configs.items() for t in config.root_trees if t.tree == tree), ""
-            )
-            member = self.members().get(root)
-            report = member.trees.get(tree) if member is not None else None
-            return root, tuple(report.missing) if report is not None else ()
-
     def stalled(self, seconds: float) -> float | None:
         """Since when an agent of the running job has had the same oldest open chunk (of several the longest), or what
         ran before a change of plan has not ended; None: for less than so many seconds."""

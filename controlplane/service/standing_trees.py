@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from controlplane.common.log_lines import warning
 from controlplane.service.core.standing import Do, Stand, decide
+from controlplane.service.members import lacking
 from controlplane.service.network import Network
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import TargetError
@@ -56,7 +57,7 @@ class StandingTrees:
         self._stands[job.name], do, tree = decide(before, job.roster.epoch, standing, moving, slowest)
         if do == Do.NOTHING:
             return
-        root, lacks = job.roster.lacking(tree)
+        root, lacks = lacking(job.roster.configs, job.roster.members(), tree)
         missing = f", of whose parts the root lacks those of {', '.join(lacks)}" if lacks else ""
         reason = (
             f"tree {tree} (root {root}) has had no result for {standing[tree]:.0f} s, though all workers wait for "
