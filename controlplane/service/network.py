@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.quotas import Quota
 from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
+from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import Admission, AdmissionControl
@@ -46,7 +48,9 @@ from controlplane.targets.secret_labels import SecretLabels
 from p4src.protocol import ENCODING
 
 ATTEMPTS = 3
-"""How often a job is planned when links and switches fail meanwhile."""
+"""How often a job is planned when links and switches fail meanwhile, or others cannot make room for it."""
+LATE_PAUSE_SECONDS = 2.0
+"""Seconds after which jobs that could not make room are asked again."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +250,12 @@ class Network:
                 except Late as error:
                     self.log(f"job {job.name} is planned without taking from those that do not change over: {error}")
                     late |= error.why
+                except Infeasible as error:
+                    attempts += 1
+                    if not late or attempts == ATTEMPTS:
+                        raise _explained(error, job, late) from None
+                    time.sleep(LATE_PAUSE_SECONDS)  # Agents may only have been starting.
+                    late = {}
                 except (PlanError, UpdateError):
                     attempts += 1
                     if off == self.state.off or attempts == ATTEMPTS:
@@ -378,6 +388,16 @@ def _known(job: Job, topology: Topology) -> dict[str, Known]:
     """Return the agents of a job by their nodes; one of both roles has one agent, a worker's."""
     roles = {**dict.fromkeys(job.parameter_servers, "parameter_server"), **dict.fromkeys(job.workers, "worker")}
     return {node: Known(role, topology.address(node), node in job.both_roles) for node, role in roles.items()}
+
+
+def _explained(error: Infeasible, job: Job, late: Mapping[str, str]) -> Infeasible:
+    """Return the error, with the jobs (and why) that could not make room for this one."""
+    if not late:
+        return error
+    words = "; ".join(f"job {name}: {why}" for name, why in late.items())
+    return Infeasible(
+        f"{error}: nothing is left for job {job.name!r} as others cannot change over now ({words}); add it again"
+    )
 
 
 def _keep(network: Network, name: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,9 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
+from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import Terms
-from controlplane.service import update
+from controlplane.service import network, update
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Phase
@@ -26,6 +28,7 @@ from controlplane.targets.fabric import FabricError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from p4src.protocol import ENCODING
+from tests.deploy.agents import Agents
 from tests.deploy.memory_network import MemoryNetwork
 from tests.support.waiting import wait_until as until
 
@@ -278,6 +281,38 @@ def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monk
         left = evaluate(plan, with_loads(TREE, others)).rate_mbps
         assert left >= plan.rate_mbps * (1 - 1e-6), "nothing is used twice"
     assert rig.as_wanted()
+
+
+@pytest.mark.parametrize("ready_again", [True, False])
+def test_a_job_for_which_nothing_is_left_asks_jobs_again_that_could_not_change_over(rig, monkeypatch, ready_again):
+    """Agents of the job before may only be starting. Where they stay so, the refusal says that they did not."""
+    monkeypatch.setattr(update, "PREPARE_SECONDS", 0.3)
+    one = rig.add(ONE, together=True)
+    agents = Agents(one.roster)
+    agents.silent = ONE.workers[0]
+    agents.join()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        agents.silent = "" if ready_again else agents.silent
+
+    monkeypatch.setattr(network, "time", SimpleNamespace(sleep=pause))
+    rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
+    try:
+        if ready_again:
+            _, two, _ = rig.network.launch(rival, "inart", together=True)
+            assert two.plan.rate_mbps == pytest.approx(one.plan.rate_mbps, rel=0.01)
+            assert pauses == [network.LATE_PAUSE_SECONDS]
+        else:
+            with pytest.raises(
+                Infeasible, match=f"as others cannot change over now .job one: .*{ONE.workers[0]} did not"
+            ):
+                rig.network.launch(rival, "inart", together=True)
+        assert rig.as_wanted()
+    finally:
+        one.roster.close()
+        agents.end()
 
 
 WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]), SERVERS[15:], 1_000_000)
