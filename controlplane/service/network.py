@@ -191,12 +191,7 @@ class Network:
     def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
         taken out stays out. begun: jobs (numbers) that it was adding are taken off switches. Raises FabricError."""
-        gone = []
-        for name in kept_off:
-            try:
-                without(self.topology, [name])
-            except TopologyError:
-                gone.append(name)  # of another topology than the last time
+        gone = [name for name in kept_off if not _has(self.topology, name)]  # of another topology than the last time
         self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
         if self.state.off:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
@@ -252,9 +247,7 @@ class Network:
                     late |= error.why
                 except Infeasible as error:
                     attempts += 1
-                    if not late or attempts == ATTEMPTS:
-                        raise _explained(error, job, late) from None
-                    time.sleep(LATE_PAUSE_SECONDS)  # Agents may only have been starting.
+                    _wait_for_room(error, job, late, attempts)
                     late = {}
                 except (PlanError, UpdateError):
                     attempts += 1
@@ -390,14 +383,26 @@ def _known(job: Job, topology: Topology) -> dict[str, Known]:
     return {node: Known(role, topology.address(node), node in job.both_roles) for node, role in roles.items()}
 
 
-def _explained(error: Infeasible, job: Job, late: Mapping[str, str]) -> Infeasible:
-    """Return the error, with the jobs (and why) that could not make room for this one."""
+def _has(topology: Topology, name: str) -> bool:
+    """Return whether the topology has the switch, link ("V1-V2") or server of this name."""
+    try:
+        without(topology, [name])
+    except TopologyError:
+        return False
+    return True
+
+
+def _wait_for_room(error: Infeasible, job: Job, late: Mapping[str, str], attempts: int) -> None:
+    """Wait a little, as agents of the jobs that could not make room for this one may only be starting. late: these
+    jobs, and why. Raises Infeasible when there are none, or after ATTEMPTS, and says which they were."""
     if not late:
-        return error
-    words = "; ".join(f"job {name}: {why}" for name, why in late.items())
-    return Infeasible(
-        f"{error}: nothing is left for job {job.name!r} as others cannot change over now ({words}); add it again"
-    )
+        raise error
+    if attempts == ATTEMPTS:
+        words = "; ".join(f"job {name}: {why}" for name, why in late.items())
+        raise Infeasible(
+            f"{error}: nothing is left for job {job.name!r} as others cannot change over now ({words}); add it again"
+        ) from None
+    time.sleep(LATE_PAUSE_SECONDS)
 
 
 def _keep(network: Network, name: str) -> None:
