@@ -152,8 +152,8 @@ class AdmissionControl:
         rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
         return Admission(plan, self._shared_bottleneck(plan, plans, terms), rates, plans)
 
-    def together(self, staying: Sequence[RunningJob], wanted: Sequence[Reservation]) -> float:
-        """The rate of the first of these reservations where its job shares with those of the others, and with running
+    def together(self, staying: Sequence[RunningJob], wanted: Sequence[Reservation]) -> Plan:
+        """The plan of the first of these reservations where its job shares with those of the others, and with running
         jobs. Raises Infeasible: what is guaranteed to all of them does not fit."""
         state = self.state.now
         demands = [self._demand(job, state) for job in staying if not self.state.cut_off(job)]
@@ -162,7 +162,7 @@ class AdmissionControl:
             alone = get_strategy(one.strategy)(limited(state, self.state.kind.limits), one.job, seed=one.seed)
             demands.append(_demand(one.job, (alone,), one.terms))
         plans = share(state, demands, strict=True)
-        return plans[len(demands) - len(wanted)].rate_mbps
+        return plans[len(demands) - len(wanted)]
 
     def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan], terms: Terms) -> str:
         """Return the resource that a plan and these other jobs fill together, and which jobs these are."""

@@ -3,31 +3,29 @@
 A reservation is booked only where what it is promised fits beside the guarantees of all others of its time, and of the
 jobs that run now and do not give way to it. When its time comes, its job is planned together with all that run (a job
 of a lower priority gives way); where it is not admitted even so and may preempt, jobs of a lower priority are taken off
-the network, the lowest first, the latest of these first. Whoever is taken off trains on over torch.distributed.
+the network (preemption.py). Whoever is taken off trains on over torch.distributed.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.common.log_lines import of_job, warning
+from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.times import clock
 from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside
 from controlplane.service.network import Network
-from controlplane.service.next_plan import UpdateError
 from controlplane.service.periodic import Periodic
+from controlplane.service.preemption import launch, launch_instead, notify, who_must_go
 from controlplane.service.running import JobsError, RunningJob
-from controlplane.targets.base import TargetError
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 5.0
 """Seconds between two attempts to add a job whose time has come."""
 MOST = 1000
-REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
 
 
 class Reservations:
@@ -43,6 +41,7 @@ class Reservations:
         self._lock = threading.RLock()
         self._held: dict[str, Reservation] = {one.name: one for one in network.reserved}
         self._problems: dict[str, tuple[float, str]] = {}
+        self._in_vain: set[str] = set()  # jobs were taken off for it, and put back: not again
         self._thread = Periodic("reservations", LOOK_SECONDS, self.look, log)
 
     def start(self) -> None:
@@ -90,7 +89,7 @@ class Reservations:
         stay = [
             job for job in network.jobs.staying() if job.name not in running and not reservation.gives_way(job.terms)
         ]
-        return network.admissions.together(stay, [reservation, *others])
+        return network.admissions.together(stay, [reservation, *others]).rate_mbps
 
     def cancel(self, name: str, tenant: str = "") -> bool:
         """Drop a reservation; returns whether it was one whose job does not run. tenant: it must be this one's; "":
@@ -181,14 +180,11 @@ class Reservations:
             return
         if not one.told:
             self._tell(one)
-        victims: Sequence[RunningJob] = self._lower(one) if one.preempt else ()
-        problem = self._launch(one)
-        for job in victims:
-            if not problem:
-                break
-            notify(job, f"is taken off the network for {one.name}, which is not admitted beside it", self._log)
-            self._network.remove(job.name)
-            problem = self._launch(one)
+        problem = launch(self._network, one)
+        may = problem and one.preempt and one.name not in self._in_vain
+        if may and (gone := who_must_go(self._network, one, self._lower(one))):
+            problem = launch_instead(self._network, one, gone, self._log)
+            self._in_vain |= {one.name} if problem else set()
         if problem:
             before = self._problems.get(one.name, (0.0, ""))[1]
             self._problems[one.name] = now, problem
@@ -197,18 +193,3 @@ class Reservations:
             return
         self._problems.pop(one.name, None)
         self._set(replace(one, told=True, running=True))
-
-    def _launch(self, one: Reservation) -> str:
-        """Add the job; returns why that is not possible, or ""."""
-        try:
-            self._network.launch(one.job, one.strategy, one.seed, together=True, terms=one.terms)
-        except REFUSALS as error:
-            return str(error)
-        return ""
-
-
-def notify(job: RunningJob, words: str, log: Callable[[str], None]) -> None:
-    """Tell a job's agents, and the log."""
-    of_job(log, job.name)(warning(words))
-    for member in job.roster.members().values():
-        member.events.put(pb.Event(notice=pb.Notice(text=f"job {job.name} {words}")))

@@ -73,12 +73,13 @@ class Switches:
         with self._lock:
             return sorted(job for job, parts in self._jobs.items() if any(r.labels or r.groups for r in parts.values()))
 
-    def taken(self, *, without: int | None = None) -> dict[str, Taken]:
-        """Return what is taken on each switch. without: a job whose own part does not count."""
+    def taken(self, *, without: int | None = None, gone: Collection[int] = ()) -> dict[str, Taken]:
+        """Return what is taken on each switch. without: a job whose own part does not count. gone: more of these."""
         with self._lock:
             found = {}
             for switch in self._base:
-                parts = [p[switch] for job, p in self._jobs.items() if job != without and switch in p]
+                counted = [p for job, p in self._jobs.items() if job != without and job not in gone]
+                parts = [p[switch] for p in counted if switch in p]
                 found[switch] = Taken.by(union(empty(switch), parts))
             return found
 

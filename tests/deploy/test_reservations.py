@@ -22,6 +22,7 @@ from controlplane.service.controller import Controller
 from controlplane.service.reservations import AGAIN_SECONDS, Reservations
 from controlplane.service.running import JobsError
 from controlplane.service.state import StateFolder
+from controlplane.targets.base import TargetError
 from tests.deploy.memory_network import MemoryNetwork, memory_network
 
 NETWORK = leaf_spine(2, 2, 3, 20.0)
@@ -176,6 +177,50 @@ def test_lower_jobs_are_taken_off_only_where_they_must_and_may(rig, clock, reser
         reservations.look()
     assert names(rig) == ["later", "old"]
     assert any("or is taken off the network" in line for line in rig.log) == preempt
+
+
+def test_nobody_is_taken_off_for_one_that_is_not_admitted_even_then(rig, clock, reservations):
+    """A job of its own priority is in the way; those below it could all go, and it would change nothing."""
+    reservations.book(reserved(terms=Terms(guarantee_mbps=12.0, priority=1), preempt=True))
+    rig.network.launch(low("below"), "inart", together=True, terms=Terms(guarantee_mbps=2.0))
+    rig.network.launch(low("equal"), "inart", together=True, terms=Terms(guarantee_mbps=15.0, priority=1))
+    clock.now = NOON + 3600
+    reservations.look()
+    assert names(rig) == ["below", "equal"]
+    assert "is reserved from now on, and is not admitted" in rig.log[-1]
+    assert not any("is taken off the network for" in line for line in rig.log)
+
+
+def test_who_is_not_in_the_way_stays_though_it_would_go_first(rig, clock, reservations):
+    rig.network.launch(low("needed"), "inart", together=True, terms=Terms(guarantee_mbps=12.0))
+    rig.network.launch(Job("aside", ("h3",), ("h6",), 1_000_000), "inart", together=True)
+    reservations.book(reserved(terms=Terms(guarantee_mbps=12.0, priority=1), preempt=True))
+    clock.now = NOON + 3600
+    reservations.look()
+    assert names(rig) == ["aside", "later"]
+
+
+def test_who_was_taken_off_in_vain_is_put_back(rig, clock, reservations, monkeypatch):
+    """A switch refuses the entries of the new job only."""
+    rig.network.launch(low("low"), "inart", together=True, terms=Terms(guarantee_mbps=12.0))
+    reservations.book(reserved(terms=Terms(guarantee_mbps=12.0, priority=1), preempt=True))
+    install = rig.network.install
+
+    def refuse(plan, job_id, terms):
+        if plan.job.name == "later":
+            raise TargetError("switch leaf0 refused 1 of 8 changes")
+        return install(plan, job_id, terms)
+
+    monkeypatch.setattr(rig.network, "install", refuse)
+    clock.now = NOON + 3600
+    reservations.look()
+    assert names(rig) == ["low"] and rig.network.jobs.get("low").terms.guarantee_mbps == 12.0
+    assert any("low is put back: later is not admitted without it either" in line for line in rig.log)
+    clock.now += AGAIN_SECONDS
+    reservations.look()
+    assert sum("is taken off the network for later" in line for line in rig.log) == 1, (
+        "it is not taken off in vain again"
+    )
 
 
 def test_one_that_never_fitted_says_so_at_its_end(rig, clock, reservations):
