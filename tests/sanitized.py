@@ -124,7 +124,7 @@ def main() -> None:
     names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]
     with (
         StarNetwork("inart-sa", names, addresses) as network,
-        Switch(network.middle, network.ports(), VALUES) as switch,
+        Switch(network.middle, network.ports(), VALUES, threads=2) as switch,
     ):
         for number in range(int(sys.argv[1])):
             life(network, switch, IoOptions(("udp", "raw")[number % 2], (2, 1, 3)[number % 3]), (2, 1, 4)[number % 3])

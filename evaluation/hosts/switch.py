@@ -46,7 +46,9 @@ class Faults:
 class Switch:
     """A switch whose port i + 1 is interfaces[i] in a network namespace. Fill its tables with install() or renew()."""
 
-    def __init__(self, namespace: str, interfaces: Sequence[str], values_per_packet: int, seed: int = 1) -> None:
+    def __init__(
+        self, namespace: str, interfaces: Sequence[str], values_per_packet: int, seed: int = 1, threads: int = 1
+    ) -> None:
         self.ports = len(interfaces)
         self._folder = tempfile.TemporaryDirectory(prefix="inart-switch-")
         folder = Path(self._folder.name)
@@ -54,6 +56,7 @@ class Switch:
         self._control, self._log = folder / "control", folder / "log"
         command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "softswitch", str(artifact.program)]
         command += ["--p4info", str(artifact.p4info), "--device-id", str(DEVICE), "--seed", str(seed)]
+        command += ["--threads", str(threads)]
         command += ["--control", str(self._control), "--grpc-server-addr", f"unix:{folder}/p4runtime"]
         for port, interface in enumerate(interfaces, 1):
             command += ["-i", f"{port}@{interface}"]

@@ -18,6 +18,7 @@ from softswitch.compiler.layout import Layout, storage_bits
 from softswitch.compiler.operands import Handler, Operands
 from softswitch.compiler.registers import RegisterPlace
 from softswitch.compiler.reroll import Statement, emit
+from softswitch.compiler.sharing import sharing
 from softswitch.compiler.state_primitives import StatePrimitives
 from softswitch.compiler.switch_primitives import SwitchPrimitives
 from softswitch.compiler.trace import TraceGen, name_of
@@ -56,6 +57,7 @@ class ActionGen(Operands):
     ) -> None:
         super().__init__(layout, expr)
         self.trace = trace
+        self.sharing = sharing(self.program, layout)
         self.calculations = calculations
         self.switch = SwitchPrimitives(layout, expr, calculations)
         self._handlers: dict[str, Handler] = {
@@ -81,7 +83,7 @@ class ActionGen(Operands):
     def function(self, action: Action) -> str:
         """Return the C function of an action."""
         self.expr.params = tuple(param_layout(action)[0])
-        statements = self._body(action.primitives)
+        statements = self._body(action)
         self.expr.params = ()
         attribute = "static inline" if len(action.primitives) <= INLINE_LIMIT else "static __attribute__((noinline))"
         unused = "(void)s; (void)p; (void)a;"
@@ -95,13 +97,21 @@ class ActionGen(Operands):
             ]
         )
 
-    def _body(self, primitives: tuple[Primitive, ...]) -> list[Statement]:
+    def _body(self, action: Action) -> list[Statement]:
+        primitives = action.primitives
         targets: dict[int, int] = {}
         for p in primitives:
             if p.op in ("_jump", "_jump_if_zero"):
                 target = self._jump_target(p, len(primitives))
                 targets[target] = targets.get(target, 0) + 1
-        return self._range(primitives, 0, len(primitives), targets)
+        hold = None if self.sharing is None else self.sharing.holds.get(action.id)
+        if hold is None:
+            return self._range(primitives, 0, len(primitives), targets)
+        # No jump comes before the lock is taken, so both parts are ranges of their own.
+        first = [statement for p in primitives[: hold.at] for statement in self.primitive(p)]
+        self.expr.reset()
+        lock = Statement(f"ss_hold(s, &p->base, {self._uint64(hold.index)});", barrier=True)
+        return [*first, lock, *self._range(primitives, hold.at, len(primitives), targets)]
 
     def _range(
         self, primitives: tuple[Primitive, ...], start: int, end: int, targets: dict[int, int]
@@ -119,7 +129,7 @@ class ActionGen(Operands):
             else:
                 statements += self.primitive(primitives[index])
                 index += 1
-        if end == len(primitives) and start == 0 and targets.get(end):
+        if end == len(primitives) and targets.get(end):
             statements.append(Statement(f"L{end}:;", barrier=True))
         return statements
 

@@ -8,9 +8,9 @@ from softswitch.bmv2json.model import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.calculations import CalculationGen, custom_crcs
 from softswitch.compiler.checksums import update_checksums
-from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
+from softswitch.compiler.control import ControlGen, key_layout, profile_actions
 from softswitch.compiler.expr import ExprGen
-from softswitch.compiler.layout import Layout, storage_bits
+from softswitch.compiler.layout import Layout, storage_bits, table_actions
 from softswitch.compiler.parser import ParserGen, value_set_words
 from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
 from softswitch.compiler.reroll import plain
@@ -98,6 +98,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
     plans = {t.name: _plan(t, i, program) for i, t in enumerate(tables)}
     control = ControlGen(layout, expr, actions, tables)
     used = {i for t in tables for i in table_actions(t)}
+    alike = _copies_alike(program, expr, calculations)
     body = [
         layout.declaration(),
         *(calculations.function(c) for c in program.calculations.values()),
@@ -109,7 +110,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
         update_checksums(layout, expr, calculations, tracing),
         _deparser(program, layout),
         _field_lists(program, layout, expr),
-        _descriptor(program, plans, profiles, group_bytes, _copies_alike(program, expr, calculations)),
+        _descriptor(program, plans, profiles, group_bytes, _Parallel(alike, alike and actions.sharing is not None)),
     ]
     limbs = max(3, (expr.wide_bits + 8 + 63) // 64)
     head = [
@@ -251,6 +252,14 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
     return "\n".join([*lines, "default: break;", "}", "}"])
 
 
+@dataclass(frozen=True)
+class _Parallel:
+    """What need not be done one after the other: whether replicas are equal, and whether packets may run at once."""
+
+    copies_alike: bool
+    shareable: bool
+
+
 def _copies_alike(program: P4Program, expr: ExprGen, calculations: CalculationGen) -> bool:
     """Return whether replicas of a packet are equal: egress is empty, and no checksum reads standard metadata."""
     updates = [checksum for checksum in program.checksums if checksum.update]
@@ -264,7 +273,7 @@ def _descriptor(
     plans: dict[str, TablePlan],
     profiles: dict[str, ProfilePlan],
     group_bytes: list[int],
-    copies_alike: bool,
+    parallel: _Parallel,
 ) -> str:
     lines: list[str] = []
     rows: list[str] = []
@@ -296,7 +305,8 @@ def _descriptor(
             f"static const uint32_t crcs[] = {{{', '.join(f'{bits}u' for bits in crcs) or '0'}}};",
             '__attribute__((visibility("default"))) const struct ss_program ss_program = {',
             "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
-            f"    .metadata_end = offsetof(struct packet, stack_next), .copies_alike = {int(copies_alike)},",
+            f"    .metadata_end = offsetof(struct packet, stack_next), .copies_alike = {int(parallel.copies_alike)},",
+            f"    .shareable = {int(parallel.shareable)},",
             f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",
             f"    .n_digests = {len(program.digests)},",
             f"    .n_meters = {len(program.meters)}, .n_profiles = {len(profiles)},",

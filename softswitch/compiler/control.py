@@ -7,7 +7,7 @@ from collections.abc import Callable
 from softswitch.bmv2json.model import Key, P4Program, Pipeline, Table
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.expr import ExprGen
-from softswitch.compiler.layout import Layout
+from softswitch.compiler.layout import Layout, table_actions
 from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import Field, Point
 from softswitch.compiler.values import Value, kind_for_bits
@@ -24,13 +24,6 @@ def key_layout(table: Table) -> tuple[list[tuple[int, int]], int]:
         places.append((at, size))
         at += size
     return places, (at + 7) // 8
-
-
-def table_actions(table: Table) -> list[int]:
-    """Return action ids in the order of their numbers in entries (with an action profile: see
-    :func:`profile_actions`).
-    """
-    return [i for i in dict.fromkeys((*table.actions, table.default_action)) if i >= 0]
 
 
 def profile_actions(program: P4Program, profile: str) -> list[str]:
@@ -110,7 +103,7 @@ class ControlGen:
         if table.meter is not None:
             lines.append(self._meter(table.meter))
         if table.with_counters:
-            lines.append("e->counter.packets++; e->counter.bytes += p->base.target.ingress_length;")
+            lines.append("ss_count(&p->base, &e->counter);")
         otherwise = "break;"  # This is not reached: an entry always has one of the table's actions.
         if table.profile is not None:
             lines.append(self._choose(table.profile))

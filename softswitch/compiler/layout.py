@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from softswitch.bmv2json.model import Field, FieldRef, Header, P4Program, Stack
+from softswitch.bmv2json.model import Field, FieldRef, Header, P4Program, Stack, Table
 from softswitch.errors import BadProgram, UnsupportedConstruct
 
 # The fields of standard_metadata that the switch itself reads or writes: bmv2's name -> (C member, bits of the member).
@@ -222,3 +222,10 @@ class Layout:
 
 def c_type(bits: int) -> str:
     return "u128" if bits == 128 else f"uint{bits}_t"
+
+
+def table_actions(table: Table) -> list[int]:
+    """Return action ids in the order of their numbers in entries (with an action profile: see
+    `profile_actions` in control.py).
+    """
+    return [i for i in dict.fromkeys((*table.actions, table.default_action)) if i >= 0]

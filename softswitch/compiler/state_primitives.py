@@ -100,8 +100,7 @@ class StatePrimitives(Operands):
             raise UnsupportedConstruct(f"count() with an index on direct counter {counter.name!r}", primitive.source)
         text = (
             f"{{ const uint64_t ix = {self._uint64(index)}; if (ix < {decl.size}u) {{ "
-            f"struct ss_counter *c = &s->counters[{self.counter_index[counter.name]}][ix]; "
-            "c->packets++; c->bytes += p->base.target.ingress_length; } }"
+            f"ss_count(&p->base, &s->counters[{self.counter_index[counter.name]}][ix]); }} }}"
         )
         return [Statement(text, barrier=True)]
 

@@ -47,6 +47,7 @@ void ss_thread_lock(struct ss_thread *thread) {
         thread->depth++;
         return;
     }
+    for (unsigned i = 0; i < thread->fabric->n_threads; i++) ss_lock(&thread->gates[i].lock);
     ss_lock(&thread->state);
 }
 void ss_thread_unlock(struct ss_thread *thread) {
@@ -55,6 +56,14 @@ void ss_thread_unlock(struct ss_thread *thread) {
         return;
     }
     ss_unlock(&thread->state);
+    for (unsigned i = thread->fabric->n_threads; i-- > 0;) ss_unlock(&thread->gates[i].lock);
+}
+
+void ss_gate_enter(struct ss_thread *owner, const struct ss_thread *thread) {
+    ss_lock(&owner->gates[thread->number].lock);
+}
+void ss_gate_leave(struct ss_thread *owner, const struct ss_thread *thread) {
+    ss_unlock(&owner->gates[thread->number].lock);
 }
 
 /* While these locks are held, no thread receives or sends, so that ports may be added and removed. */
@@ -138,7 +147,8 @@ static uint64_t service_random(void *device) { return ss_random(&((struct ss_dev
 static void service_log(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n) {
     ss_post(device, SS_EVENT_LOG, message, values, n * (uint32_t)sizeof *values);
 }
-static const struct ss_services services = {service_random, service_log, ss_digest_service, ss_trace_service};
+static const struct ss_services services = {service_random, service_log, ss_digest_service, ss_trace_service,
+                                            ss_hold_service};
 
 /* ---- threads ---- */
 
@@ -187,7 +197,8 @@ static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n
 
 /* Does all work but that of interfaces: links, timers, idle entries of the thread's own devices. */
 static void work(struct ss_thread *thread) {
-    ss_thread_lock(thread);
+    ss_gate_enter(thread, thread);
+    ss_lock(&thread->state);
     thread->now_ns = ss_now_ns();
     take_inbox(thread);
     work_locally(thread);
@@ -200,7 +211,8 @@ static void work(struct ss_thread *thread) {
     uint64_t due = thread->heap_n ? thread->heap[0]->heap_due : UINT64_MAX;
     atomic_store(&thread->next_due, due < thread->idle_due ? due : thread->idle_due);
     ss_outputs_take(thread, thread);
-    ss_thread_unlock(thread);
+    ss_unlock(&thread->state);
+    ss_gate_leave(thread, thread);
 }
 
 static void *loop(void *argument) {
@@ -242,8 +254,11 @@ static int thread_init(struct ss_fabric *fabric, struct ss_thread *thread) {
     thread->epoll = epoll_create1(EPOLL_CLOEXEC);
     thread->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     thread->rx = ss_rx_new();
+    thread->number = (unsigned)(thread - fabric->threads);
+    thread->gates = aligned_alloc(64, fabric->n_threads * sizeof *thread->gates);
+    for (unsigned i = 0; thread->gates && i < fabric->n_threads; i++) lock_init(&thread->gates[i].lock);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (thread->epoll < 0 || thread->wake < 0 || !thread->rx) return -1;
+    if (thread->epoll < 0 || thread->wake < 0 || !thread->rx || !thread->gates) return -1;
     return epoll_ctl(thread->epoll, EPOLL_CTL_ADD, thread->wake, &event);
 }
 
@@ -291,7 +306,10 @@ SS_API void ss_fabric_stop(struct ss_fabric *fabric) {
 
 SS_API struct ss_device *ss_device_new(struct ss_fabric *fabric, uint64_t id, int32_t cpu_port) {
     struct ss_device *device = calloc(1, sizeof *device);
-    if (!device) return NULL;
+    if (!device || !(device->shards = ss_shards_new())) {
+        free(device);
+        return NULL;
+    }
     unsigned n = 0;
     for (struct ss_device *d = fabric->devices; d; d = d->next) n++;
     device->fabric = fabric;
@@ -494,6 +512,7 @@ SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *in
             port->kind = SS_PORT_UNUSED;
         } else {
             device->n_interfaces++;
+            device->spread |= port->worker != device->thread;
         }
     }
     ss_thread_unlock(device->thread);
@@ -628,6 +647,33 @@ SS_API int ss_inject(struct ss_device *device, uint32_t port, const uint8_t *dat
     return 0;
 }
 
+/* Returns the thread whose gates the calling thread of the host uses. */
+static const struct ss_thread *as_thread(const struct ss_fabric *fabric) {
+    static atomic_uint callers;
+    static __thread unsigned caller;
+    if (!caller) caller = atomic_fetch_add(&callers, 1) + 1;
+    return &fabric->threads[caller % fabric->n_threads];
+}
+
+/* Runs a frame as data-plane threads do, so beside others if its program allows it; what leaves is put into `list`. */
+static void process(struct ss_device *device, uint16_t port, struct ss_buf *buf, struct ss_list *list) {
+    struct ss_thread *owner = device->thread;
+    const struct ss_thread *as = as_thread(device->fabric);
+    ss_gate_enter(owner, as);
+    struct ss_thread *visitor = ss_shareable(device, NULL) ? ss_visitor_of_caller() : NULL;
+    struct ss_list frames = {0};
+    ss_push(&frames, buf);
+    if (visitor) ss_shared_run(visitor, device, port, &frames);
+    ss_lock(&owner->state);
+    owner->collect = list;
+    owner->now_ns = ss_now_ns();
+    if (visitor) ss_shared_end(owner, device, port, visitor);
+    if ((buf = ss_pop(&frames))) ss_switch_receive(owner, device, port, buf);
+    owner->collect = NULL;
+    ss_unlock(&owner->state);
+    ss_gate_leave(owner, as);
+}
+
 /* Runs one frame to completion and returns what leaves: per frame u32 port, u32 length, bytes. Free with ss_free. */
 SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t *data, uint32_t len, uint8_t **out) {
     if (port >= SS_MAX_PORTS || len > SS_MAX_FRAME) return -EINVAL;
@@ -635,12 +681,14 @@ SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t
     struct ss_list list = {0};
     struct ss_buf *buf = ss_buf_copy(data, len);
     if (!buf) return -ENOMEM;
-    ss_thread_lock(thread);
-    thread->collect = &list;
-    thread->now_ns = ss_now_ns();
-    ss_switch_receive(thread, device, (uint16_t)port, buf);
-    thread->collect = NULL;
-    ss_thread_unlock(thread);
+    if (held == thread) {
+        thread->collect = &list;
+        thread->now_ns = ss_now_ns();
+        ss_switch_receive(thread, device, (uint16_t)port, buf);
+        thread->collect = NULL;
+    } else {
+        process(device, (uint16_t)port, buf, &list);
+    }
     size_t size = 1;
     for (buf = list.head; buf; buf = buf->next) size += 8 + buf->len;
     uint8_t *at = *out = malloc(size);
@@ -712,6 +760,7 @@ SS_API void ss_fabric_free(struct ss_fabric *fabric) {
         fabric->devices = device->next;
         state_free(device);
         for (unsigned i = 0; i < SS_MAX_PORTS; i++) free(device->ports[i]);
+        ss_shards_free(device->shards);
         free(device);
     }
     for (unsigned i = 0; i < fabric->n_threads; i++) {
@@ -719,6 +768,8 @@ SS_API void ss_fabric_free(struct ss_fabric *fabric) {
         ss_list_free(&thread->inbox);
         ss_list_free(&thread->local);
         ss_rx_free(thread->rx);
+        ss_visitor_free(thread->visitor);
+        free(thread->gates);
         ss_list_free(&thread->pool);
         close(thread->epoll);
         close(thread->wake);

@@ -134,20 +134,25 @@ struct stage {
     uint64_t supers, bad, no_memory;
 };
 
-/* Runs a batch through the program. Only this takes the state lock; what comes before and after it runs in parallel. */
+/* Runs a batch through the program. Only this takes locks; what comes before and after it runs in parallel. */
 static void run(struct ss_thread *thread, struct ss_port *port, struct stage *stage) {
     struct ss_device *device = port->device;
     struct ss_thread *owner = device->thread;
     struct ss_buf *buf;
-    ss_thread_lock(owner);
+    ss_gate_enter(owner, thread);
+    bool shared = ss_shareable(device, port) && (thread->visitor || (thread->visitor = ss_visitor_new()));
+    if (shared) ss_shared_run(thread->visitor, device, port->number, &stage->frames);
+    ss_lock(&owner->state);
     owner->now_ns = ss_now_ns();
     port->rx_super += stage->supers;
     for (; stage->bad; stage->bad--) ss_drop(device, port, SS_DROP_OFFLOAD);
     for (; stage->no_memory; stage->no_memory--) ss_drop(device, port, SS_DROP_NO_MEMORY);
+    if (shared) ss_shared_end(owner, device, port->number, thread->visitor);
     while ((buf = ss_pop(&stage->frames))) ss_switch_receive(owner, device, port->number, buf);
     if (owner != thread) ss_timers_changed(owner);
     ss_outputs_take(owner, thread);
-    ss_thread_unlock(owner);
+    ss_unlock(&owner->state);
+    ss_gate_leave(owner, thread);
     stage->supers = 0;
     ss_outputs_send(thread);
 }

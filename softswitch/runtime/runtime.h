@@ -3,12 +3,18 @@
  *   AF_PACKET port --rx--> thread --> device (switch.c: parse, ingress, egress, deparse) --> port --shape--> AF_PACKET
  *   other device's link --inbox-^                                                             \--------> peer's inbox
  *
- * Each device belongs to one thread, whose state lock is held while its packets go through the program and while
- * control calls change anything: a packet is atomic towards all others, whatever registers it uses, and so is a write.
- * Receiving, segmentation, coalescing and sending need no state: they run without that lock, in the thread that polls
- * the port. With more threads than devices, several threads do that for one device (ss_port_add).
+ * Each device belongs to one thread, whose state lock is held while its packets go through the program: a packet is
+ * atomic towards all others, whatever registers it uses. Receiving, segmentation, coalescing and sending need no state:
+ * they run without that lock, in the thread that polls the port. With more threads than devices, several threads do
+ * that for one device (ss_port_add).
  *
- * Locks are taken in this order: a thread's io (its set of ports cannot change meanwhile), state, a port's tx_lock. */
+ * Packets of a program that may be shared (compiler/sharing.py) then run without that lock, too: each has the lock of
+ * its registers' index (ss_shard), and notes what it counts and sends; the state lock is taken for a batch of them, to
+ * count and to send (ss_shared_end). Whoever runs packets has a gate of the device's owner, each thread its own, and
+ * control calls that change anything have all of them and the state, so a write is atomic towards packets as before.
+ *
+ * Locks are taken in this order: a thread's io (its set of ports cannot change meanwhile), its gates in their order,
+ * state, a shard (nothing else is waited for with it), a port's tx_lock. */
 #ifndef SS_RUNTIME_H
 #define SS_RUNTIME_H
 
@@ -164,13 +170,21 @@ struct ss_trace {
     const struct ss_program *program;
 };
 
+/* The lock of those elements of a device's registers whose index leaves one remainder. */
+#define SS_SHARDS 256u
+struct ss_shard {
+    pthread_mutex_t lock __attribute__((aligned(64)));
+};
+
 struct ss_device {
     struct ss_fabric *fabric;
+    struct ss_shard *shards; /* SS_SHARDS of them */
     struct ss_thread *thread;
     struct ss_device *next;
     uint64_t id;
     int cpu_port;          /* -1: none */
     unsigned n_interfaces; /* number of interfaces that it has been given so far */
+    bool spread;           /* whether several threads have polled its interfaces */
     uint32_t priorities;   /* queues per port; packets of this priority and above are dropped; 1 is bmv2's default */
     const struct ss_program *program;
     struct ss_state state;
@@ -203,6 +217,11 @@ struct ss_lock {
     pthread_mutex_t lock, turn;
 };
 
+/* A fair lock with a cache line of its own. */
+struct ss_gate {
+    struct ss_lock lock __attribute__((aligned(64)));
+};
+
 /* Frames on their way to a port's interface. */
 struct ss_output {
     struct ss_port *port;
@@ -213,8 +232,10 @@ struct ss_thread {
     struct ss_fabric *fabric;
     pthread_t id;
     bool running;
+    unsigned number; /* in the fabric */
     struct ss_lock io, state;
-    unsigned depth; /* how many times its holder took `state`, minus one */
+    struct ss_gate *gates; /* of the devices that this thread owns, one for each thread of the fabric */
+    unsigned depth;        /* how many times its holder took `state`, minus one */
     int epoll, wake;
     atomic_bool sleeping;
     pthread_mutex_t inbox_lock;
@@ -230,11 +251,17 @@ struct ss_thread {
     unsigned passes;
     struct ss_list *collect;   /* if set, collects what leaves instead of sending it (ss_process) */
     struct ss_device *tracing; /* the device whose present frame is traced, or NULL */
+    /* What runs packets beside other threads is a ss_thread of its own, with nothing but scratch space, `collect` and
+     * these; of others they are NULL. */
+    struct ss_counts *counts;
+    uint64_t *dropped; /* by reason */
+    uint64_t rx_packets, rx_bytes;
+    struct ss_thread *visitor; /* the one of this thread, made at first use */
     bool trace_matched;        /* whether that frame left by the requested port */
     bool trace_full;
     uint8_t *trace; /* records: point, length, data */
     uint32_t trace_len, trace_capacity;
-    uint64_t now_ns;
+    uint64_t now_ns, now_us;        /* now_us: since the fabric was made, when the present frame came */
     bool busy;                      /* frames wait in `local` */
     atomic_uint_least64_t next_due; /* time to be awake; other threads only make it earlier */
     uint64_t idle_due;              /* time when the first entry may have been idle for its timeout */
@@ -325,6 +352,8 @@ void ss_lock(struct ss_lock *lock);
 void ss_unlock(struct ss_lock *lock);
 void ss_thread_lock(struct ss_thread *thread);
 void ss_thread_unlock(struct ss_thread *thread);
+void ss_gate_enter(struct ss_thread *owner, const struct ss_thread *thread);
+void ss_gate_leave(struct ss_thread *owner, const struct ss_thread *thread);
 void ss_wake(struct ss_thread *thread);
 void ss_timers_changed(struct ss_thread *owner); /* called by another thread, which has locked the owner's state */
 uint64_t ss_now_ns(void);
@@ -334,6 +363,25 @@ uint32_t ss_events_waiting(struct ss_fabric *fabric, uint32_t type);
 
 /* the switch (switch.c): the functions take over the buffer */
 void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
+
+/* packets beside others (share.c) */
+struct ss_shard *ss_shards_new(void);
+void ss_shards_free(struct ss_shard *shards);
+void ss_hold_service(void *device, struct ss_packet *p, uint64_t index);
+static inline void ss_release(struct ss_packet *p) {
+    if (!p->target.held) return;
+    pthread_mutex_unlock(&((struct ss_shard *)p->target.held)->lock);
+    p->target.held = NULL;
+}
+/* Returns whether packets that come by the port (NULL: from the host) may run beside others. The caller has a gate. */
+bool ss_shareable(const struct ss_device *device, const struct ss_port *port);
+struct ss_thread *ss_visitor_new(void);
+struct ss_thread *ss_visitor_of_caller(void);
+void ss_visitor_free(void *visitor);
+/* Runs frames through the program beside others. The caller has a gate; it then locks the owner's state and calls
+ * ss_shared_end. */
+void ss_shared_run(struct ss_thread *visitor, struct ss_device *device, uint16_t port, struct ss_list *frames);
+void ss_shared_end(struct ss_thread *owner, struct ss_device *device, uint16_t port, struct ss_thread *visitor);
 
 /* what leaves (egress.c) */
 void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);

@@ -6,7 +6,8 @@
  * table per distinct mask, tried in falling order of the best priority it holds; an exact table has one tuple, an LPM
  * table one per prefix length in use).
  *
- * Threading: a thread that reads or writes a `struct ss_state` holds the lock of the thread that owns the device. */
+ * Threading: a thread that reads or writes a `struct ss_state` holds the lock of the thread that owns the device, or
+ * runs a packet of a program that may be shared (ss_program.shareable): see runtime.h. */
 #ifndef SS_ABI_H
 #define SS_ABI_H
 
@@ -17,7 +18,7 @@
 
 #include "ss_meter.h"
 
-#define SS_ABI_VERSION 6u
+#define SS_ABI_VERSION 7u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
 
@@ -31,6 +32,17 @@ enum {
     SS_RESUBMITTED = 6,
 };
 
+/* What packets have counted, but nobody has added to the counters yet. */
+#define SS_COUNTS 4096u
+#define SS_MOST_COUNTS 64u /* most that one packet of a program that may be shared counts */
+struct ss_counts {
+    uint32_t n;
+    struct {
+        struct ss_counter *counter;
+        uint32_t bytes;
+    } items[SS_COUNTS];
+};
+
 /* First member of every generated packet state. `target` is the switch's own part; `standard` is v1model's
  * standard_metadata, which clone, resubmit and recirculate reset. */
 struct ss_target {
@@ -42,6 +54,9 @@ struct ss_target {
     uint16_t resubmit_fields; /* field list id, or 0 */
     uint16_t recirculate_fields;
     uint8_t exited;
+    uint8_t shared;           /* whether others may run packets of the device now: registers need a lock */
+    void *held;               /* the lock that the packet has, of its registers' index, or NULL */
+    struct ss_counts *counts; /* where the packet notes what it counts; NULL: it counts at once */
 };
 #define SS_CLONE_REQUESTED 0x8000u
 
@@ -262,6 +277,8 @@ struct ss_services {
     void (*log)(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n);
     void (*digest)(void *device, uint32_t digest, const uint8_t *data, uint32_t len);
     void (*trace)(void *device, uint32_t point, const uint8_t *data, uint32_t len);
+    /* Wait for the lock of the registers' elements at `index`, which the packet then has until its ingress ends. */
+    void (*hold)(void *device, struct ss_packet *p, uint64_t index);
 };
 
 /* The state of one device under one program. */
@@ -279,6 +296,22 @@ struct ss_state {
     uint64_t now_us; /* microseconds since the fabric was made */
 };
 
+/* A program that may be shared calls this before it uses a register; all of a packet's have one index. */
+static inline void ss_hold(struct ss_state *s, struct ss_packet *p, uint64_t index) {
+    if (p->target.shared && !p->target.held) s->services->hold(s->device, p, index);
+}
+
+static inline void ss_count(struct ss_packet *p, struct ss_counter *counter) {
+    struct ss_counts *counts = p->target.counts;
+    if (counts) {
+        counts->items[counts->n].counter = counter;
+        counts->items[counts->n++].bytes = p->target.ingress_length;
+        return;
+    }
+    counter->packets++;
+    counter->bytes += p->target.ingress_length;
+}
+
 struct ss_table_info {
     uint32_t key_words, size, params_bytes, n_ranges;
     const struct ss_range_key *ranges;
@@ -293,6 +326,8 @@ struct ss_program {
     uint32_t metadata_end; /* [offsetof(standard), metadata_end) is reset for clones */
     /* whether egress does nothing, and checksums do not read anything in which replicas differ */
     uint32_t copies_alike;
+    /* whether packets may run at once: see compiler/sharing.py */
+    uint32_t shareable;
     uint32_t n_tables, n_counters, n_registers, n_digests;
     const struct ss_table_info *tables;
     const uint64_t *counters;  /* number of elements of each array */

@@ -27,6 +27,13 @@ static bool scratch(struct ss_thread *thread, const struct ss_program *program) 
     return true;
 }
 
+static void dropped(struct ss_thread *thread, struct ss_device *device, enum ss_drop reason) {
+    if (thread->dropped)
+        thread->dropped[reason]++;
+    else
+        ss_drop(device, NULL, reason);
+}
+
 static void fresh(struct ss_packet *p, const struct ss_program *program, uint32_t len) {
     memset(p, 0, program->packet_bytes);
     p->target.length = p->target.ingress_length = len;
@@ -47,18 +54,18 @@ static void reset_requests(struct ss_packet *p) {
 static struct ss_packet *later(struct ss_thread *thread, struct ss_device *device, bool egress, uint16_t port,
                                struct ss_buf *buf, uint32_t parsed) {
     if (!buf) {
-        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        dropped(thread, device, SS_DROP_NO_MEMORY);
         return NULL;
     }
     if (thread->passes++ >= SS_PASSES) {
-        ss_drop(device, NULL, SS_DROP_PASSES);
+        dropped(thread, device, SS_DROP_PASSES);
         ss_buf_free(buf);
         return NULL;
     }
     size_t extra = device->program->packet_bytes - sizeof(struct ss_packet);
     struct ss_pending *item = aligned_alloc(64, (sizeof *item + extra + 127) & ~(size_t)63);
     if (!item) {
-        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        dropped(thread, device, SS_DROP_NO_MEMORY);
         ss_buf_free(buf);
         return NULL;
     }
@@ -75,22 +82,22 @@ static struct ss_packet *later(struct ss_thread *thread, struct ss_device *devic
 static void run_egress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf,
                        uint32_t parsed, uint16_t port, bool own);
 
-static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, struct ss_buf *buf, uint32_t parsed,
-                              bool own);
+static struct ss_buf *deparse(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p,
+                              struct ss_buf *buf, uint32_t parsed, bool own);
 
 /* Sends one frame to all replicas of a group, where egress does nothing, so that all replicas are equal. */
 static void replicate_alike(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
                             struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     reset_requests(p);
     p->target.truncate_to = UINT32_MAX;
-    buf = deparse(device, p, buf, parsed, true);
+    buf = deparse(thread, device, p, buf, parsed, true);
     if (buf) buf->class = p->standard.priority;
     for (uint32_t i = 0; buf && i < group->n; i++) {
         struct ss_buf *copy = i + 1 < group->n ? ss_buf_share(buf) : buf;
         if (copy)
             ss_output(thread, device, group->replicas[i].port, copy);
         else
-            ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+            dropped(thread, device, SS_DROP_NO_MEMORY);
     }
 }
 
@@ -134,7 +141,7 @@ static void clone_ingress(struct ss_thread *thread, struct ss_device *device, co
     const struct ss_program *program = device->program;
     const struct ss_group *session = ss_group_get(&device->sessions, p->target.clone_session & ~SS_CLONE_REQUESTED);
     if (!session) {
-        ss_drop(device, NULL, SS_DROP_NO_SESSION);
+        dropped(thread, device, SS_DROP_NO_SESSION);
         return;
     }
     struct ss_packet *c = thread->packets[1];
@@ -155,6 +162,7 @@ static void run_ingress(struct ss_thread *thread, struct ss_device *device, stru
     uint32_t length = p->target.length;
     uint32_t parsed = program->parse(state, p, buf->data, buf->len);
     program->ingress(state, p);
+    ss_release(p);
     p->target.exited = 0;
     if (p->target.clone_session) {
         clone_ingress(thread, device, p, buf, length);
@@ -178,12 +186,12 @@ static void run_ingress(struct ss_thread *thread, struct ss_device *device, stru
             replicate(thread, device, group, p, buf, parsed);
             return;
         }
-        ss_drop(device, NULL, SS_DROP_NO_GROUP);
+        dropped(thread, device, SS_DROP_NO_GROUP);
         ss_buf_free(buf);
         return;
     }
     if (p->standard.egress_spec == SS_DROP_PORT) {
-        ss_drop(device, NULL, SS_DROP_INGRESS);
+        dropped(thread, device, SS_DROP_INGRESS);
         ss_buf_free(buf);
         return;
     }
@@ -196,12 +204,12 @@ static void clone_egress(struct ss_thread *thread, struct ss_device *device, con
     const struct ss_program *program = device->program;
     const struct ss_group *session = ss_group_get(&device->sessions, p->target.clone_session & ~SS_CLONE_REQUESTED);
     if (!session) {
-        ss_drop(device, NULL, SS_DROP_NO_SESSION);
+        dropped(thread, device, SS_DROP_NO_SESSION);
         return;
     }
     struct ss_packet *c = malloc(program->packet_bytes + 64);
     if (!c) {
-        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        dropped(thread, device, SS_DROP_NO_MEMORY);
         return;
     }
     struct ss_packet *aligned = (struct ss_packet *)(((uintptr_t)c + 63) & ~(uintptr_t)63);
@@ -216,8 +224,8 @@ static void clone_egress(struct ss_thread *thread, struct ss_device *device, con
 }
 
 /* Puts the headers before the bytes that were not parsed, in place if the buffer is ours and has room. */
-static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, struct ss_buf *buf, uint32_t parsed,
-                              bool own) {
+static struct ss_buf *deparse(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p,
+                              struct ss_buf *buf, uint32_t parsed, bool own) {
     const struct ss_program *program = device->program;
     uint8_t *payload = buf->data + parsed;
     uint32_t payload_len = buf->len - parsed;
@@ -227,7 +235,7 @@ static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, str
     if (p->target.truncate_to < headers + payload_len)
         keep = p->target.truncate_to > headers ? p->target.truncate_to - headers : 0;
     if (headers + keep > SS_MAX_FRAME) {
-        ss_drop(device, NULL, SS_DROP_TOO_LONG);
+        dropped(thread, device, SS_DROP_TOO_LONG);
         if (own) ss_buf_free(buf);
         return NULL;
     }
@@ -240,7 +248,7 @@ static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, str
             memcpy(out->data + headers, payload, keep);
             out->port = buf->port;
         } else {
-            ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+            dropped(thread, device, SS_DROP_NO_MEMORY);
         }
         if (own) ss_buf_free(buf);
         if (!out) return NULL;
@@ -249,7 +257,7 @@ static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, str
     program->emit(p, buf->data);
     buf->len = headers + keep;
     if (buf->len > p->target.truncate_to) buf->len = p->target.truncate_to;
-    SS_TRACE(device->thread, SS_TRACE_DEPARSED, headers, keep, buf->len);
+    SS_TRACE(thread, SS_TRACE_DEPARSED, headers, keep, buf->len);
     return buf;
 }
 
@@ -259,13 +267,14 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
     SS_TRACE(thread, SS_TRACE_EGRESS, port, p->standard.egress_rid, p->standard.instance_type);
     uint8_t class = p->standard.qid = p->standard.priority;
     if (class >= device->priorities) {
-        ss_drop(device, NULL, SS_DROP_PRIORITY);
+        dropped(thread, device, SS_DROP_PRIORITY);
         if (own) ss_buf_free(buf);
         return;
     }
-    uint64_t now = device->state.now_us;
+    uint64_t now = thread->now_us;
     uint64_t depth = 0, wait = 0;
-    if (port < SS_MAX_PORTS && device->ports[port] && device->ports[port]->shaped) {
+    /* what runs beside others has no egress that could see the queue */
+    if (!thread->counts && port < SS_MAX_PORTS && device->ports[port] && device->ports[port]->shaped) {
         depth = ss_port_backlog(device->ports[port], thread->now_ns);
         wait = ss_port_wait(device->ports[port], class, thread->now_ns);
     }
@@ -282,13 +291,13 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
         p->target.clone_session = p->target.clone_fields = 0;
     }
     if (p->standard.egress_spec == SS_DROP_PORT) {
-        ss_drop(device, NULL, SS_DROP_EGRESS);
+        dropped(thread, device, SS_DROP_EGRESS);
         if (own) ss_buf_free(buf);
         return;
     }
     /* truncation is for frames that leave the switch, as in bmv2 */
     if (p->target.recirculate_fields) p->target.truncate_to = UINT32_MAX;
-    buf = deparse(device, p, buf, parsed, own);
+    buf = deparse(thread, device, p, buf, parsed, own);
     if (!buf) return;
     if (p->target.recirculate_fields) {
         uint32_t length = buf->len;
@@ -308,23 +317,32 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
 void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf) {
     const struct ss_program *program = device->program;
     struct ss_port *in = device->ports[port];
-    if (in) {
+    if (thread->counts) {
+        thread->rx_packets++;
+        thread->rx_bytes += buf->len;
+    } else if (in) {
         in->rx_packets++;
         in->rx_bytes += buf->len;
         if (__builtin_expect(in->pcap_in >= 0, 0)) ss_pcap(in, &in->pcap_in, buf);
     }
     if (!device->active || !scratch(thread, program)) {
-        ss_drop(device, device->ports[port], device->active ? SS_DROP_NO_MEMORY : SS_DROP_NO_PROGRAM);
+        if (thread->dropped)
+            thread->dropped[SS_DROP_NO_MEMORY]++;
+        else
+            ss_drop(device, in, device->active ? SS_DROP_NO_MEMORY : SS_DROP_NO_PROGRAM);
         ss_buf_free(buf);
         return;
     }
-    device->state.now_us = (thread->now_ns - device->fabric->start_ns) / 1000;
+    thread->now_us = (thread->now_ns - device->fabric->start_ns) / 1000;
+    if (!thread->counts) device->state.now_us = thread->now_us;
     buf->port = port;
     struct ss_packet *p = thread->packets[0];
     fresh(p, program, buf->len);
     p->standard.ingress_port = port;
     p->standard.packet_length = buf->len;
-    p->standard.ingress_global_timestamp = device->state.now_us & TIME48;
+    p->standard.ingress_global_timestamp = thread->now_us & TIME48;
+    p->target.shared = program->shareable && device->fabric->n_threads > 1;
+    p->target.counts = thread->counts;
     thread->passes = 0;
     if (__builtin_expect(device->trace.left != 0, 0)) {
         ss_trace_begin(thread, device, port, buf->len);

@@ -69,7 +69,7 @@ SS_API int ss_device_trace(struct ss_device *device, const struct ss_program *pr
     else if (program->abi != SS_ABI_VERSION || program->packet_bytes != device->program->packet_bytes)
         result = -EINVAL;
     else
-        device->trace = (struct ss_trace){frames, in_port, out_port, program};
+        device->trace = (struct ss_trace){frames, in_port, out_port, frames ? program : NULL};
     ss_thread_unlock(device->thread);
     return result;
 }

@@ -52,11 +52,11 @@ static unsigned plan(struct ss_buf *const *frames, unsigned n, uint32_t mtu, str
 
 static void refused(struct ss_port *port, uint32_t bytes) {
     struct ss_thread *owner = port->device->thread;
-    ss_thread_lock(owner);
+    ss_lock(&owner->state);
     port->tx_packets--;
     port->tx_bytes -= bytes;
     ss_drop(port->device, port, SS_DROP_TX_ERROR);
-    ss_thread_unlock(owner);
+    ss_unlock(&owner->state);
 }
 
 /* Sends this frame alone; returns whether the interface accepted it. Where the kernel has to segment a super-frame

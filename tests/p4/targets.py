@@ -63,14 +63,16 @@ def priority(configuration: Switch, place: int) -> int:
 
 
 class SoftswitchTarget(Target):
-    """softswitch in this process, frame by frame, without its queues."""
+    """softswitch in this process, frame by frame, without its queues. With two ``threads`` or more packets run as if
+    others ran at the same time.
+    """
 
-    def __init__(self, artifact: Artifact, configuration: Switch) -> None:
+    def __init__(self, artifact: Artifact, configuration: Switch, threads: int = 1) -> None:
         from softswitch import Fabric, Program
 
         self.configuration = configuration
         self.program = Program.load(artifact.program.read_bytes())
-        self.fabric = Fabric()
+        self.fabric = Fabric(threads)
         self.device = self.fabric.add_device(1)
         self.restart()
 
