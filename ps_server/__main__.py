@@ -36,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("ps_server", "Parameter server: joins the controller and serves its trees.")
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
-    parser.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
+    parser.add_argument("--interface", metavar="NAME[,NAME]", help="default: those that hold the node's address")
     parser.add_argument(
         "--timeout",
         type=float,

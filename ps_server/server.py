@@ -20,7 +20,16 @@ from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 from worker_agent.forked import abandon_when_forked, why
-from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
+from worker_agent.io_options import (
+    PACKET_COUNTERS,
+    IoConfig,
+    IoOptions,
+    IoStats,
+    NativeIoStats,
+    assign,
+    interfaces_in,
+    link_mbps,
+)
 from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
 from worker_agent.tree_lanes import lanes_of
 
@@ -51,6 +60,7 @@ class _TreeConfig(ctypes.Structure):
                 "port",
                 "thread",
                 "here",
+                "link",
                 "directions",
                 "lanes",
                 "lane",
@@ -176,7 +186,13 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
     lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
     lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
     lib.inart_root_repaired.restype = None
-    lib.inart_root_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double, ctypes.c_int]
+    lib.inart_root_repaired.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_uint32,
+        ctypes.c_double,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
     lib.inart_root_open.restype = None
     lib.inart_root_open.argtypes = [
         ctypes.c_void_p,
@@ -235,6 +251,7 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
                 lane.port,
                 thread,
                 config.node in config.workers,
+                tree.link,
                 tree.directions,
                 tree.lanes,
                 lane.lane,
@@ -252,9 +269,11 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
 
 
 class Server:
-    """The root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe.
+    """The root of the trees of one configuration on the interfaces of one host; runs from construction to close().
+    Thread-safe.
 
-    io: back end and threads (default: as the environment says; one thread per 10 Gbit/s of the link).
+    interface: as of worker_agent/engine.py's Engine. io: back end and threads (default: as the environment says; one
+    thread per 10 Gbit/s of the links).
     """
 
     def __init__(self, config: AgentConfig, interface: str, io: IoOptions | None = None) -> None:
@@ -265,7 +284,7 @@ class Server:
         self._gone = "the server is closed"  # the reason why there is no handle
         options = (io or IoOptions.from_environment()).of(config)
         ports = [lane.port for lane in lanes_of(config.root_trees)]
-        self._io = options.native(config, interface, ports, link_mbps(interface))
+        self._io = options.native(config, interface, ports, sum(map(link_mbps, interfaces_in(interface))))
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         self._handle = self._library.inart_root_create(ctypes.byref(self._io), ctypes.byref(native), error, len(error))
@@ -296,7 +315,9 @@ class Server:
         with self._lock:
             for tree in trees:
                 if self._handle is not None:
-                    self._library.inart_root_repaired(self._handle, tree.label, tree.rate_mbps, tree.results)
+                    self._library.inart_root_repaired(
+                        self._handle, tree.label, tree.rate_mbps, tree.results, tree.link - 1
+                    )
 
     def open_chunks(self) -> dict[int, int]:
         """Return, by tree, its oldest chunk for which a worker is missing; trees without such a chunk are left out.

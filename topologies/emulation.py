@@ -21,6 +21,7 @@ from mininet.net import Mininet
 
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import access, ports_of
 from topologies import choice, network
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 from topologies.network import EmulationError
@@ -98,7 +99,7 @@ class Emulation:
             os.environ.pop(MARK)
             if before is not None:
                 os.environ[MARK] = before
-        host_interfaces = {server: lifetime.interface("h", i) for i, server in enumerate(self.topology.servers)}
+        host_interfaces = network.host_links(self.topology, lifetime)
         fabric: dict[tuple[str, str], str] = {}
         for link in self._net.links:
             a, b = link.intf1, link.intf2
@@ -182,19 +183,20 @@ class Emulation:
 
     # --- the network ---
 
-    def interface(self, host: str) -> str:
-        """Return the name of the host's interface to the data network."""
-        return network.data_interface(host)
+    def interface(self, host: str, link: int = 0) -> str:
+        """Return the name of the host's interface to the data network. link: which, of a host with several links."""
+        return network.data_interface(host, link)
 
-    def counters(self, host: str) -> InterfaceCounters:
-        """Return what the host's link has carried so far, counted in packets (not super-frames)."""
-        switch = self.topology.access_switch(host)
-        counted = self.switches.link_counters(switch).get((switch, host))
+    def counters(self, host: str, link: int = 0) -> InterfaceCounters:
+        """Return what the host's link (which, of several) has carried so far, counted in packets (not super-frames)."""
+        near = ports_of(self.topology, host)[link]
+        switch, _ = access(self.topology, host, near)
+        counted = self.switches.link_counters(switch).get((switch, host if near == switch else near))
         if counted is not None:
             return counted.other_end
         for line in Path(f"/proc/{self.net[host].pid}/net/dev").read_text().splitlines():
             name, _, numbers = line.partition(":")
-            if name.strip() == self.interface(host):
+            if name.strip() == self.interface(host, link):
                 fields = [int(field) for field in numbers.split()]
                 return InterfaceCounters(fields[0], fields[1], fields[8], fields[9])
         raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
@@ -238,12 +240,19 @@ class Emulation:
         self.switches.fail(switch, min(seconds, threading.TIMEOUT_MAX))
 
     def cut(self, u: str, v: str) -> None:
-        """Cut the link between two switches: it loses everything in both directions until `mend`."""
+        """Cut the link between two switches: it loses everything in both directions until `mend`. Of one to a host the
+        cable is pulled: the host's interface has no carrier."""
+        if (end := _host_end(self.topology, self._running(), u, v)) is not None:
+            subprocess.run(["ip", "link", "set", end, "down"], check=True)
+            return
         _check_switches(self.topology, u, v)
         self.switches.cut(u, v)
 
     def mend(self, u: str, v: str) -> None:
         """Restore a link that `cut` had cut."""
+        if (end := _host_end(self.topology, self._running(), u, v)) is not None:
+            subprocess.run(["ip", "link", "set", end, "up"], check=True)
+            return
         _check_switches(self.topology, u, v)
         self.switches.mend(u, v)
 
@@ -269,6 +278,12 @@ class Emulation:
         if self._lifetime is None:
             raise EmulationError("the emulation is not running")
         return self._lifetime
+
+
+def _host_end(topology: Topology, lifetime: Lifetime, u: str, v: str) -> str | None:
+    """Return the switch's end of a link to a host; None: it is none."""
+    ends = network.host_links(topology, lifetime)
+    return ends.get((u, v)) or ends.get((v, u))
 
 
 def _check_switches(topology: Topology, *names: str) -> None:

@@ -18,7 +18,7 @@ from mininet.node import Host, Node, Switch
 
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.topology import Topology
-from controlplane.planner.topology_cables import beyond, port_back
+from controlplane.planner.topology_cables import access, beyond, port_back, ports_of
 from p4src.protocol import PROTOCOL
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 
@@ -159,17 +159,26 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
     return network
 
 
-def data_interface(server: str) -> str:
-    """Return the name of a host's interface to the data network (Linux allows 15 characters)."""
-    name = f"{server}-eth0"
-    return name if len(name) <= 15 else "eth0"
+def data_interface(server: str, link: int = 0) -> str:
+    """Return the name of a host's interface to the data network (Linux allows 15 characters). link: which, of a host
+    with several links."""
+    name = f"{server}-eth{link}"
+    return name if len(name) <= 15 else f"eth{link}"
+
+
+def host_links(topology: Topology, lifetime: Lifetime) -> dict[tuple[str, str], str]:
+    """Return the root namespace's end of every host's links, by the host and the topology's node next to it there."""
+    return {
+        (server, near): lifetime.interface("h", index, "abcdefgh"[link] if link else "")
+        for index, server in enumerate(topology.servers)
+        for link, near in enumerate(ports_of(topology, server))
+    }
 
 
 def _add_host(
     network: Mininet, topology: Topology, lifetime: Lifetime, server: str, interface: type[ShapedIntf]
 ) -> None:
     index = topology.servers.index(server)
-    switch = topology.access_switch(server)
     host = network.addHost(server, ip=None, mac=None)
     _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)
     _run(
@@ -179,19 +188,21 @@ def _add_host(
         f"mount --bind {lifetime.directory / 'hosts'} /etc/hosts",
         "{ [ ! -e /etc/resolv.conf ] || mount --bind /dev/null /etc/resolv.conf; }",
     )
-    data = data_interface(server)
-    network.addLink(
-        host,
-        network[switch],
-        port1=0,
-        port2=topology.port(switch, server),
-        intfName1=data,
-        intfName2=lifetime.interface("h", index),
-        addr1=topology.mac(server),
-        cls1=interface,
-        cls2=RootIntf,
-        params1={"bw": topology.bandwidth_mbps(server, switch)},
-    )
+    ends = host_links(topology, lifetime)
+    for link, near in enumerate(ports_of(topology, server)):
+        switch, port = access(topology, server, near)
+        network.addLink(
+            host,
+            network[switch],
+            port1=link,
+            port2=port,
+            intfName1=data_interface(server, link),
+            intfName2=ends[server, near],
+            addr1=topology.mac(server),
+            cls1=interface,
+            cls2=RootIntf,
+            params1={"bw": topology.bandwidth_mbps(server, near)},
+        )
     own, root = lifetime.management_address(index), lifetime.interface("c", index)
     address = topology.address(server)
     _run(
@@ -201,10 +212,11 @@ def _add_host(
         f"ip address add {own}/32 dev {MANAGEMENT_INTERFACE}",
         f"ip link set {MANAGEMENT_INTERFACE} up",
         f"ip route add {MANAGEMENT_ROOT}/32 dev {MANAGEMENT_INTERFACE} src {own}",
-        *_addressed(topology, server),
+        *(command for link in host.intfs for command in _addressed(topology, server, link)),
     )
-    host.intfs[0].ip, host.intfs[0].prefixLen = address, 32
-    anywhere = network[switch]  # Any switch serves as a shell of the root namespace.
+    for data in host.intfs.values():
+        data.ip, data.prefixLen = address, 32
+    anywhere = network[topology.devices[0]]  # Any switch serves as a shell of the root namespace.
     _quiet_ipv6(anywhere, root)
     _run(
         anywhere,
@@ -214,13 +226,14 @@ def _add_host(
     )
 
 
-def _addressed(topology: Topology, server: str) -> tuple[str, ...]:
-    """Return commands that give a host's data interface its address and its default route."""
-    data, address = data_interface(server), topology.address(server)
+def _addressed(topology: Topology, server: str, link: int = 0) -> tuple[str, ...]:
+    """Return commands that give a host's data interface its address and a default route. Those of several links have
+    the same address, as those of a bond; a later one's route is used when there is no earlier one."""
+    data, address = data_interface(server, link), topology.address(server)
     return (
         f"ip address add {address}/32 dev {data}",
         f"ip neighbour replace {GATEWAY} lladdr {PROTOCOL.gateway_mac.hex(':')} dev {data} nud permanent",
-        f"ip route add default via {GATEWAY} dev {data} onlink src {address}",
+        f"ip route add default via {GATEWAY} dev {data} onlink src {address} metric {link}",
     )
 
 
@@ -249,10 +262,11 @@ def remake_host_link(
 
 
 def _set_mtu(network: Mininet, topology: Topology, lifetime: Lifetime, server: str, mtu: int) -> None:
-    """Set the MTU of both ends of a host's link: the switch's end drops frames that are larger than its own."""
-    _run(network[server], f"ip link set {data_interface(server)} mtu {mtu}")
-    end = lifetime.interface("h", topology.servers.index(server))
-    _run(network[topology.access_switch(server)], f"ip link set {end} mtu {mtu}")
+    """Set the MTU of both ends of a host's links: the switch's end drops frames that are larger than its own."""
+    ends = host_links(topology, lifetime)
+    for link, near in enumerate(ports_of(topology, server)):
+        _run(network[server], f"ip link set {data_interface(server, link)} mtu {mtu}")
+        _run(network[access(topology, server, near)[0]], f"ip link set {ends[server, near]} mtu {mtu}")
 
 
 def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:

@@ -29,7 +29,7 @@ LIMIT_SECONDS = 20.0
 
 def interface_pattern(number: int) -> re.Pattern[str]:
     """Return a pattern of the names of root-namespace interfaces of the emulation with this number."""
-    return re.compile(rf"inart{number}[hcl]\d+[ab]?")
+    return re.compile(rf"inart{number}[hcl]\d+[a-h]?")
 
 
 def marked(token: str) -> Iterator[int]:

@@ -44,7 +44,7 @@ class Layout:
     """The surroundings of the switches: the interfaces of the root namespace that they connect."""
 
     topology: Topology
-    host_interfaces: dict[str, str]  # server -> interface
+    host_interfaces: dict[tuple[str, str], str]  # (server, the topology's node next to it there) -> interface
     # (switch, neighbour) -> interface at the switch; empty: links are in memory
     fabric_interfaces: dict[tuple[str, str], str]
     directory: Path  # for files of the switches; removed with the emulation

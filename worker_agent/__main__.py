@@ -67,8 +67,8 @@ def make_parser() -> argparse.ArgumentParser:
         )
         command.add_argument(
             "--interface",
-            metavar="NAME",
-            help="interface of the data network (default: the one with the node's address)",
+            metavar="NAME[,NAME]",
+            help="interfaces of the data network (default: those with the node's address)",
         )
         command.add_argument(
             "--timeout",

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import array
 import fcntl
+import re
 import socket
 import struct
 
+from controlplane.common.agentconfig import AgentConfig, link_key
 from worker_agent.errors import AgentError
 
 _SIOCGIFCONF = 0x8912
 _IFREQ_BYTES = 40
 _NAME_BYTES = 16
 _SIOCGIFFLAGS = 0x8913
-_IFF_UP = 1
+_IFF_UP, _IFF_RUNNING = 1, 0x40
+LOOPBACK = "lo"
 
 
 def addresses() -> dict[str, str]:
     """Return address -> interface for all interfaces that are up, including the loopback."""
+    return dict(_addresses())
+
+
+def _addresses() -> list[tuple[str, str]]:
+    """Return every (address, interface) of interfaces that are up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         room = 64
         while True:
@@ -27,12 +35,12 @@ def addresses() -> dict[str, str]:
             if used < len(buffer):  # A full buffer may have left some interfaces out.
                 break
             room *= 2
-    found = {}
+    found = []
     for start in range(0, used, _IFREQ_BYTES):
         entry = bytes(buffer[start : start + _IFREQ_BYTES])
         # A label such as eth0:1 names an address, not an interface.
         name = entry[:16].split(b"\0", 1)[0].decode().partition(":")[0]
-        found[socket.inet_ntoa(entry[20:24])] = name
+        found.append((socket.inet_ntoa(entry[20:24]), name))
     return found
 
 
@@ -44,14 +52,65 @@ def check_interface(name: str) -> str:
     there = sorted(one for _, one in socket.if_nameindex())  # /sys may show another namespace's interfaces.
     if name not in there:
         raise AgentError(f"there is no interface {name!r} here (there are: {', '.join(there) or 'none'})")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        request = struct.pack(f"{_IFREQ_BYTES}s", name.encode())
-        (flags,) = struct.unpack_from("h", fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, request), _NAME_BYTES)
-    if not flags & _IFF_UP:
+    if not _flags(name) & _IFF_UP:
         return f"the interface {name} is down (ip link set {name} up)"
-    if name not in addresses().values():
+    if name not in (held for _, held in _addresses()):
         return f"the interface {name} has no IPv4 address"
     return ""
+
+
+def check_interfaces(names: str) -> str:
+    """Return the same of several interfaces, given by commas."""
+    return "; ".join(filter(None, map(check_interface, names.split(","))))
+
+
+def interfaces_of(config: AgentConfig, given: str | None) -> str:
+    """Return the interfaces of an agent's links by commas, in the order of its node's ports.
+
+    given: what the user gave; None: all that have the node's address, in the order of their names. Raises AgentError
+    that says what to give where the node has more links.
+    """
+    names = given.split(",") if given is not None else holding(config.address)
+    if not names:
+        return interface_of(config.address)  # says what is there
+    if len(names) >= len(config.links):
+        return ",".join(names)
+    raise AgentError(
+        f"{config.node} has {len(config.links)} links to the data network, to {', '.join(config.links)}: give their "
+        f"interfaces in this order, --interface NAME,NAME; there is only {', '.join(names)}"
+    )
+
+
+def links_up(names: str) -> dict[str, float]:
+    """Return, for a report to the controller, whether each of several interfaces has a cable that carries; of one:
+    nothing, as a node that has lost its only link reports nothing."""
+    of = names.split(",")
+    return {link_key(link): float(_runs(name)) for link, name in enumerate(of)} if len(of) > 1 else {}
+
+
+def _runs(name: str) -> bool:
+    try:
+        return _flags(name) & (_IFF_UP | _IFF_RUNNING) == _IFF_UP | _IFF_RUNNING
+    except OSError:  # it has gone
+        return False
+
+
+def _flags(name: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack(f"{_IFREQ_BYTES}s", name.encode())
+        (flags,) = struct.unpack_from("H", fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, request), _NAME_BYTES)
+    return int(flags)
+
+
+def holding(address: str) -> list[str]:
+    """Return the interfaces that hold an address, in the order of their names; the loopback where no other does."""
+    names = {name for held, name in _addresses() if held == address}
+    return sorted(names - {LOOPBACK} or names, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which eth10 comes after eth9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def interface_of(address: str) -> str:

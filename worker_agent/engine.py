@@ -116,11 +116,12 @@ class Shape:
 
 
 class Engine:
-    """All-reduce over one interface. Thread-safe; the caller must make concurrent submissions in the same order on all
-    workers.
+    """All-reduce over the interfaces of one host. Thread-safe; the caller must make concurrent submissions in the same
+    order on all workers.
 
-    timeout: seconds without any progress on a tree before its operations fail (0: never). io: back end and threads
-    (default: those of the environment).
+    interface: of the data network; where the node has several links, their interfaces by commas, in the order of
+    `AgentConfig.links`. timeout: seconds without any progress on a tree before its operations fail (0: never). io: back
+    end and threads (default: those of the environment).
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class Engine:
             for tree in trees:
                 if self._handle is not None:
                     self._library.inart_worker_repaired(
-                        self._handle, tree.label, tree.rate_mbps, tree.contributions, tree.results
+                        self._handle, tree.label, tree.rate_mbps, tree.contributions, tree.results, tree.link - 1
                     )
 
     def reconfigure(self, config: AgentConfig, reason: str = "the job was configured anew") -> None:

@@ -21,6 +21,7 @@ from controlplane.common.agentconfig import LANE_MBPS, AgentConfig
 
 BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
 MOST_THREADS = 16  # the number of a job's ports
+MOST_LINKS = 8  # INART_MOST_LINKS in native/io.h
 RECEIVE_BYTES = 32 << 20  # the receive buffer that engines request from the kernel
 _NAME_BYTES = 16
 _TROUBLE_BYTES = 192
@@ -51,6 +52,8 @@ class IoConfig(ctypes.Structure):
 
     _fields_ = (
         ("interface", ctypes.c_char * _NAME_BYTES),
+        ("more", ctypes.c_uint32),
+        ("further", ctypes.c_char * _NAME_BYTES * (MOST_LINKS - 1)),
         ("address", ctypes.c_uint32),
         ("receive_bytes", ctypes.c_uint32),
         ("backend", ctypes.c_int32),
@@ -198,14 +201,22 @@ class IoOptions:
         return replace(self, backend="udp") if config.both_roles else self
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
-        """Return the C structure for an engine with trees on `ports`, of `mbps` in all (0: not known)."""
-        cores = numa_cores(interface) if isinstance(self.cores, str) else self.cores
+        """Return the C structure for an engine with trees on `ports`, of `mbps` in all (0: not known). interface: those
+        of several links by commas. Raises ValueError: too many."""
+        first, *further = interfaces_in(interface)
+        if len(further) >= MOST_LINKS:
+            raise ValueError(f"{interface}: an agent uses at most {MOST_LINKS} interfaces")
+        cores = numa_cores(first) if isinstance(self.cores, str) else self.cores
         threads = self.threads or threads_for(mbps)
         threads = max(1, min(threads, len(set(ports)), MOST_THREADS))
         uplink = uplink_of(config, interface)
         pinned = [cores[thread % len(cores)] if cores else -1 for thread in range(MOST_THREADS)]
         return IoConfig(
-            interface.encode()[: _NAME_BYTES - 1],
+            first.encode()[: _NAME_BYTES - 1],
+            len(further),
+            (ctypes.c_char * _NAME_BYTES * (MOST_LINKS - 1))(
+                *(ctypes.create_string_buffer(name.encode()[: _NAME_BYTES - 1], _NAME_BYTES) for name in further)
+            ),
             int(IPv4Address(config.address)) if config.address else 0,
             self.receive_bytes,
             BACKENDS.index(self.backend),
@@ -238,6 +249,11 @@ def numa_cores(interface: str) -> tuple[int, ...]:
     except (OSError, ValueError):
         return tuple(sorted(allowed))
     return tuple(sorted(allowed.intersection(near))) or tuple(sorted(allowed))
+
+
+def interfaces_in(text: str) -> list[str]:
+    """Return the interfaces of "eth0,eth1"."""
+    return text.split(",")
 
 
 def link_mbps(interface: str) -> float:

@@ -12,13 +12,13 @@ from controlplane.common.rpc.client import Identity, Membership
 from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
 from p4src.protocol import ENCODING
-from worker_agent.address import addresses, check_interface, interface_of
+from worker_agent.address import addresses, check_interfaces, interfaces_of, links_up
 from worker_agent.errors import AgentError
 from worker_agent.flight import flight
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.readiness import Readiness
-from worker_agent.reporter import Reporter
+from worker_agent.reporter import Reporter, Statistics
 
 
 class Member:
@@ -28,7 +28,8 @@ class Member:
         controller: "host:port".
         node: its name in the topology; None: the controller finds it by this machine's addresses.
         versions: what runs the configurations that the controller sends.
-        interface: of the data network; None: the one that holds the node's address. Raises AgentError: there is none.
+        interface: of the data network; None: the one that holds the node's address; those of several links by commas,
+            in the order of the node's ports in the topology. Raises AgentError: there is none.
         tls: None: what $INART_CREDENTIALS names, else plaintext.
         job: its name; None: $INART_JOB, or the only one that the node is in.
         take_over: from another process that has joined as this node; else this one is refused.
@@ -54,7 +55,8 @@ class Member:
         self._state = Readiness(f"no answer from the controller at {controller} yet")
         self._successor: AgentConfig | None = None
         self._interface = interface
-        if interface is not None and (trouble := check_interface(interface)):
+        self._used = ""
+        if interface is not None and (trouble := check_interfaces(interface)):
             log(trouble)
         self._log = log
         self._closed = threading.Event()
@@ -69,9 +71,7 @@ class Member:
             identity = replace(identity, job=job)
         self._membership = Membership(controller, identity, self, tls)
         abandon_when_forked(self)
-        self._reporter = Reporter(
-            lambda: self.ready, versions.open_chunks, versions.statistics, self._membership.report
-        )
+        self._reporter = Reporter(lambda: self.ready, versions.open_chunks, self._statistics, self._membership.report)
         self._renewal = Renewal(controller, tls, log) if tls is not None else None
         self._membership.start()
         self._reporter.start()
@@ -139,9 +139,13 @@ class Member:
         self._log(waiting)
         self._state.wait_for_others(waiting)
 
+    def _statistics(self) -> Statistics:
+        numbers, trees = self._running.statistics()
+        return {**numbers, **links_up(self._used)}, trees
+
     def _trouble(self) -> str:
         try:
-            return "" if self._interface is None else check_interface(self._interface)
+            return "" if self._interface is None else check_interfaces(self._interface)
         except (AgentError, OSError) as error:  # it has gone meanwhile
             return str(error)
 
@@ -152,7 +156,8 @@ class Member:
             self._log(f"carries on with epoch {config.epoch}")
             return
         try:
-            self._running.configure(config, self._interface or interface_of(config.address))
+            self._used = interfaces_of(config, self._interface)
+            self._running.configure(config, self._used)
         except (AgentError, ValueError, OSError) as error:
             self._fail(AgentError(f"{config.node} cannot run its configuration: {error}"))
             return
@@ -175,7 +180,7 @@ class Member:
             ready = self.ready
             if not ready and not self._running.joins_late:
                 raise AgentError(f"not running: {self.problem}")
-            interface = self._interface or interface_of(config.address)
+            interface = self._used = interfaces_of(config, self._interface)
             report.next_operation = self._running.prepare(config, interface, again or not ready)
             if again:
                 report.done.extend(self._running.done())

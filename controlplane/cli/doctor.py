@@ -249,8 +249,13 @@ def check_interface(interface: str | None) -> Iterable[Check]:
     known = backend in ("udp", "raw")
     yield Check("agents' I/O", "back end", known, True, backend, "" if known else "INART_IO is udp or raw")
     findings = (data_interface.receive_limit(), other_users.finding())
-    for finding in (*findings, *(data_interface.check(interface) if interface else ())):
+    for finding in findings:
         yield Check("agents' I/O", **asdict(finding))
+    names = interface.split(",") if interface else []
+    for name in names:
+        for finding in data_interface.check(name):
+            of = f"{finding.name} of {name}" if len(names) > 1 else finding.name
+            yield Check("agents' I/O", **{**asdict(finding), "name": of})
 
 
 def check_machine() -> Iterable[Check]:
@@ -360,7 +365,7 @@ def show(checks: Iterable[Check]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command_line.make("controlplane.doctor", (__doc__ or "").splitlines()[0])
     command_line.add_output(parser)
-    parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
+    parser.add_argument("--interface", metavar="NAME[,NAME]", help="also check these data interfaces of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument(
         "--credentials", type=Path, metavar="DIR", help="with --controller: who asks (default: $INART_CREDENTIALS)"

@@ -16,6 +16,11 @@ LANE_MBPS = 10_000.0
 Role = Literal["worker", "parameter_server"]
 
 
+def link_key(link: int) -> str:
+    """Return the name of the statistic that says whether a node's link of this place, of several, is up (1) or down."""
+    return f"link {link} up"
+
+
 def suspect_key(tree: int, label: int = 0, worker: str = "") -> str:
     """Return the name of the statistic that counts a tree's packets with a wrong check word.
 
@@ -43,7 +48,8 @@ class WorkerTree:
     back, by owner; empty: they come under return_label. gather_speed: the factor on rate_mbps for the worker's own
     chunks of a gather. directions: 2 where gathers have every second slot and a window of their own, so that they run
     beside reductions (native/direction.h); else 1. lanes: windows that its chunks are divided among, each with a port
-    and so a thread of its own (worker_agent/tree_lanes.py): 1, 2, 4, 8 or 16.
+    and so a thread of its own (worker_agent/tree_lanes.py): 1, 2, 4, 8 or 16. link: over which of its node's links
+    (`AgentConfig.links`) it is sent, from 0; results come over any.
     """
 
     tree: int
@@ -59,6 +65,7 @@ class WorkerTree:
     gather_speed: float = 1.0
     directions: int = 1
     lanes: int = 1
+    link: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ class RootTree:
     answer_labels: by worker index, the label of packets to that worker alone. others_labels: by worker index, the label
     of packets to all workers but that one; empty: those packets go to all workers. port: UDP destination port of the
     tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown. directions, lanes:
-    as the workers have them.
+    as the workers have them. link: over which of its node's links its results are sent; sums come over any.
     """
 
     tree: int
@@ -99,6 +106,7 @@ class RootTree:
     rate_mbps: float = 0.0
     directions: int = 1
     lanes: int = 1
+    link: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,13 +114,15 @@ class RepairedTree:
     """A tree that was rerouted around a failure, as one agent sees it.
 
     label: a worker's up_label, or a parameter server's return_label. rate_mbps: a worker's rate from now on; 0: as
-    before. contributions, results: whether those under way may be lost, so that the agent sends them again.
+    before. contributions, results: whether those under way may be lost, so that the agent sends them again. link: over
+    which of its node's links it is sent from now on, from 1; 0: as before.
     """
 
     label: int
     rate_mbps: float
     contributions: bool
     results: bool
+    link: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,8 @@ class AgentConfig:
     parameter servers' for a worker, the workers' for a parameter server; empty: any. link_mbps: what the link of a node
     of both roles carries outwards, which its two engines share (native/uplink.h); 0: not known, or the node has one
     role. ring_mbps: what a ring among the job's workers, without switches that add, would reach over the same links
-    (worker_agent/ways.py); 0: not known.
+    (worker_agent/ways.py); 0: not known. links: where a node has several links to the data network, the
+    switches that they lead to, by the node's ports from 1 ("": none now); empty: it has one, at port 1.
     """
 
     job: str
@@ -150,6 +161,7 @@ class AgentConfig:
     sources: tuple[str, ...] = ()
     link_mbps: float = 0.0
     ring_mbps: float = 0.0
+    links: tuple[str, ...] = ()
 
     @property
     def both_roles(self) -> bool:
@@ -181,6 +193,7 @@ class AgentConfig:
                     "workers": tuple(data["workers"]),
                     "parameter_servers": tuple(data["parameter_servers"]),
                     "sources": tuple(data.get("sources", ())),
+                    "links": tuple(data.get("links", ())),
                     "worker_trees": tuple(
                         WorkerTree(**{**tree, "others_labels": tuple(tree.get("others_labels", ()))})
                         for tree in data.get("worker_trees", ())

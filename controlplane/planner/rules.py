@@ -16,7 +16,7 @@ from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.planner.plan.slots import place_slots, under_way
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import Topology
-from controlplane.planner.topology_cables import access_switches
+from controlplane.planner.topology_cables import access_switches, link_of, links_of
 from p4src.protocol import PROTOCOL, frame_bytes, udp_port
 
 
@@ -329,6 +329,13 @@ class _Builder(_Entries):
             if relay.node in inner:
                 self.forward(tree.way(relay.node), partial[relay.node])
                 flows.append(sums)
+        self.add_agents(index, tree, up, flows)
+
+    def add_agents(self, index: int, tree: Tree, up: Mapping[str, int], flows: Sequence[RootFlow]) -> None:
+        """A tree's part of its agents' configurations, with the entries of its results. up: the labels of the workers'
+        flows. flows: those that end at the root."""
+        topology = self.topology
+        ways = {a.worker: a.route[1] for a in tree.assignments if len(a.route) > 1}
         return_label, answers = self.add_return(tree)
         rate = self.plan.tree_rate_mbps(index)
         port, of_rate = udp_port(self.job_id, index), lanes(rate, self.slots[index])
@@ -345,12 +352,21 @@ class _Builder(_Entries):
                     rate,
                     port,
                     lanes=of_rate,
+                    link=link_of(topology, worker, ways.get(worker, "")),
                 )
             )
         answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
         self.root_trees[tree.root].append(
             RootTree(
-                index, tuple(flows), return_label, answer_labels, self.slots[index], port, rate_mbps=rate, lanes=of_rate
+                index,
+                tuple(flows),
+                return_label,
+                answer_labels,
+                self.slots[index],
+                port,
+                rate_mbps=rate,
+                lanes=of_rate,
+                link=link_of(topology, tree.root, tree.first_step),
             )
         )
 
@@ -458,6 +474,7 @@ class _Builder(_Entries):
                     repeats=len(job.parameter_servers) > 1 or job.may_lose_workers,
                     shrinks=job.may_lose_workers,
                     link_mbps=self.shared_link_mbps(node),
+                    links=links_of(self.topology, node),
                 )
         if self.others:
             agents = self.with_others(agents)

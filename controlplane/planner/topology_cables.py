@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # a topology is made with what is here
     from controlplane.planner.topology import Topology
 
 Links = list[tuple[str, str, Mapping[str, Any]]]
+MOST_LINKS = 8
+"""Interfaces that an agent uses at most (worker_agent/io_options.py)."""
 MOST_MEMBERS = 64
 """Cables that one link may be made of."""
 CABLE = {"kind": "switch", "cable": True, "aggregation_mbps": 0.0}
@@ -114,3 +116,44 @@ def access_switches(topology: Topology, server: str) -> tuple[str, ...]:
     the links say otherwise. A switch to which it has two cables is there twice."""
     ends = (beyond(topology, server, near) for near in topology.neighbours(server))
     return tuple(end for end in ends if topology.kind(end) == "switch")
+
+
+def links_of(topology: Topology, server: str) -> tuple[str, ...]:
+    """Return, by a server's ports from 1, the switch that each link leads to, "" where there is none (now); nothing for
+    a server with a link at port 1 only."""
+    near = {topology.port(server, one): one for one in topology.neighbours(server)}
+    last = max(near, default=1)
+    if last == 1:
+        return ()
+    return tuple(beyond(topology, server, near[port]) if port in near else "" for port in range(1, last + 1))
+
+
+def link_of(topology: Topology, server: str, neighbour: str) -> int:
+    """Return the place of a server's link to this neighbour: its port less one, or 0 where there is no such link (what
+    stays on the host goes over none)."""
+    return topology.port(server, neighbour) - 1 if neighbour in topology.neighbours(server) else 0
+
+
+def ports_of(topology: Topology, server: str) -> list[str]:
+    """Return the nodes next to a server, cables included, in the order of its ports."""
+    return sorted(topology.neighbours(server), key=lambda near: topology.port(server, near))
+
+
+def access(topology: Topology, server: str, near: str) -> tuple[str, int]:
+    """Return the switch that a server's link to this neighbour leads to, and the port there."""
+    return beyond(topology, server, near), port_back(topology, server, near)
+
+
+def near_at(topology: Topology, server: str, link: int) -> str | None:
+    """Return the neighbour to which a server's link of this place (`link_of`) leads; None: there is none (now)."""
+    return next((near for near in topology.neighbours(server) if topology.port(server, near) == link + 1), None)
+
+
+def hangs_on_switches(topology: Topology, server: str) -> None:
+    """Raise TopologyError where a server has no link, more than agents have interfaces for, or one to a server."""
+    near = topology.neighbours(server)
+    others = [other for other in near if topology.kind(other) != "switch"]
+    if not near or others:
+        raise TopologyError(f"server {server} must hang on switches, it is linked with: {', '.join(near) or 'nothing'}")
+    if (most := max(topology.port(server, one) for one in near)) > MOST_LINKS:
+        raise TopologyError(f"server {server} has port {most}: the interfaces of an agent are ports 1 to {MOST_LINKS}")

@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.common.agentconfig import link_key
+from controlplane.planner.topology_cables import access, link_of
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import FoundSilent, SwitchesSeen
+from controlplane.service.core.parts import FoundSilent, PortsSeen, SwitchesSeen
 from controlplane.service.culprits import Culprits
 from controlplane.service.hops import Entry, Hop, hops_of, packets
 from controlplane.service.keeper import Keeper
@@ -89,6 +91,7 @@ class Watch:
     def look(self) -> None:
         """Look at everything once, as the thread does every LOOK_SECONDS."""
         self.look_at_switches()
+        self.look_at_links()
         self.look_at_trees()
         self.look_at_lost_agents()
         self.network.failover.look()
@@ -108,6 +111,21 @@ class Watch:
         for name, asked in prompt.items():
             if asked <= asked_since:  # whether it answers tells whether this machine is slow
                 keepers[name].wake()
+
+    def look_at_links(self) -> None:
+        """Report to the core which links of hosts with several are up, as their agents say: as ports of the switches
+        that they lead to."""
+        topology = self.network.topology
+        states: dict[str, dict[int, bool]] = {}
+        for job in self.network.jobs:
+            for node, member in job.roster.members().items():
+                for near in topology.neighbours(node) if node in topology else ():
+                    up = member.statistics.get(link_key(link_of(topology, node, near)))
+                    if up is not None:
+                        switch, port = access(topology, node, near)
+                        states.setdefault(switch, {})[port] = bool(up)
+        if states:
+            self.network.failover.take(PortsSeen(states))
 
     def look_at_trees(self) -> None:
         """Follow the packets of jobs that have stalled, by the counters of switches, to where they are lost."""

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from controlplane.common.agentconfig import AgentConfig
 from controlplane.planner.entries import Forward, Replicate
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import access, near_at
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.periodic import Periodic
@@ -232,9 +234,10 @@ class Measurements:
                     found = self._summed if config.both_roles else self._bytes
                     reports = found.get((job.name, root))
                     if reports is not None and reports.readings:
-                        link = topology.access_switch(root), root
-                        flow = Flow(int(reports.readings[-1][1]), reports.mbps(now))
-                        links.setdefault(link, {})[number] = flow
+                        total, mbps = int(reports.readings[-1][1]), reports.mbps(now)
+                        for switch, part in _parts(config, topology).items():
+                            flow = Flow(int(part * total), part * mbps)
+                            links.setdefault((switch, root), {})[number] = flow
         return links
 
     def _trees(
@@ -248,14 +251,28 @@ class Measurements:
             for node, config in job.roster.configs.items():
                 if config.role != "worker" or node not in topology:
                     continue
-                edge = topology.access_switch(node)
-                port = topology.port(edge, node)
                 for tree in config.worker_trees:
-                    sent.setdefault(tree.tree, []).append(entries.get((edge, port, tree.up_label), Flow()))
+                    near = near_at(topology, node, tree.link)
+                    if near is not None:
+                        entry = (*access(topology, node, near), tree.up_label)
+                        sent.setdefault(tree.tree, []).append(entries.get(entry, Flow()))
             for index, flows in sent.items():
                 total = before.get((number, index), Flow()).total + sum(flow.total for flow in flows)
                 trees[number, index] = Flow(total, sum(flow.mbps for flow in flows) / len(flows))
         return trees
+
+
+def _parts(config: AgentConfig, topology: Topology) -> dict[str, float]:
+    """Return, by switch, what part of what a parameter server gets comes from there, as planned: its trees have one
+    link each."""
+    rates: dict[str, float] = {}
+    for tree in config.root_trees:
+        near = near_at(topology, config.node, tree.link)
+        if near is not None:
+            switch, _ = access(topology, config.node, near)
+            rates[switch] = rates.get(switch, 0.0) + (tree.rate_mbps or 1.0)
+    total = sum(rates.values())
+    return {switch: rate / total for switch, rate in rates.items()}
 
 
 def _counters(keepers: Iterable[Keeper]) -> tuple[dict[str, tuple[float, Counters]], dict[str, str]]:

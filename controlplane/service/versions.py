@@ -9,12 +9,13 @@ from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import JobError
-from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan import Plan, PlanError, Tree
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.repair import Repair, intact, repair, unbroken
 from controlplane.planner.plan.slots import aligned
 from controlplane.planner.rules import Beside, Deployment, Places, Taken, build
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import link_of
 from controlplane.service.next_plan import Frame
 from controlplane.service.room import union
 
@@ -93,7 +94,7 @@ def lead_around(
         trees += len(found.trees)
         moved += found.moved
         for node, config in new.deployment.agents.items():
-            told.setdefault(node, []).extend(as_told(config, new.plan, found, frame.pace))
+            told.setdefault(node, []).extend(as_told(config, new.plan, found, topology, frame.pace))
     return Around(tuple(after), trees, tuple(moved), told)
 
 
@@ -162,10 +163,24 @@ def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
     return replace(plan, rate_mbps=min(plan.rate_mbps, max(carried, LEAST_PART * plan.rate_mbps)))
 
 
-def as_told(config: AgentConfig, plan: Plan, found: Repair, pace: float) -> list[RepairedTree]:
-    """Return what an agent has to know of a plan that was led around something: all rates, and where what is under way
-    may be lost."""
+def as_told(config: AgentConfig, plan: Plan, found: Repair, topology: Topology, pace: float) -> list[RepairedTree]:
+    """Return what an agent has to know of a plan that was led around something: all rates, where what is under way may
+    be lost, and over which of its node's links each tree goes now."""
     labels = {tree.tree: tree.up_label for tree in config.worker_trees}
     labels |= {tree.tree: tree.return_label for tree in config.root_trees}
     rates = {tree: plan.tree_rate_mbps(tree) * pace for tree in labels}
-    return [RepairedTree(label, rates[tree], tree in found.up, tree in found.down) for tree, label in labels.items()]
+
+    def link(tree: int) -> int:
+        return 1 + link_of(topology, config.node, _next(plan.trees[tree], config.node)) if config.links else 0
+
+    return [
+        RepairedTree(label, rates[tree], tree in found.up, tree in found.down, link(tree))
+        for tree, label in labels.items()
+    ]
+
+
+def _next(tree: Tree, node: str) -> str:
+    """Return the node to which a tree's root sends results, or one of its workers gradients."""
+    if tree.root == node:
+        return tree.first_step
+    return next((a.route[1] for a in tree.assignments if a.worker == node and len(a.route) > 1), "")

@@ -16,6 +16,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import Limits, check_fits, limited
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import hangs_on_switches
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.show import deployment_json, deployment_lines, rule_lines
 from p4src.artifacts import Artifact
@@ -53,7 +54,7 @@ class Kind(ABC):
         them.
         """
         for node in (*plan.job.workers, *plan.job.parameter_servers):
-            topology.access_switch(node)
+            hangs_on_switches(topology, node)
         check_fits(plan, limited(topology, self.limits))
 
     def lines(self, plan: Plan, deployment: Deployment, topology: Topology) -> Iterator[str]:

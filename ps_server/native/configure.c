@@ -115,7 +115,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
         uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_BOTH : INART_LINK;
         uint32_t lanes = inart_lanes(from->lanes), first = family_of(s, from->tree);
         for (uint32_t j = 0; j < directions && !bad; j++) {
-            if (spec_lane(&s->spec, from->port, reach, &t[j].lane, error, size)) return -1;
+            if (spec_lane(&s->spec, from->port, reach, from->link, &t[j].lane, error, size)) return -1;
             bad = !tree_make(&t[j], from, (struct inart_direction){directions, j, lanes, from->lane % lanes}, config);
         }
         for (uint32_t j = 0; j < directions && !bad; j++) {

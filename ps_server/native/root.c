@@ -90,13 +90,14 @@ int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config 
     return root_configure(r, config, error, size);
 }
 
-void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results) {
+void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results, int link) {
     for (uint32_t i = 0; i < r->io.threads; i++) {
         struct root_thread *x = &r->threads[i];
         engine_enter(&x->engine);
         for (uint32_t j = 0; j < x->tree_count; j++) {
             struct root_tree *t = &x->trees[j];
             if (t->return_label != return_label) continue;
+            if (link >= 0) t->lane = link_lane(&x->engine.io->spec, t->lane, (uint32_t)link);
             if (mbps > 0) t->planned = root_packets_per_second(mbps / t->direction.lanes, x->values);
             uint64_t newest = t->stats.newest;
             if (results) /* a worker has the result of what is older */

@@ -18,6 +18,7 @@ struct inart_root_flow { /* partial: the bitmap says which parts are in a packet
 
 struct inart_root_tree_config {
     uint32_t tree, return_label, slots, flows, port, thread, here; /* here: a worker of the tree is on this host */
+    uint32_t link;        /* of the host's links, over which results are sent */
     uint32_t directions;  /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
     uint32_t lanes, lane; /* as in inart_tree_config */
     double rate_mbps;     /* of results, as planned; 0: not known */
@@ -61,8 +62,8 @@ INART_PUBLIC int inart_root_reconfigure(struct inart_root *r, const struct inart
                                         size_t size);
 
 /* The tree that has `return_label` was led another way: its rate from now on (0: as before). `results`: those that
- * workers may lack are sent once more. */
-INART_PUBLIC void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results);
+ * workers may lack are sent once more. `link`: of the host's, over which they are sent from now on; -1: as before. */
+INART_PUBLIC void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results, int link);
 
 /* Of each of the trees `number`, its oldest chunk that lacks somebody; UINT64_MAX: it has none. */
 INART_PUBLIC void inart_root_open(struct inart_root *r, const uint32_t *number, uint64_t *oldest, uint32_t count);

@@ -20,13 +20,17 @@ from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.failures import dead_links, silent
 from controlplane.service.hops import hops_of
 from controlplane.service.residual import without
+from controlplane.service.versions import as_told
 from tests.controlplane.instances import instances, random_plan
 from tests.controlplane.test_rules import LIMITS, check_deployment
 from tests.support.examples import examples
+from tests.support.rails import two_rails
 
 TREE = fattree(4, 100.0)
 JOB = place_job(TREE, 8, 2, seed=3)
 PLAN = get_strategy("inart")(TREE, JOB)
+RAILS = two_rails(5, 10.0)
+RAILS_JOB = Job("rails", RAILS.servers[:3], RAILS.servers[3:], 1_000_000)
 
 
 def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, object]:
@@ -106,6 +110,24 @@ def test_any_switch_of_a_fat_tree_that_no_server_hangs_on_can_fail(switch):
     assert not any(switch in flow.route for tree in found.plan.trees for flow in tree.flows)
     used = {v for v, of in deployment.rulesets.items() if of.labels}
     assert bool(found.trees) == (switch in used)
+
+
+@pytest.mark.parametrize("host", RAILS.servers)
+@pytest.mark.parametrize("switch", RAILS.switches)
+def test_a_host_with_two_links_can_lose_either_and_its_agent_is_told_over_which_each_tree_goes(host, switch):
+    plan = get_strategy("inart")(RAILS, RAILS_JOB)
+    deployment = rules.build(plan, RAILS, LIMITS, job_id=3, epoch=7)
+    state = without(RAILS, [f"{host}-{switch}"])
+    made, found = around(plan, deployment, state)
+    assert found.trees
+    check_deployment(found.plan, state, made)
+    left = RAILS.switches.index("a2" if switch == "a1" else "a1")
+    for node, config in deployment.agents.items():
+        told = as_told(config, found.plan, found, state, 1.0)
+        assert {tree.link for tree in told} <= ({1 + left} if node == host else {1, 2})
+        links = {tree.up_label: tree.link for tree in made.agents[node].worker_trees}
+        links |= {tree.return_label: tree.link for tree in made.agents[node].root_trees}
+        assert {tree.label: tree.link - 1 for tree in told} == links, "as agents of a new plan would be told"
 
 
 def test_a_failure_without_an_alternative_path_is_reported():

@@ -227,15 +227,24 @@ void engine_use(struct engine_thread *t) {
     t->look = true; /* it may have changed since then */
 }
 
-/* What is to be opened for the trees of one thread: its lanes are their ports, and where these lead (enum io_reach).
- * -1: more than INART_MOST_LANES. */
+/* What is to be opened for the trees of one thread: its lanes are their ports, where these lead (enum io_reach), and
+ * over which link; the lanes of one port over all links are together. -1: more than INART_MOST_LANES. */
 static int spec_add(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lane) {
+    unsigned links = reach == INART_HERE ? 1 : 1 + spec->more;
     for (*lane = 0; *lane < spec->lanes; ++*lane)
         if (spec->port[*lane] == port && spec->reach[*lane] == reach) return 0;
-    if (spec->lanes == INART_MOST_LANES) return -1;
-    spec->port[spec->lanes] = (uint16_t)port;
-    spec->reach[spec->lanes++] = (uint8_t)reach;
+    if (spec->lanes + links > INART_MOST_LANES) return -1;
+    for (unsigned link = 0; link < links; link++) {
+        spec->port[spec->lanes] = (uint16_t)port;
+        spec->link[spec->lanes] = (uint8_t)link;
+        spec->reach[spec->lanes++] = (uint8_t)reach;
+    }
     return 0;
+}
+
+uint32_t link_lane(const struct io_spec *spec, uint32_t lane, uint32_t link) {
+    if (link > spec->more || spec->reach[lane] == INART_HERE) return lane;
+    return lane - spec->link[lane] + link;
 }
 
 struct io_spec spec_of(const struct inart_io_config *config, uint32_t values) {
@@ -243,6 +252,11 @@ struct io_spec spec_of(const struct inart_io_config *config, uint32_t values) {
     memset(&spec, 0, sizeof spec); /* compared with memcmp */
     memcpy(spec.interface, config->interface, sizeof spec.interface);
     spec.interface[IFNAMSIZ - 1] = 0;
+    spec.more = config->more < INART_MOST_LINKS ? config->more : INART_MOST_LINKS - 1;
+    for (unsigned i = 0; i < spec.more; i++) {
+        memcpy(spec.further[i], config->further[i], IFNAMSIZ);
+        spec.further[i][IFNAMSIZ - 1] = 0;
+    }
     spec.address = config->address;
     spec.values = values;
     spec.receive_bytes = config->receive_bytes;
@@ -297,8 +311,17 @@ int sources_make(struct label_map *map, const uint32_t *source, uint32_t count) 
     return 0;
 }
 
-int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lane, char *error, size_t size) {
-    if (!spec_add(spec, port, reach, lane)) return 0;
+int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
+              size_t size) {
+    if (link > spec->more) {
+        snprintf(error, size, "a tree goes over link %u of %u of this host: give its interfaces in their order",
+                 link + 1, spec->more + 1);
+        return -1;
+    }
+    if (!spec_add(spec, port, reach, lane)) {
+        *lane = link_lane(spec, *lane, link);
+        return 0;
+    }
     snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
     return -1;
 }

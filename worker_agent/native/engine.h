@@ -33,6 +33,8 @@
 /* ---- shared with worker_agent/io_options.py (ctypes), which compares the sizes ---- */
 struct inart_io_config {
     char interface[IFNAMSIZ];
+    uint32_t more; /* further links of the host, by their interfaces (io.h) */
+    char further[INART_MOST_LINKS - 1][IFNAMSIZ];
     uint32_t address;       /* of the data interface, host order; 0: its first */
     uint32_t receive_bytes; /* of the kernel's receive buffer; 0: as much as there is */
     int32_t backend;        /* INART_UDP, INART_RAW */
@@ -180,8 +182,13 @@ static inline int engine_receive(struct engine_thread *t, engine_take *take, con
     return received;
 }
 
-/* spec_add with the reason in `error`. */
-int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lane, char *error, size_t size);
+/* The lane of a port over one of the links; there is one over each of them, so that a tree may change over to another
+ * (link_lane). 0, or -1 with the reason in `error`. */
+int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
+              size_t size);
+
+/* The lane beside this one that goes over another link; this one where there is no such link, or it stays here. */
+uint32_t link_lane(const struct io_spec *spec, uint32_t lane, uint32_t link);
 
 /* ---- timers ---- */
 

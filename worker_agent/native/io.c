@@ -1,19 +1,24 @@
 /* Packets in and out of one interface, whichever back end does the work (io.h). */
 #include "io.h"
 
-/* MTU of the interface; 0: unknown. Any socket will do. */
-static int io_mtu(const struct io_spec *spec, int fd) {
+/* MTU of an interface; 0: unknown. Any socket will do. */
+static int io_mtu(const char *interface, int fd) {
     struct ifreq request = {0};
-    memcpy(request.ifr_name, spec->interface, sizeof request.ifr_name);
+    memcpy(request.ifr_name, interface, sizeof request.ifr_name);
     return ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
 }
 
 int io_check_mtu(const struct io_spec *spec, int fd, char *error, size_t size) {
-    int mtu = io_mtu(spec, fd), needed = (int)INART_IPV4_LENGTH(spec->values);
-    if (!mtu || mtu >= needed) return 0;
-    snprintf(error, size, "the MTU of %s is %d, but a packet of %u values needs %d: ip link set %s mtu %d",
-             spec->interface, mtu, spec->values, needed, spec->interface, needed);
-    return -1;
+    int needed = (int)INART_IPV4_LENGTH(spec->values);
+    for (unsigned link = 0; link <= spec->more; link++) {
+        const char *name = io_interface(spec, link);
+        int mtu = io_mtu(name, fd);
+        if (!mtu || mtu >= needed) continue;
+        snprintf(error, size, "the MTU of %s is %d, but a packet of %u values needs %d: ip link set %s mtu %d", name,
+                 mtu, spec->values, needed, name, needed);
+        return -1;
+    }
+    return 0;
 }
 
 uint32_t io_buffers(int fd, uint32_t wanted) {
@@ -86,6 +91,13 @@ void io_flush(struct io *io, uint64_t now) {
             io->segments_doubt = now + INART_DOUBT;
             continue;
         }
+        if (io->spec.more && error != EAGAIN && error != ENOBUFS) {
+            /* One of several links is down: what was for it is lost, as on the way, and the others go on. */
+            io_say(io, error);
+            io->failed = true;
+            io->out_head++;
+            continue;
+        }
         io_later(io, error, now);
         return;
     }
@@ -126,9 +138,9 @@ static int io_watch(struct io *io) {
 
 uint32_t io_waiting(const struct io *io) {
     if (io->sources <= 1) return ~0u; /* asking costs as much as receiving */
-    struct epoll_event events[INART_MOST_LANES];
+    struct epoll_event events[INART_MOST_SOURCES];
     uint32_t ready = 0;
-    for (int n = epoll_wait(io->any, events, INART_MOST_LANES, 0); n > 0; n--) ready |= 1u << events[n - 1].data.u32;
+    for (int n = epoll_wait(io->any, events, INART_MOST_SOURCES, 0); n > 0; n--) ready |= 1u << events[n - 1].data.u32;
     return ready;
 }
 
@@ -148,13 +160,17 @@ static int io_open_sockets(struct io *io, char *error, size_t size) {
         for (unsigned i = 0; i < io->sources; i++) owned_add(&io->owned, io->source[i]);
         if (io->sources > 1) owned_add(&io->owned, io->any);
         if (io->here >= 0) owned_add(&io->owned, io->here);
+        for (unsigned i = 0; i < INART_MOST_LINKS - 1; i++)
+            if (io->over[i] >= 0) owned_add(&io->owned, io->over[i]);
     }
     owned_unlock();
     return result;
 }
 
 bool io_moved(const struct io *io) {
-    return if_nametoindex(io->spec.interface) != io->interface || (io->spec.backend == INART_RAW && !io->address);
+    for (unsigned link = 0; link <= io->spec.more; link++)
+        if (if_nametoindex(io_interface(&io->spec, link)) != io_index(io, link)) return true;
+    return io->spec.backend == INART_RAW && !io->address;
 }
 
 struct io *io_open(const struct io_spec *spec, char *error, size_t size) {
@@ -170,13 +186,16 @@ struct io *io_open(const struct io_spec *spec, char *error, size_t size) {
     }
     io->spec = *spec;
     io->here = -1;
+    for (unsigned i = 0; i < INART_MOST_LINKS - 1; i++) io->over[i] = -1;
     io->packet_bytes = INART_PAYLOAD_BYTES(spec->values);
     io->frame_bytes = INART_FRAME_BYTES(spec->values);
     io->segments = io_segments(spec->values);
-    io->interface = if_nametoindex(spec->interface);
     io_clear(io);
-    if (!io->interface) {
-        snprintf(error, size, "there is no interface %s in this network namespace", spec->interface);
+    for (unsigned link = 0; link <= spec->more; link++) {
+        unsigned *index = link ? &io->further[link - 1] : &io->interface;
+        *index = if_nametoindex(io_interface(spec, link));
+        if (*index) continue;
+        snprintf(error, size, "there is no interface %s in this network namespace", io_interface(spec, link));
         io_close(io);
         return NULL;
     }

@@ -31,8 +31,11 @@
 
 #define INART_NS 1000000000ull
 #define INART_MS (INART_NS / 1000)
-/* a port may be two: with what comes over the link, and with what stays here */
-#define INART_MOST_LANES (2 * INART_PORTS_PER_JOB)
+#define INART_MOST_LINKS 8 /* interfaces of a host that a job uses */
+/* a port may be received from twice: what comes over links, and what stays here; */
+#define INART_MOST_SOURCES (2 * INART_PORTS_PER_JOB)
+/* and sent to over each link, and here */
+#define INART_MOST_LANES ((INART_MOST_LINKS + 1) * INART_PORTS_PER_JOB)
 #define INART_SEGMENTS 120    /* packets in a super-frame at most: kernels take 128, */
 #define INART_SEGMENTS_OLD 60 /* older ones 64 */
 #define INART_MESSAGE 65536   /* bytes of the longest message */
@@ -57,15 +60,19 @@ enum { INART_UDP, INART_RAW, INART_BACKENDS };
  * over the interface, and to this host (what a parameter server with a worker beside it sends). */
 enum io_reach { INART_LINK, INART_HERE, INART_BOTH };
 
-/* What to open. */
+/* What to open. A host may have several links, each an interface (dual-homed, rails): packets of a lane are sent over
+ * one of them, and come over any. Link 0 is `interface`. */
 struct io_spec {
     char interface[IFNAMSIZ];
+    uint32_t more; /* further links, */
+    char further[INART_MOST_LINKS - 1][IFNAMSIZ];
     uint32_t address; /* of ours, host order: the packets' source; 0: the interface's first */
     uint32_t values;
     uint32_t receive_bytes; /* wanted of the kernel's receive buffer; 0: as much as there is */
     uint32_t lanes;
     uint16_t port[INART_MOST_LANES];
     uint8_t reach[INART_MOST_LANES];
+    uint8_t link[INART_MOST_LANES]; /* over which it is sent, unless it stays here */
     int32_t backend;
     uint8_t service; /* IPv4's type of service: the DSCP, and that switches may mark (ECN) */
 };
@@ -91,19 +98,20 @@ struct io_counters {
 struct io {
     struct io_spec spec;
     const struct io_backend *backend;
-    unsigned interface;
+    unsigned interface, further[INART_MOST_LINKS - 1]; /* the links' indices */
     uint32_t address;
     size_t packet_bytes, frame_bytes;
     unsigned segments;       /* packets a message now: 1 when the kernel does not segment */
     unsigned segments_most;  /* ... when nothing has been refused */
     uint64_t segments_doubt; /* until when fewer leave at a time than that, because the kernel has refused more */
     unsigned sources;        /* descriptors with packets to receive */
-    int source[INART_MOST_LANES];
-    int here;        /* sends to engines on this host; -1: nobody needs it */
-    int any;         /* readable when a source is: the only one, or an epoll of all */
-    uint32_t ready;  /* bitmap of the sources that may have some */
-    unsigned wanted; /* messages to receive at once */
-    bool full;       /* the last call of receive filled all of them: there may be more */
+    int source[INART_MOST_SOURCES];
+    int here;                       /* sends to engines on this host; -1: nobody needs it */
+    int over[INART_MOST_LINKS - 1]; /* `udp`: sends over a further link; -1: there is none */
+    int any;                        /* readable when a source is: the only one, or an epoll of all */
+    uint32_t ready;                 /* bitmap of the sources that may have some */
+    unsigned wanted;                /* messages to receive at once */
+    bool full;                      /* the last call of receive filled all of them: there may be more */
     uint8_t *out_memory, *in_memory;
     struct io_out out[INART_OUT];
     unsigned out_head, out_count; /* [head, count) are not all sent */
@@ -197,9 +205,18 @@ extern const struct io_backend *const io_backends[INART_BACKENDS]; /* by number:
 /* Bitmap of the sources that have packets. */
 uint32_t io_waiting(const struct io *io);
 
-/* Whether the interface that `io` was opened on is gone, or another one has its name by now. An interface that is made
+/* Whether an interface that `io` was opened on is gone, or another one has its name by now. An interface that is made
  * again has another index, and the kernel gives the sockets of the old one nothing for ever. */
 bool io_moved(const struct io *io);
+
+/* The interface of a link, and its index when it was opened. */
+static inline const char *io_interface(const struct io_spec *spec, unsigned link) {
+    return link ? spec->further[link - 1] : spec->interface;
+}
+
+static inline unsigned io_index(const struct io *io, unsigned link) {
+    return link ? io->further[link - 1] : io->interface;
+}
 
 /* Opens what `spec` says, in the calling thread's network namespace. NULL with the reason in `error`. */
 struct io *io_open(const struct io_spec *spec, char *error, size_t size);

@@ -73,6 +73,11 @@ static int raw_open(struct io *io, char *error, size_t size) {
         snprintf(error, size, "out of memory");
         return -1;
     }
+    if (io->spec.more) {
+        snprintf(error, size, "a packet socket is of one interface: a host of several links needs INART_IO=udp");
+        free(s);
+        return -1;
+    }
     /* Protocol 0 receives nothing; bind() below starts reception, when everything is set. */
     int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
     if (fd < 0) {

@@ -21,7 +21,7 @@
 
 struct udp_state {
     struct sockaddr_in group[INART_MOST_LANES];
-    unsigned way; /* the source that sends over the interface for all lanes */
+    unsigned way, way_lane; /* the source that sends over link 0 for all lanes; the lane that it was opened for */
 };
 
 #define UDP_LOOPBACK "lo"
@@ -31,6 +31,26 @@ static inline int udp_join(int fd, unsigned interface, const char *name, char *e
     if (!setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof member)) return 0;
     snprintf(error, size, "cannot join " INART_GROUP_TEXT " on %s: %s", name, strerror(errno));
     return -1;
+}
+
+/* What goes over a further link goes out by a socket of its own, with the same address. */
+static inline int udp_over(struct io *io, unsigned link, char *error, size_t size) {
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), segment = (int)io->packet_bytes,
+        buffer = 4 << 20, zero = 0, ttl = INART_TTL, service = io->spec.service, discover = IP_PMTUDISC_DO;
+    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)io_index(io, link)};
+    if (fd < 0 || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl) ||
+        setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover) ||
+        setsockopt(fd, IPPROTO_IP, IP_TOS, &service, sizeof service) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
+        snprintf(error, size, "cannot send over %s: %s", io_interface(&io->spec, link), strerror(errno));
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+    if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment)) io->segments = 1;
+    return fd;
 }
 
 /* What stays on this host goes out by another socket, with the address that it would have on the link. */
@@ -92,8 +112,10 @@ static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, 
         close(fd);
         return -1;
     }
-    if ((!apart && udp_join(fd, io->interface, io->spec.interface, error, size)) ||
-        (reach != INART_LINK && udp_join(fd, if_nametoindex(UDP_LOOPBACK), UDP_LOOPBACK, error, size))) {
+    bool joined = true;
+    for (unsigned link = 0; !apart && joined && link <= io->spec.more; link++)
+        joined = !udp_join(fd, io_index(io, link), io_interface(&io->spec, link), error, size);
+    if (!joined || (reach != INART_LINK && udp_join(fd, if_nametoindex(UDP_LOOPBACK), UDP_LOOPBACK, error, size))) {
         close(fd);
         return -1;
     }
@@ -103,9 +125,20 @@ static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, 
 static void udp_close(struct io *io) {
     if (io->here >= 0) close(io->here);
     io->here = -1;
+    for (unsigned i = 0; i < INART_MOST_LINKS - 1; i++) {
+        if (io->over[i] >= 0) close(io->over[i]);
+        io->over[i] = -1;
+    }
     for (unsigned i = 0; i < io->sources; i++) close(io->source[i]);
     io->sources = 0;
     free(io->state);
+}
+
+/* Whether a lane before this one receives the same already: what differs is the link that it sends over. */
+static inline bool udp_received(const struct io_spec *spec, unsigned lane) {
+    for (unsigned i = 0; i < lane; i++)
+        if (spec->port[i] == spec->port[lane] && spec->reach[i] == spec->reach[lane]) return true;
+    return false;
 }
 
 static int udp_open(struct io *io, char *error, size_t size) {
@@ -115,17 +148,22 @@ static int udp_open(struct io *io, char *error, size_t size) {
         return -1;
     }
     for (unsigned lane = 0; lane < io->spec.lanes; lane++) {
+        unsigned link = io->spec.link[lane];
+        s->group[lane] = (struct sockaddr_in){
+            .sin_family = AF_INET, .sin_port = htons(io->spec.port[lane]), .sin_addr.s_addr = htonl(INART_GROUP)};
+        if (link && io->over[link - 1] < 0 && (io->over[link - 1] = udp_over(io, link, error, size)) < 0) goto fail;
+        if (udp_received(&io->spec, lane)) continue;
         int fd = udp_socket(io, io->spec.port[lane], io->spec.reach[lane], error, size);
         if (fd < 0) goto fail;
+        if (io->spec.reach[lane] != INART_HERE && io->spec.reach[s->way_lane] == INART_HERE) {
+            s->way = io->sources;
+            s->way_lane = lane;
+        }
         io->source[io->sources++] = fd;
         if (io_check_mtu(&io->spec, fd, error, size)) goto fail;
         if (io->spec.reach[lane] != INART_LINK && io->here < 0 && (io->here = udp_here(io, error, size)) < 0) goto fail;
-        s->group[lane] = (struct sockaddr_in){
-            .sin_family = AF_INET, .sin_port = htons(io->spec.port[lane]), .sin_addr.s_addr = htonl(INART_GROUP)};
     }
     int segment = (int)io->packet_bytes;
-    for (s->way = 0; s->way + 1 < io->sources && io->spec.reach[s->way] == INART_HERE; s->way++) {
-    }
     if (!io->sources || setsockopt(io->source[s->way], SOL_UDP, UDP_SEGMENT, &segment, sizeof segment))
         io->segments = 1;
     return 0;
@@ -168,10 +206,11 @@ static int udp_receive(struct io *io, unsigned source) {
 static int udp_send(struct io *io) {
     struct udp_state *s = io->state;
     unsigned count = 0;
-    enum io_reach reach = io->spec.reach[io->out[io->out_head].lane]; /* one call is for one of the ways */
+    unsigned first = io->out[io->out_head].lane, link = io->spec.link[first]; /* one call is for one of the ways */
+    enum io_reach reach = io->spec.reach[first];
     for (unsigned i = io->out_head; i < io->out_count && count < INART_SEGMENTS; i++) {
         struct io_out *out = &io->out[i];
-        if (io->spec.reach[out->lane] != reach) break;
+        if (io->spec.reach[out->lane] != reach || io->spec.link[out->lane] != link) break;
         for (unsigned at = out->sent; at < out->packets && count < INART_SEGMENTS; count++) {
             unsigned packets = io_message(io, out, at);
             io->out_iov[count] = (struct iovec){out->data + at * io->packet_bytes, packets * io->packet_bytes};
@@ -182,7 +221,8 @@ static int udp_send(struct io *io) {
             at += packets;
         }
     }
-    int n = sendmmsg(reach == INART_HERE ? io->here : io->source[s->way], io->sending, count, MSG_DONTWAIT);
+    int way = reach == INART_HERE ? io->here : link ? io->over[link - 1] : io->source[s->way];
+    int n = sendmmsg(way, io->sending, count, MSG_DONTWAIT);
     if (n < 0) return errno;
     if (reach == INART_BOTH && n) /* what does not get through is lost, as on a link */
         sendmmsg(io->here, io->sending, (unsigned)n, MSG_DONTWAIT);

@@ -13,9 +13,9 @@
 
 #include "protocol.h"
 
-/* Two sockets a port, for what comes over the link and what stays on the host; what sends the latter, and what watches
- * them all. */
-#define OWNED_MOST (2 * INART_PORTS_PER_JOB + 2)
+/* Two sockets a port, for what comes over links and what stays on the host; what sends the latter, and over further
+ * links (at most 7: io.h); and what watches them all. */
+#define OWNED_MOST (2 * INART_PORTS_PER_JOB + 2 + 7)
 
 struct owned {                /* zeros: none */
     struct owned *next, **at; /* in the list of all; at: the link that points here */

@@ -20,6 +20,7 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import with_host_ms
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import hangs_on_switches
 from p4src.protocol import PROTOCOL
 
 COMMANDS = {"plan": "single", "compare": "compare", "pareto": "pareto", "place": "placement"}
@@ -235,8 +236,7 @@ def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
         job = parse_job(arguments.job, topology)
     for node in (*job.workers, *job.parameter_servers):
         if topology.graph.degree(node):  # A node without links has no route; the strategy reports that.
-            # Strategies support servers with several links; agents and switches do not. Raises TopologyError.
-            topology.access_switch(node)
+            hangs_on_switches(topology, node)
     if arguments.measured is not None:
         topology = measured_in(topology, arguments.measured)
     if arguments.host_ms is not None:

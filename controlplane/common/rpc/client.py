@@ -260,7 +260,7 @@ class Membership:
             self.listener.on_withdraw(event.withdraw.epoch, event.withdraw.reason)
         elif kind == "repaired":
             found = event.repaired.trees
-            trees = [RepairedTree(one.label, one.rate_mbps, one.contributions, one.results) for one in found]
+            trees = [RepairedTree(one.label, one.rate_mbps, one.contributions, one.results, one.link) for one in found]
             self.listener.on_repaired(trees)
         elif kind == "retire":
             self.listener.on_retire(event.retire.epoch)

@@ -352,16 +352,18 @@ class RenewRequest(_message.Message):
 class Repaired(_message.Message):
     __slots__ = ["trees"]
     class Tree(_message.Message):
-        __slots__ = ["contributions", "label", "rate_mbps", "results"]
+        __slots__ = ["contributions", "label", "link", "rate_mbps", "results"]
         CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
         LABEL_FIELD_NUMBER: _ClassVar[int]
+        LINK_FIELD_NUMBER: _ClassVar[int]
         RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
         RESULTS_FIELD_NUMBER: _ClassVar[int]
         contributions: bool
         label: int
+        link: int
         rate_mbps: float
         results: bool
-        def __init__(self, label: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., contributions: bool = ..., results: bool = ...) -> None: ...
+        def __init__(self, label: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., contributions: bool = ..., results: bool = ..., link: _Optional[int] = ...) -> None: ...
     TREES_FIELD_NUMBER: _ClassVar[int]
     trees: _containers.RepeatedCompositeFieldContainer[Repaired.Tree]
     def __init__(self, trees: _Optional[_Iterable[_Union[Repaired.Tree, _Mapping]]] = ...) -> None: ...

@@ -63,6 +63,11 @@ class Tree:
     def __post_init__(self) -> None:
         object.__setattr__(self, "assignments", Assignments.of(self.assignments))
 
+    @property
+    def first_step(self) -> str:
+        """The node to which the root sends results; empty: to nobody."""
+        return next((child for above, child in self.return_edges if above == self.root), "")
+
     @cached_property
     def points(self) -> tuple[str, ...]:
         """Nodes other than the root that add, in the order of the relays."""

@@ -8,7 +8,7 @@ less than it was; planning again (replan.py) is what comes next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -120,18 +120,39 @@ class _Ways:
             self._found[switch] = nx.single_source_dijkstra(self._graph, switch)
         return self._found[switch]
 
-    def _switch(self, node: str) -> str:
-        return node if self.topology.kind(node) == "switch" else self.topology.access_switch(node)
+    def first(self, source: str, ends: Sequence[str]) -> str:
+        """Return the switch, of those that a server hangs on, from which all these ends are nearest, as results leave
+        a parameter server over one link; of a switch, itself."""
+        return min(self._switches(source), key=lambda switch: sum(self.length(switch, end) for end in ends))
+
+    def _switches(self, node: str) -> tuple[str, ...]:
+        """Return where a way from or to a node may begin or end: at a switch itself, else at those that it hangs on."""
+        topology = self.topology
+        if topology.kind(node) == "switch":
+            return (node,)
+        return tuple(
+            near
+            for near in topology.neighbours(node)
+            if topology.has_link(node, near) and topology.has_link(near, node)
+        )
 
     def length(self, source: str, end: str) -> float:
         """Infinite: there is no way."""
-        return self._from(self._switch(source))[0].get(self._switch(end), float("inf"))
+        found = (self._from(first)[0].get(last) for first in self._switches(source) for last in self._switches(end))
+        return min((length for length in found if length is not None), default=float("inf"))
 
-    def route(self, source: str, end: str) -> tuple[str, ...]:
-        """Raises CannotRepair."""
-        path = self._from(self._switch(source))[1].get(self._switch(end))
-        if path is None:
+    def route(self, source: str, end: str, first: str | None = None) -> tuple[str, ...]:
+        """Return the shortest way, from a server over its link to `first` (None: any). Raises CannotRepair."""
+        pairs = [
+            (self._from(near)[0][last], near, last)
+            for near in ((first,) if first is not None else self._switches(source))
+            for last in self._switches(end)
+            if last in self._from(near)[0]
+        ]
+        if not pairs:
             raise CannotRepair(f"there is no way from {source} to {end}")
+        _, near, last = min(pairs)
+        path = self._from(near)[1][last]
         route = [*([source] if source != path[0] else []), *path, *([end] if end != path[-1] else [])]
         return tuple(route)
 
@@ -184,9 +205,10 @@ def _around(
     edges = tree.return_edges
     if not all(topology.has_link(u, v) for u, v in edges):
         found: dict[tuple[str, str], None] = {}
-        for a in tree.assignments:
-            if a.worker != tree.root:  # what its own host adds up it has already
-                found.update(dict.fromkeys(pairwise(ways.route(tree.root, a.worker))))
+        workers = [a.worker for a in tree.assignments if a.worker != tree.root]  # what its own host adds up it has
+        first = ways.first(tree.root, workers)
+        for worker in workers:
+            found.update(dict.fromkeys(pairwise(ways.route(tree.root, worker, first))))
         edges = tuple(found)
     led_around = replace(tree, assignments=assignments, relays=relays, return_edges=edges)
     ways.use(led_around, rate)

@@ -70,7 +70,7 @@ def look_at_ports(
                 late.add(key)
             other = layout.ports[switch][port]
             cause, link = f"port {port} of {switch}, to {other}, is down", link_name(switch, other)
-            if other not in layout.switches:
+            if layout.only_switch(other):
                 lines.append(f"{cause}: {other} has no other way")
             elif not {link, switch, other}.intersection(off) and link not in causes:
                 causes[link] = cause

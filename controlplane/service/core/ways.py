@@ -32,9 +32,9 @@ class Layout:
             return True
         return any(name in (f"{u}-{v}", f"{v}-{u}") for u, others in self.neighbours.items() for v in others)
 
-    def only_switch(self, server: str) -> tuple[str, ...]:
-        """The switch that a server hangs on, where that is one."""
-        others = self.neighbours[server]
+    def only_switch(self, node: str) -> tuple[str, ...]:
+        """The switch that a server hangs on, where that is one; of a switch: nothing."""
+        others = () if node in self.switches else self.neighbours[node]
         return others if len(others) == 1 else ()
 
 

@@ -74,7 +74,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_HERE : INART_LINK;
         for (uint32_t j = 0; j < directions; j++) {
             tree_setup(&t[j], from, j, total_mbps, w->io.uplink != NULL, config, inart_now());
-            if (spec_lane(&s->spec, from->port, reach, &t[j].lane, error, size)) return -1;
+            if (spec_lane(&s->spec, from->port, reach, from->link, &t[j].lane, error, size)) return -1;
             t[j].ring = calloc(t[j].config.slots, sizeof *t->ring);
             bad = bad || !t[j].ring;
         }

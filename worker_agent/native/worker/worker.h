@@ -15,6 +15,7 @@ enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STAT
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
     uint32_t here;        /* the parameter server is on this host */
+    uint32_t link;        /* of the host's links, over which it is sent */
     uint32_t directions;  /* 2: gathers have every second slot and a window of their own (direction.h); else 1 */
     uint32_t lanes, lane; /* how many the tree has, and which this one is: port, thread and rate are the lane's, slots
                              the tree's. Lanes of one tree come one after the other */
@@ -109,9 +110,10 @@ INART_PUBLIC int inart_worker_reconfigure(struct inart_worker *w, const struct i
 INART_PUBLIC void inart_worker_abort(struct inart_worker *w, const char *reason);
 
 /* The tree that has `up_label` was led another way: its rate from now on (0: as before). `contributions`: those under
- * way may be lost, and are sent once more. `results`: these, and the parameter server sends them once more. */
+ * way may be lost, and are sent once more. `results`: these, and the parameter server sends them once more. `link`: of
+ * the host's, over which it is sent from now on; -1: as before. */
 INART_PUBLIC void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions,
-                                        int results);
+                                        int results, int link);
 
 /* kind, source: inart_layout's; the array is one part a worker, or in an all-reduce and a broadcast one. `number`,
  * `range`: the trees, and the elements that each carries, of each part. The number of the operation; or -1 with the
