@@ -15,6 +15,7 @@ from controlplane.planner.plan import Assignment, Plan, Relay, Tree
 from controlplane.planner.routing import Network, Router, downwards
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import near_at
 
 
 @st.composite
@@ -131,7 +132,19 @@ class Walk:
         """Send a packet from a server and return the (server, label, bitmap) of every packet that arrives anywhere
         because of it.
         """
-        return self.hop(server, self.topology.access_switch(server), label, bitmap, 64)
+        return self.hop(server, self.link(server, label), label, bitmap, 64)
+
+    def link(self, server: str, label: int) -> str:
+        """Return the node to which a server sends what has this label: over the link that its agent was told."""
+        if len(near := self.topology.neighbours(server)) == 1:
+            return near[0]
+        config = self.deployment.agents[server]
+        links = {tree.up_label: tree.link for tree in config.worker_trees}
+        for tree in config.root_trees:
+            links |= dict.fromkeys((tree.return_label, *tree.answer_labels, *tree.others_labels), tree.link)
+        found = near_at(self.topology, server, links[label])
+        assert found is not None, f"{server} sends label {label} over a link that is not there"
+        return found
 
     def hop(self, before: str, node: str, label: int, bitmap: int, life: int = 64) -> list[tuple[str, int, int]]:
         """Do the same as `send`, from `before` over the link to `node`, for at most `life` hops."""
