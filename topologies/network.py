@@ -4,7 +4,8 @@
     <host>-eth0  tbf at the link's rate --- inart<n>h<i>   a port of the access switch
     ctl0         not shaped             --- inart<n>c<i>   172.31.0.1: controller, agents' management
 
-A host has one address (/32), one default route to a gateway that does not exist, and a static neighbour entry for it:
+A host with several links has eth0, eth1, .. in the order of its ports, all with its address (/32) and MAC address. A
+host has one address (/32), one default route to a gateway that does not exist, and a static neighbour entry for it:
 the data network has no ARP, the switches route. Its /etc/hosts has the names of all hosts, and its /etc/resolv.conf is
 empty: there is no name server, and libraries that look up a peer's name would wait for one.
 """
