@@ -181,18 +181,21 @@ def test_a_certificate_is_renewed_before_its_end_and_not_after_its_token_is_revo
         token = joining.make(None, HOUR, once=True)
         kept, said = tmp_path / "kept", []
         group = init(where, "oslo", credentials=kept, listen="127.0.0.1:0", token=str(token), log=said.append)
-        assert group is not None
+        other = init(where, "bergen", credentials=tmp_path / "other", listen="127.0.0.1:0",
+                     token=str(joining.make(None, HOUR, once=False)))  # fmt: skip
+        assert group is not None and other is not None
         serials = {first := serial(kept)}
         until(lambda: len(serials.add(serial(kept)) or serials) >= 3)
-        with group:
+        with group, other, ThreadPoolExecutor(2) as pool:
             assert group.agree(state(1), 0).round == 0
-            assert group.average(np.ones(8, np.float32), round=0).sites == ("oslo",)
-            with ThreadPoolExecutor(1) as pool:
-                waits = pool.submit(group.average, np.ones(8, np.float32), round=5)
-                joining.revoke(token.number)
-                until(lambda: not coordinator._members)
-                with pytest.raises(OverlayError):
-                    waits.result(60)
+            assert other.agree(state(1), 0).round == 0
+            both = [pool.submit(each.average, np.ones(8, np.float32), round=0) for each in (group, other)]
+            assert [each.result(60).sites for each in both] == [("bergen", "oslo")] * 2
+            waits = pool.submit(group.average, np.ones(8, np.float32), round=1)  # for bergen, which submits nothing
+            joining.revoke(token.number)
+            until(lambda: "oslo" not in coordinator._members)
+            with pytest.raises(OverlayError):
+                waits.result(60)
             with pytest.raises(OverlayError, match="was revoked"):
                 init(where, "oslo", credentials=kept, listen="127.0.0.1:0", token=str(token))
             until(lambda: any("was not renewed" in line and "was revoked" in line for line in said))
