@@ -5,11 +5,13 @@ A parameter server's process has one of these, and so has the agent of a worker 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
-from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree
+from controlplane.common.agentconfig import REFUSED, ROOT_ADDS, SWITCH_ADDS, AgentConfig, RepairedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from ps_server.server import Server, library
+from worker_agent.adding import Busy, OfSwitch
 from worker_agent.errors import AgentError
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.reporter import Statistics, scalars
@@ -27,6 +29,7 @@ class Versions(PlanVersions):
         self._server: Server | None = None
         self._next: Server | None = None
         self._old: Server | None = None
+        self._busy, self._switch = Busy(), OfSwitch()
 
     def configure(self, config: AgentConfig, interface: str) -> None:
         self.withdraw()
@@ -97,4 +100,10 @@ class Versions(PlanVersions):
         wrong = {f"{REFUSED} of {name}": float(packets) for name, packets in server.suspects(stats).items()}
         refused = sum(tree.check_failures for tree in stats.trees)
         numbers |= {REFUSED: refused, **server.wrong_packets(stats)} if refused else {}
-        return {**numbers, **wrong, "ingress_bytes": stats.ingress_bytes}, trees
+        numbers |= {**wrong, "ingress_bytes": stats.ingress_bytes}
+        come, threads = stats.bytes_received, max(1, stats.io.threads)
+        if adds := self._busy.note(come, stats.cpu_seconds, time.monotonic(), threads):
+            numbers[ROOT_ADDS] = adds
+        if server.config.adds:
+            numbers[SWITCH_ADDS] = self._switch.mbps(server.config.values_per_packet)
+        return numbers, trees

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from controlplane.common.agentconfig import REFUSED, SUSPECT, AgentConfig, RepairedTree
+from controlplane.common.agentconfig import REFUSED, ROOT_ADDS, SUSPECT, AgentConfig, RepairedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.errors import AgentError
 
 LINGER_SECONDS, LINGER_MOST_SECONDS = 1.0, 5.0
 """The root answers others after its worker has left in good order, as their last results may have been lost: until
 nothing has come for so long, at most so long (a controller gives others as much)."""
-KEPT = ("ingress_bytes",)
+KEPT = ("ingress_bytes", ROOT_ADDS)
 """Statistics of the root that are reported beside the worker's."""
 
 

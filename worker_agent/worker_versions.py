@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.common.agentconfig import REFUSED, AgentConfig, RepairedTree, suspect_key
+from controlplane.common.agentconfig import REFUSED, SWITCH_ADDS, AgentConfig, RepairedTree, suspect_key
 from controlplane.common.rpc import inart_pb2 as pb
+from worker_agent.adding import OfSwitch
 from worker_agent.collectives import Collective
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError
@@ -53,6 +54,7 @@ class WorkerVersions(PlanVersions):
         self._tell = listeners
         self._relay = Relay(lambda: listeners.drained(NOTHING))
         self._root = OwnRoot()
+        self._switch = OfSwitch()
         self._hold: threading.Timer | None = None
 
     @property
@@ -147,6 +149,8 @@ class WorkerVersions(PlanVersions):
         numbers |= {suspect_key(tree.tree): float(tree.check_failures) for tree in stats.trees if tree.check_failures}
         numbers |= {"resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}
         self._root.add_to(numbers, trees)
+        if self.engine.config.adds:
+            numbers[SWITCH_ADDS] = self._switch.mbps(self.engine.config.values_per_packet)
         return numbers, trees
 
     def _maker(self, interface: str) -> Callable[[AgentConfig], Engine]:

@@ -11,6 +11,9 @@ from typing import Any, Literal
 REFUSED = "refused_by_the_check"
 """Name of a statistic of agents: sums and packets whose check word was wrong; with " of NAME": those of worker NAME."""
 SUSPECT = "suspect"
+ROOT_ADDS, SWITCH_ADDS = "adds_mbps", "switch_adds_mbps"
+"""Names of statistics of agents: what its host adds, Mbit/s, as a parameter server (while its engine was busy), and in
+the switch of a host that adds inside of trees (worker_agent/adding.py)."""
 LANE_MBPS = 10_000.0
 """What one thread of an agent, and so one lane of a tree, carries with room to spare (docs/hosts.md, "Lanes")."""
 Role = Literal["worker", "parameter_server"]
@@ -140,7 +143,8 @@ class AgentConfig:
     of both roles carries outwards, which its two engines share (native/uplink.h); 0: not known, or the node has one
     role. ring_mbps: what a ring among the job's workers, without switches that add, would reach over the same links
     (worker_agent/ways.py); 0: not known. links: where a node has several links to the data network, the
-    switches that they lead to, by the node's ports from 1 ("": none now); empty: it has one, at port 1.
+    switches that they lead to, by the node's ports from 1 ("": none now); empty: it has one, at port 1. adds: a switch
+    on the node's own host adds inside of trees, and the agent is to say how much (worker_agent/adding.py).
     """
 
     job: str
@@ -162,6 +166,7 @@ class AgentConfig:
     link_mbps: float = 0.0
     ring_mbps: float = 0.0
     links: tuple[str, ...] = ()
+    adds: bool = False
 
     @property
     def both_roles(self) -> bool:

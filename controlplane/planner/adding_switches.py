@@ -8,6 +8,10 @@ costs time and no wrong sum, plans migrate, failures are answered. The protocol'
 node.
 
     its access switch -- the host's own link -- switch "h1-adds", on the host -- the server h1 with its agents
+
+A host with several links has one such switch with all of them, so that its agents have one interface and all the links
+through it. What passes from one link to another the switch forwards, too, as every switch does: plans count it on the
+host's links.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from controlplane.planner.topology import Topology
 from controlplane.planner.topology_checks import TopologyError
 
 INSIDE = 10.0
-"""Bandwidth between a host's switch and its agents, in units of the host's own link: memory, and so no limit."""
+"""Bandwidth between a host's switch and its agents, in units of the host's own links: memory, and so no limit."""
 OF_ADDING = ("aggregation_mbps", "used_aggregation_mbps")
 
 
@@ -30,21 +34,26 @@ def adding_switch(server: str) -> str:
 def with_adding_switches(topology: Topology) -> Topology:
     """Return the network with a switch on each host that adds (a server with `aggregation_mbps`), which adds as much as
     the host may; the network itself where none does. Ports of other switches and addresses stay what they are. Raises
-    TopologyError: a host that adds has several links, or a node has the name of its switch."""
+    TopologyError: a host that adds has no switch next to it, or a node has the name of its own one."""
     hosts = topology.adding_servers
     if not hosts:
         return topology
     nodes: dict[str, dict[str, Any]] = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
     links: list[tuple[str, str, dict[str, Any]]] = []
     for host in sorted(hosts):
-        name, near = adding_switch(host), topology.access_switch(host)
+        name, near = adding_switch(host), topology.neighbours(host)
+        others = [node for node in near if topology.kind(node) != "switch"]
+        if others or not near:
+            what = f"it is linked with {', '.join(others)}" if others else "it has no link"
+            raise TopologyError(f"server {host} adds for others, and so must hang on switches only: {what}")
         if name in topology:
             raise TopologyError(f"node {name!r} has the name of the switch on {host}, which adds for others")
         own = nodes[host]
         nodes[name] = {"kind": "switch", **{key: own.pop(key) for key in OF_ADDING if key in own}}
         own["ip"] = topology.address(host)
-        own_links = [pair for pair in ((near, host), (host, near)) if topology.has_link(*pair)]
-        fast = INSIDE * max(topology.bandwidth_mbps(*pair) for pair in own_links)
+        come = sum(topology.bandwidth_mbps(node, host) for node in near if topology.has_link(node, host))
+        go = sum(topology.bandwidth_mbps(host, node) for node in near if topology.has_link(host, node))
+        fast = INSIDE * max(come, go)
         links += [(*pair, {"bandwidth_mbps": fast}) for pair in ((host, name), (name, host))]
     for u, v, attributes in topology.graph.edges(data=True):
         ends = [adding_switch(node) if node in hosts else node for node in (u, v)]

@@ -83,8 +83,9 @@ class Topology:
             graph.add_edge(u, v, **checked_link(u, v, attributes))
         self.graph: nx.DiGraph = nx.freeze(graph)
         self.nodes: tuple[str, ...] = tuple(graph.nodes)
-        self.switches: tuple[str, ...] = tuple(n for n in self.nodes if graph.nodes[n]["kind"] == "switch")
-        self.servers: tuple[str, ...] = tuple(n for n in self.nodes if graph.nodes[n]["kind"] == "server")
+        self._kinds: dict[str, str] = {node: attributes["kind"] for node, attributes in graph.nodes(data=True)}
+        self.switches: tuple[str, ...] = tuple(n for n in self.nodes if self._kinds[n] == "switch")
+        self.servers: tuple[str, ...] = tuple(n for n in self.nodes if self._kinds[n] == "server")
         self.links: tuple[tuple[str, str], ...] = tuple(graph.edges)
         """All directed links."""
         self.cables = frozenset(n for n in self.switches if graph.nodes[n].get("cable"))
@@ -93,8 +94,9 @@ class Topology:
         """Switches that are machines."""
         self.adding_servers = frozenset(s for s in self.servers if self.residual_aggregation_mbps(s) > 0)
         """Servers that may add inside of trees."""
+        order = {node: i for i, node in enumerate(self.nodes)}
         self._neighbours: dict[str, tuple[str, ...]] = {
-            node: tuple(sorted({*graph.successors(node), *graph.predecessors(node)}, key=natural_key))
+            node: tuple(sorted({*graph.successors(node), *graph.predecessors(node)}, key=order.__getitem__))
             for node in self.nodes
         }
         check_cables(self.cables, self._neighbours)
@@ -114,14 +116,16 @@ class Topology:
 
     def kind(self, node: str) -> str:
         """ "switch" or "server"."""
-        return node_of(self.graph, node)["kind"]
+        kind = self._kinds.get(node)  # asked for of every link and node
+        return node_of(self.graph, node)["kind"] if kind is None else kind
 
     def role(self, node: str) -> str | None:
         """ "worker", "parameter_server" or None: a hint for `parse_job`."""
         return node_of(self.graph, node).get("role")
 
     def aggregation_mbps(self, node: str) -> float:
-        """Input rate that the node can aggregate; infinity: a switch without a limit; 0: a server that does not say."""
+        """Input rate that the node can aggregate; infinity: one without a limit of its own; 0: a server that does not
+        say that it adds."""
         attributes = node_of(self.graph, node)
         return attributes.get("aggregation_mbps", math.inf if attributes["kind"] == "switch" else 0.0)
 
@@ -240,7 +244,7 @@ class Topology:
             "directed": not alike,
             "multigraph": False,
             "graph": {"name": self.name, "results_on_links": self.results_on_links},
-            "nodes": [{"id": n, **self.graph.nodes[n]} for n in self.nodes],
+            "nodes": [{"id": n, **_json(self.graph.nodes[n])} for n in self.nodes],
             "edges": [
                 {"source": u, "target": v, **data}
                 for u, v, data in self.graph.edges(data=True)
@@ -279,3 +283,8 @@ class Topology:
     def __repr__(self) -> str:
         size = f"{len(self.switches)} switches, {len(self.servers)} servers, {len(self.links)} links"
         return f"Topology({self.name!r}: {size})"
+
+
+def _json(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node's attributes as JSON has them: null is unlimited."""
+    return {key: None if value == math.inf else value for key, value in attributes.items()}

@@ -98,7 +98,8 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
             if key.endswith("ingress_mbps") and kind == "switch":
                 raise TopologyError(f"node {node!r}: {key} does not belong on a {kind}")
             result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=not key.startswith("used_"))
-            if math.isinf(result[key]):
+            adds = kind == "server" and key == "aggregation_mbps"  # without it, a server does not add
+            if math.isinf(result[key]) and not adds:
                 del result[key]
     for key in HOST_TIMES:
         if key in attributes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_measured
+from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_adding, with_measured
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import Parts
@@ -38,6 +38,7 @@ class NetworkState:
         self.parts = Parts(layout_of(topology))
         self.bases: dict[str, Topology] = {}
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
+        self._adding: dict[str, dict[str, float]] = {}  # what hosts add, as their agents said last
         self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
 
     @property
@@ -52,7 +53,7 @@ class NetworkState:
 
     def at(self, base: Topology, off: Iterable[str]) -> Topology:
         """A topology as it is now: without what is kept off, and with what agents measured."""
-        return with_measured(without(base, off), self.host_times_ms())
+        return with_adding(with_measured(without(base, off), self.host_times_ms()), self.adding())
 
     def of(self, job: RunningJob) -> Topology:
         """Return the topology as `now` does, with the changes that the job's last plan was made for."""
@@ -76,6 +77,12 @@ class NetworkState:
                     found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
                 self._measured = self._measured | found[2]
         return self._measured
+
+    def adding(self) -> Mapping[str, Mapping[str, float]]:
+        """Return what hosts add, as their agents measured it, in this epoch or before."""
+        for job in self.jobs:
+            self._adding = self._adding | job.roster.adding()
+        return self._adding
 
     @property
     def kept_off(self) -> dict[str, str]:

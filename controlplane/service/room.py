@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.planner.adding_switches import adding_switch
 from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
@@ -72,10 +73,14 @@ def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
     return replace(base, labels=tuple(labels), groups=tuple(groups))
 
 
-def _knowing_the_ring(deployment: Deployment, job: Job, topology: Topology) -> Deployment:
-    """The same, in which agents know what a ring among the job's workers would reach."""
+def _knowing_hosts(deployment: Deployment, job: Job, topology: Topology) -> Deployment:
+    """The same, in which agents know what a ring among the job's workers would reach, and whether a switch on their own
+    host adds."""
     mbps = gloo_ring_mbps(topology, job.workers)
-    agents = {node: replace(config, ring_mbps=mbps) for node, config in deployment.agents.items()}
+    agents = {
+        node: replace(config, ring_mbps=mbps, adds=adding_switch(node) in topology)
+        for node, config in deployment.agents.items()
+    }
     return replace(deployment, agents=agents)
 
 
@@ -100,7 +105,7 @@ def place(
 
     def attempt(label: int) -> Deployment:
         made = build(plan, topology, limits, job_id=job_id, epoch=0, beside=Beside(first_label=label, taken=taken))
-        return _knowing_the_ring(made, plan.job, topology)
+        return _knowing_hosts(made, plan.job, topology)
 
     if installed and own and not fresh:
         first = attempt(low)

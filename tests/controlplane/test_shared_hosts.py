@@ -222,6 +222,27 @@ def test_hosts_that_add_are_deployed_with_a_switch_of_their_own():
         with_adding_switches(Topology(nodes, [(u, v, topology.graph.edges[u, v]) for u, v in topology.links]))
 
 
+def test_a_host_that_adds_and_has_two_links_is_deployed_with_a_switch_that_has_both():
+    topology = fattree(4, aggregation_mbps=0.0)
+    topology = topology.replace(nodes={host: {"aggregation_mbps": 20.0} for host in topology.servers[:6]})
+    job = Job("j", topology.servers[:8], topology.servers[8:10], 1000)
+    edge = topology.access_switch("h1")
+    two_homes = [(u, v, {"bandwidth_mbps": 20.0}) for u, v in (("h1", "e2"), ("e2", "h1"))]
+    dual = Topology(topology.graph.nodes, [*topology.graph.edges(data=True), *two_homes])
+    deployed = with_adding_switches(dual)
+    assert deployed.neighbours("h1") == ("h1-adds",) and set(deployed.neighbours("h1-adds")) == {edge, "e2", "h1"}
+    assert all(deployed.port(switch, "h1-adds") == dual.port(switch, "h1") for switch in (edge, "e2"))
+    assert deployed.bandwidth_mbps("h1", "h1-adds") == 10 * 2 * 20.0, "both links' rate comes through, and more"
+    plan = get_strategy("inart")(deployed, job)
+    plan.check(deployed)
+    assert plan.rate_mbps >= get_strategy("inart")(with_adding_switches(topology), job).rate_mbps * 0.995
+    rules = build(plan, deployed, Limits.of_target("v1model"), job_id=1, epoch=1).rulesets
+    assert all(rules[point].labels for tree in plan.trees for point in tree.points)
+    beside = [(u, v, {"bandwidth_mbps": 20.0}) for u, v in (("h1", "h3"), ("h3", "h1"))]
+    with pytest.raises(TopologyError, match=r"server h1 adds for others, and so must hang on switches only: .* h3"):
+        with_adding_switches(Topology(topology.graph.nodes, [*topology.graph.edges(data=True), *beside]))
+
+
 def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):
     words = ["compare", "--topology", "fattree:k=4,aggregation=9", "--job", "workers=12,ps=1,seed=1"]
     assert main([*words, "--strategies", "inart", "inart-on-workers", "--json"]) == 0

@@ -135,7 +135,8 @@ def test_models_of_pyomo(sense):
     [
         ("controlplane.planner.strategies", ("pyomo", "highspy", "scipy", "numpy")),
         ("controlplane.cli.plan.command", ("pyomo", "highspy", "scipy")),
-        ("controlplane.planner.strategies.fabric.inart", ("pyomo",)),
+        ("controlplane.cli.plan.single", ("pyomo", "scipy")),
+        ("controlplane.planner.strategies.fabric.inart", ("pyomo", "scipy")),
     ],
 )
 def test_unneeded_libraries_are_not_imported(module, heavy):

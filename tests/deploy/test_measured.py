@@ -5,6 +5,7 @@ command.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from hypothesis import strategies as st
 
 from controlplane.cli.controller import format_status, message_dict
 from controlplane.cli.plan.command import main as plan_command
+from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.planner.adding_switches import with_adding_switches
 from controlplane.planner.generators import fattree, leaf_spine, testbed
 from controlplane.planner.job import place_job
 from controlplane.planner.plan import Plan
-from controlplane.planner.plan.measured import host_times_ms, with_measured
+from controlplane.planner.plan.measured import host_times_ms, measured_in, with_adding, with_measured
 from controlplane.planner.plan.slots import HOST_MS, HOSTS, place_slots, round_trip, round_trip_ms, with_host_ms
 from controlplane.planner.strategies import get_strategy
+from controlplane.planner.topology import Topology
 from controlplane.service.controller import Controller
 from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Network
@@ -93,8 +97,8 @@ def test_slots_are_given_out_for_longer_than_the_shortest_round_trip():
 class Rig:
     """The paper's testbed with little memory, switches in memory, and a job with its agents."""
 
-    def __init__(self, folder: Path) -> None:
-        self.topology = STAR.replace(nodes={switch: {"slots": 96} for switch in STAR.switches})
+    def __init__(self, folder: Path, star: Topology = STAR) -> None:
+        self.topology = star.replace(nodes={switch: {"slots": 96} for switch in STAR.switches})
         switches = [MemoryTarget(name) for name in STAR.switches]
         kind = P4RuntimeKind(find("v1model", 256))
         self.network = Network(self.topology, kind, switches, epochs=EpochStore(folder / "epoch"))
@@ -159,6 +163,60 @@ def test_a_live_network_plans_with_its_agents_measurements(rig, tmp_path, capsys
     assert found["rate_mbps"] >= update.plan.rate_mbps * (1 - 1e-6)  # The plan has shares of its own.
     assert not found["windows"]["assumed"]
     assert found["windows"]["rate_mbps"] >= found["rate_mbps"] * (1 - 1e-6)
+
+
+def without_ingress(topology: Topology) -> Topology:
+    """The network whose servers do not say what they take in."""
+    nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
+    for server in topology.servers:
+        nodes[server].pop("ingress_mbps", None)
+    return Topology(nodes, topology.graph.edges(data=True), topology.name)
+
+
+def test_what_hosts_add_is_planned_with_where_the_topology_does_not_say_it(tmp_path):
+    """Two hosts add inside of trees, one as much as the file says, the other as much as its agent measured; and a
+    parameter server takes in what its agent says."""
+    plain = without_ingress(fattree(4, 20.0, aggregation_mbps=0.0))
+    nodes = {"h1": {"aggregation_mbps": 30.0}, "h2": {"aggregation_mbps": math.inf}}
+    topology = with_adding_switches(plain.replace(nodes=nodes))
+    job = place_job(plain, 6, 2, seed=1)
+    found = {
+        "h1": {SWITCH_ADDS: 50.0},
+        "h2": {SWITCH_ADDS: 50.0},
+        "h3": {SWITCH_ADDS: 50.0},
+        job.parameter_servers[0]: {ROOT_ADDS: 7.0},
+    }
+    known = with_adding(topology, found)
+    assert (known.aggregation_mbps("h1-adds"), known.aggregation_mbps("h2-adds")) == (30.0, 50.0)
+    assert known.ingress_mbps(job.parameter_servers[0]) == 7.0
+    assert known.ingress_mbps(job.parameter_servers[1]) == 20.0 and "h3-adds" not in known
+
+    # The command has it from the status, for the network as the operator's file has it.
+    agents = [{"node": node, "host_ms": 1.0, "statistics": named} for node, named in found.items()]
+    (tmp_path / "status.json").write_text(json.dumps({"agents": agents}))
+    known = measured_in(plain.replace(nodes=nodes), tmp_path / "status.json")
+    assert (known.aggregation_mbps("h1"), known.aggregation_mbps("h2")) == (30.0, 50.0)
+    assert known.ingress_mbps(job.parameter_servers[0]) == 7.0 and known.aggregation_mbps("h3") == 0.0
+    assert Topology.load(json.loads(json.dumps(plain.replace(nodes=nodes).to_json()))).adding_servers == {"h1", "h2"}
+
+
+def test_a_live_network_plans_with_what_its_agents_say_that_they_add(tmp_path):
+    rig = Rig(tmp_path, without_ingress(STAR))
+    try:
+        check_planned_with_what_agents_say(rig)
+    finally:
+        rig.close()
+
+
+def check_planned_with_what_agents_say(rig: Rig) -> None:
+    root = max(rig.plan.split, key=lambda node: rig.plan.split[node])
+    report = pb.ReportRequest(node=root, epoch=rig.job.roster.epoch, statistics={ROOT_ADDS: 5.0})
+    rig.job.roster.report(report)
+    assert rig.network.state.now.ingress_mbps(root) == 5.0
+    after = get_strategy("inart")(rig.network.state.now, rig.plan.job)
+    assert after.rate_mbps < rig.plan.rate_mbps and after.split[root] < rig.plan.split[root]
+    rig.job.roster.report(pb.ReportRequest(node=root, epoch=rig.job.roster.epoch))
+    assert rig.network.state.now.ingress_mbps(root) == 5.0, "it holds where the agent says nothing, as it is not busy"
 
 
 def test_measurements_are_kept_while_no_agent_reports(rig):

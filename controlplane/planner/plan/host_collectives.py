@@ -26,8 +26,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import maximum_flow
 
 from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
 from controlplane.planner.job import Job
@@ -292,6 +290,9 @@ class _Forest:
     def _cut(self, values: np.ndarray, f: float, back: bool) -> bool:
         """Adds the sets to which too little can come; whether there were any. back: of the reduction, whose links are
         looked at the other way round."""
+        from scipy.sparse import csr_matrix  # takes 0.4 s to import, and few commands look at trees of hosts
+        from scipy.sparse.csgraph import maximum_flow
+
         first = self.first_c if back else self.first_b
         links = [(v, u) if back else (u, v) for u, v in self.ends]
         source = len(self.network.names)

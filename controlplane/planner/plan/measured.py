@@ -4,10 +4,13 @@ in the place of those that were declared."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
+from controlplane.planner.adding_switches import adding_switch
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
 from controlplane.planner.topology import Topology
@@ -73,6 +76,27 @@ def _object(measured: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
+Adding = Mapping[str, Mapping[str, float]]
+"""What agents measured of adding, Mbit/s, by node and name of the statistic (ROOT_ADDS, SWITCH_ADDS)."""
+
+
+def with_adding(topology: Topology, measured: Adding) -> Topology:
+    """The topology with what hosts add, as their agents measured it, where it does not say how much that is: a server's
+    `ingress_mbps`, and `aggregation_mbps` of the switch on a host that adds. What hosts add that have no such switch
+    is theirs (a file's topology before it is deployed)."""
+    nodes: dict[str, dict[str, float]] = {}
+    for node in topology.servers:
+        found = measured.get(node, {})
+        if found.get(ROOT_ADDS, 0.0) > 0 and "ingress_mbps" not in topology.graph.nodes[node]:
+            nodes.setdefault(node, {})["ingress_mbps"] = found[ROOT_ADDS]
+        name = adding_switch(node)
+        at = name if name in topology else node
+        adds = topology.kind(at) == "switch" or node in topology.adding_servers
+        if found.get(SWITCH_ADDS, 0.0) > 0 and adds and math.isinf(topology.aggregation_mbps(at)):
+            nodes.setdefault(at, {})["aggregation_mbps"] = found[SWITCH_ADDS]
+    return topology.replace(nodes=nodes) if nodes else topology
+
+
 def with_measured(topology: Topology, measured_ms: Mapping[str, float]) -> Topology:
     """The topology with these times of its servers. One that it has of its own (`host_ms`) counts before them."""
     nodes = {server: {"measured_ms": measured_ms[server]} for server in topology.servers if server in measured_ms}
@@ -91,18 +115,26 @@ def measured_in(topology: Topology, path: str | Path) -> Topology:
             return with_rates(topology, content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    return with_measured(topology, load_measured(path))
+    times, adding = load_measured(path)
+    return with_adding(with_measured(topology, times), adding)
 
 
-def load_measured(path: str | Path) -> dict[str, float]:
-    """Return the ms that each server adds, from a file of `inart status --json`. Raises ValueError."""
+def load_measured(path: str | Path) -> tuple[dict[str, float], Adding]:
+    """Return the ms that each server adds to a round trip, and what it adds up, from a file of `inart status --json`.
+    Raises ValueError."""
     try:
         agents = json.loads(Path(path).read_text())["agents"]
         found = {str(agent["node"]): float(agent["host_ms"]) for agent in agents if agent.get("host_ms") is not None}
+        adding = {str(agent["node"]): adding_in(agent.get("statistics", {})) for agent in agents}
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path}: not what `inart status --json` prints") from None
     if not found:
         raise ValueError(f"{path}: no agent has measured a round trip yet; let the job reduce something first")
-    return found
+    return found, {node: named for node, named in adding.items() if named}
+
+
+def adding_in(statistics: Mapping[str, float]) -> dict[str, float]:
+    """Return what an agent's statistics say of adding."""
+    return {name: float(statistics[name]) for name in (ROOT_ADDS, SWITCH_ADDS) if statistics.get(name)}

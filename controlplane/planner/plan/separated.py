@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from controlplane.planner.job import Job, JobError
@@ -212,6 +212,7 @@ def _hangs_on_several(topology: Topology, server: str) -> bool:
     return len(near) > 1 and all(topology.kind(other) == "switch" for other in near)
 
 
+@lru_cache(maxsize=4)  # the strategy, bounds and reports ask for the same one
 def separated(topology: Topology, job: Job) -> Separated | None:
     """None where every server has one role and none adds for others. Raises JobError: such a host hangs on a server, or
     on nothing."""

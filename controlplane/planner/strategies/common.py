@@ -85,9 +85,10 @@ def route_choices(
         root = index[choice.root]
         back = _return_edges(router, choice, leaves, behind)
         relays = []
+        memory: Memory | None = {} if grouped else None  # many sums to one root: what one finds serves the next
         for point in dict.fromkeys(choice.points):
             if point != choice.root:
-                links = router.route(index[point], root, choice.share)
+                links = router.route(index[point], root, choice.share, memory)
                 relays.append(Relay(point, choice.root, router.nodes(index[point], links)))
         if grouped:
             assignments = _route_racks(router, job, choice, racks)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import maximum_flow
 
 from controlplane.planner.job import Job
 from controlplane.planner.strategies.fabric.cuts import Bound, cuts
@@ -75,6 +73,9 @@ def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
         ends.setdefault(near[0] if len(near) == 1 else worker, worker)
     if len(ends) < 2 or len(ends) * len(topology.links) > MOST_WORK:
         return math.inf
+    from scipy.sparse import csr_matrix  # takes 0.4 s to import, and large networks get no further than here
+    from scipy.sparse.csgraph import maximum_flow
+
     index = {node: i for i, node in enumerate(topology.nodes)}
     capacity = np.array([topology.residual_bandwidth_mbps(u, v) for u, v in topology.links])
     pairs = np.array([(index[u], index[v]) for u, v in topology.links])

@@ -3,8 +3,8 @@ hangs together once the switches farthest from servers are left out (in a fat-tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
@@ -18,7 +18,7 @@ class Bound:
     what: str
 
 
-@dataclass
+@dataclass(slots=True)
 class Cut:
     """A set of switches with the servers that hang on these only. Rates in Mbit/s; workers and roots are counted."""
 
@@ -31,8 +31,9 @@ class Cut:
     into: float = 0.0
 
 
-def cuts(topology: Topology, job: Job) -> Iterator[Cut]:
-    """Racks, and larger parts."""
+@lru_cache(maxsize=4)
+def cuts(topology: Topology, job: Job) -> tuple[Cut, ...]:
+    """Racks, and larger parts. Several bounds of one network ask for them."""
     distance = {v: 1 for v in topology.switches if any(topology.kind(u) == "server" for u in topology.neighbours(v))}
     queue = list(distance)
     for node in queue:
@@ -41,7 +42,7 @@ def cuts(topology: Topology, job: Job) -> Iterator[Cut]:
                 distance[other] = distance[node] + 1
                 queue.append(other)
     racks = {v: v for v, level in distance.items() if level == 1}
-    yield from _parts(topology, job, racks, "rack {}")
+    found = _parts(topology, job, racks, "rack {}")
     for level in range(1, max(distance.values(), default=0)):
         part: dict[str, str] = {}
         for first, far in distance.items():
@@ -55,7 +56,8 @@ def cuts(topology: Topology, job: Job) -> Iterator[Cut]:
                         part[other] = first
                         queue.append(other)
         if len(set(part.values())) > 1 and part != racks:
-            yield from _parts(topology, job, part, "the part around {}")
+            found += _parts(topology, job, part, "the part around {}")
+    return tuple(found)
 
 
 def _parts(topology: Topology, job: Job, part: dict[str, str], name: str) -> list[Cut]:

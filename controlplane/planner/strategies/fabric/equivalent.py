@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Merged:
     members: dict[str, tuple[str, ...]]
 
 
+@lru_cache(maxsize=4)  # the strategy and bounds ask for the same one
 def merge_equivalent(topology: Topology) -> Merged | None:
     """None where no two switches are equivalent."""
     kind: dict[str, object] = {}

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import combinations
 from math import comb, inf
 from time import process_time
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -337,6 +338,17 @@ def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
+_searched: WeakKeyDictionary[Topology, Plan] = WeakKeyDictionary()
+
+
+def searched(topology: Topology, job: Job) -> Plan | None:
+    """Return the plan that was found last in a network whose equivalent switches are merged, for these servers: its
+    trees are what a bound over all trees begins with."""
+    plan = _searched.get(topology)
+    same = plan is not None and (plan.job.workers, plan.job.parameter_servers) == (job.workers, job.parameter_servers)
+    return plan if same else None
+
+
 def _lifted(
     network: Network, job: Job, merged: Merged, seed: int, frozen_split: Split | None
 ) -> tuple[list[Plan], float]:
@@ -352,6 +364,7 @@ def _lifted(
         if not found:
             raise
         small = _best(job, found, seed)
+    _searched[merged.topology] = small
     return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
 
 

@@ -17,8 +17,6 @@ from functools import partial
 from itertools import chain, repeat
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignments, Way
@@ -133,6 +131,9 @@ class Pricing:
     def _starts(self) -> list[list[tuple[int, int]]]:
         """Per root: its links to switches that reach all workers; none where some worker does not reach the root."""
         position, size, forwards = self.position, len(self.position), self.network.forwards
+        from scipy.sparse import csr_matrix  # takes 0.4 s to import: only who looks for trees brings it along
+        from scipy.sparse.csgraph import dijkstra
+
         graph = csr_matrix((np.ones(len(self.rows)), (self.rows, self.cols)), shape=(size, size))
         reaches = np.isfinite(dijkstra(graph, unweighted=True))  # a root only itself: servers do not forward
 
@@ -170,6 +171,9 @@ class Pricing:
         """Distances under new prices."""
         typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
         self.price = prices.link + tie * typical * (1 + utilisation)
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import dijkstra
+
         size = len(self.position)
         graph = csr_matrix((self.price[self.links], (self.rows, self.cols)), shape=(size, size))
         count = len(self.switches)

@@ -18,7 +18,7 @@ from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import End, generate
 from controlplane.planner.strategies.fabric.cuts import Bound
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
-from controlplane.planner.strategies.fabric.inart import inart
+from controlplane.planner.strategies.fabric.inart import inart, searched
 from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
@@ -62,7 +62,9 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
     small = topology if merged is None else merged.topology
     network = Network(small)
     try:
-        start = plan if plan is not None and merged is None else inart(small, job)
+        start = plan if merged is None else searched(small, job)
+        if start is None:
+            start = inart(small, job)
         if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
             return cheap
         generated = generate(network, job, [start], bound(small, job), end=End(gap=PATIENCE))
