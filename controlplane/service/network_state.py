@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.plan.measured import RoundTrips, host_times_ms, with_adding, with_measured
+from controlplane.planner.plan.measured import RoundTrips, adding_in, host_times_ms, with_adding, with_measured
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import Parts
@@ -81,7 +81,8 @@ class NetworkState:
     def adding(self) -> Mapping[str, Mapping[str, float]]:
         """Return what hosts add, as their agents measured it, in this epoch or before."""
         for job in self.jobs:
-            self._adding = self._adding | job.roster.adding()
+            said = {node: adding_in(member.statistics) for node, member in job.roster.members().items()}
+            self._adding = self._adding | {node: named for node, named in said.items() if named}
         return self._adding
 
     @property

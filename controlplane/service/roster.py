@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.plan.measured import adding_in
 from controlplane.service import hanging
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
@@ -157,12 +156,6 @@ class Roster:
         """Return each worker's shortest round trip of this epoch by tree, in ms, where one was reported."""
         with self._lock:
             return round_trips_ms(self.members().values())
-
-    def adding(self) -> dict[str, dict[str, float]]:
-        """Return what hosts add, as their agents measured it, by node; without those that said nothing of it."""
-        with self._lock:
-            found = {node: adding_in(member.statistics) for node, member in self.members().items()}
-        return {node: named for node, named in found.items() if named}
 
     def tree_rates(self) -> dict[int, float]:
         """Mbit/s that each tree carries for a worker while all workers are busy there (members.py); trees on which one

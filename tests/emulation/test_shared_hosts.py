@@ -60,7 +60,11 @@ def test_hosts_add_inside_of_trees_also_when_packets_and_their_memory_are_lost_a
         print(f"{done.seconds:.3f} s, planned {SIZE * 8e-6 / rig.plan.rate_mbps:.3f} s without headers")
         assert done.workers == {6}
         nodes = {*rig.job.workers, *rig.job.parameter_servers}
-        poll(lambda: set(rig.service.roster.adding()) >= nodes, "every agent says what its host's switch adds", 60.0)
+        poll(
+            lambda: set(rig.service.network.state.adding()) >= nodes,
+            "every agent says what its host's switch adds",
+            60.0,
+        )
         rig.shape_all(loss=0.05)
         rig.allreduce(SIZE // 8).check()
         rig.shape_all(loss=0.0)

@@ -15,6 +15,7 @@ from array import array
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,14 @@ class Sketch:
     ways: list[list[int]]
     onwards: list[list[int]]
     back: list[int]
+
+
+def _ways(prices: np.ndarray, rows: Any, columns: Any, size: int, **how: Any) -> Any:
+    """Return what SciPy's `dijkstra` does, with these options, for links from `rows` to `columns` at these prices."""
+    from scipy.sparse import csr_matrix  # takes 0.4 s to import: only who looks for trees brings it along
+    from scipy.sparse.csgraph import dijkstra
+
+    return dijkstra(csr_matrix((prices, (rows, columns)), shape=(size, size)), **how)
 
 
 class Pricing:
@@ -131,11 +140,8 @@ class Pricing:
     def _starts(self) -> list[list[tuple[int, int]]]:
         """Per root: its links to switches that reach all workers; none where some worker does not reach the root."""
         position, size, forwards = self.position, len(self.position), self.network.forwards
-        from scipy.sparse import csr_matrix  # takes 0.4 s to import: only who looks for trees brings it along
-        from scipy.sparse.csgraph import dijkstra
-
-        graph = csr_matrix((np.ones(len(self.rows)), (self.rows, self.cols)), shape=(size, size))
-        reaches = np.isfinite(dijkstra(graph, unweighted=True))  # a root only itself: servers do not forward
+        hops = _ways(np.ones(len(self.rows)), self.rows, self.cols, size, unweighted=True)
+        reaches = np.isfinite(hops)  # a root only itself: servers do not forward
 
         def serves(start: int, root: int, ways: tuple[tuple[int, int], ...]) -> bool:
             return any(u == root or (forwards[u] and reaches[position[start], position[u]]) for u, _ in ways)
@@ -171,13 +177,10 @@ class Pricing:
         """Distances under new prices."""
         typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
         self.price = prices.link + tie * typical * (1 + utilisation)
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import dijkstra
-
         size = len(self.position)
-        graph = csr_matrix((self.price[self.links], (self.rows, self.cols)), shape=(size, size))
         count = len(self.switches)
-        self.distance, self._before = dijkstra(graph, indices=np.arange(count), return_predecessors=True)
+        how = {"indices": np.arange(count), "return_predecessors": True}
+        self.distance, self._before = _ways(self.price[self.links], self.rows, self.cols, size, **how)
         self._steps: dict[int, list[int]] = {}
         self._walks: dict[tuple[int, int], list[int]] = {}
         here = np.full((len(self.roots), size), np.inf)  # a root is its own end, and of nothing else on the way
