@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.growth import Growth
 from overlay.core.site_network import Pair, SiteNetwork, direct_pairs
 from overlay.core.site_quorum import SiteQuorum, history_of
 from overlay.net.members import Members
@@ -68,6 +69,7 @@ class SiteDesk:
         self._returned: asyncio.TimerHandle | None = None
         self._slow = 0  # rounds one after the other
         self._measured_at, self._patience = 0.0, AGAIN_SECONDS
+        self._growth = Growth()
         policy.held = probe_seconds > 0
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
@@ -132,6 +134,10 @@ class SiteDesk:
     def task_done(self, task: Task, seconds: float) -> None:
         """A task is done, which took the slowest site so long."""
         self.record.busy_seconds += seconds
+        self._growth.carried(task)
+        pairs = self._growth.due(self._probe_seconds, self._members.keys(), self.network.known)
+        if pairs and self._may_measure_again():
+            self._survey = asyncio.ensure_future(self._look(pairs))
         if task.op == "maximum":
             return
         self.record.counts["rounds"] += 1
@@ -152,10 +158,23 @@ class SiteDesk:
 
     def again(self, why: str) -> None:
         """The network is measured again, unless that was done a short while ago."""
-        late_enough = self._loop.time() > self._measured_at + self._patience
-        if late_enough and self._survey is None and self._probe_seconds > 0 and self._surveyed:
+        if self._may_measure_again():
             self.log(f"{why}: the network is measured again")
             self._survey = asyncio.ensure_future(self._measure(again=True))
+
+    def _may_measure_again(self) -> bool:
+        late_enough = self._loop.time() > self._measured_at + self._patience
+        return bool(late_enough and self._survey is None and self._probe_seconds > 0 and self._surveyed)
+
+    async def _look(self, pairs: Iterable[Pair]) -> None:
+        """Looks whether these pairs have become faster."""
+        try:
+            grown = self._growth.looked(await self._sites.probe(pairs), self._probe_seconds)
+        finally:
+            self._survey = None
+        if grown is not None:
+            self.again(grown)
+        self._consider_survey()
 
     def said(self, node: str, message: dict[str, Any]) -> None:
         what = message["what"]
@@ -216,11 +235,8 @@ class SiteDesk:
             if any(self._states[each] == (round_, digest) for each in having) or not self._policy.active:
                 self._reply(node, None)
             elif sources:
-                self._reply(node, max(sources, key=lambda each: (self._rate(each, node), each)))
+                self._reply(node, max(sources, key=lambda each: (self.network.pairs.get((each, node), 0.0), each)))
         self._driver.handle(Tick())
-
-    def _rate(self, sender: str, receiver: str) -> float:
-        return self.network.pairs.get((sender, receiver), 0.0)
 
     def _reply(self, node: str, source: str | None) -> None:
         """source: the site whose state this one is to take; None: its own state is right."""
@@ -290,13 +306,14 @@ class SiteDesk:
             together = await self._sites.probe(pairs) if len(nodes) > 2 else {}
             before = dict(self.network.pairs)
             self.network.surveyed(alone, together, trips)
+            self._growth.surveyed(together or alone)
             same = all(abs(mbps - before.get(pair, 0.0)) <= CHANGE_PART * mbps for pair, mbps in alone.items())
             self._patience = 2 * self._patience if same else AGAIN_SECONDS
             self._measured_at, self._slow = self._loop.time(), 0
             self._surveyed.update(nodes)
             self._tell_network(self._members)
             self.log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
-                      f"{time.monotonic() - began:.1f} s: {self._words(alone)}")  # fmt: skip
+                      f"{time.monotonic() - began:.1f} s: {_words(alone)}")  # fmt: skip
         finally:
             self._survey = None
             self._policy.held = False
@@ -309,10 +326,6 @@ class SiteDesk:
         while self._policy.running and self._loop.time() < end:
             await asyncio.sleep(SETTLE_SECONDS / 10)
 
-    @staticmethod
-    def _words(rates: dict[Pair, float]) -> str:
-        return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
-
     # --- for people ---
 
     def status(self) -> dict[str, Any]:
@@ -320,6 +333,10 @@ class SiteDesk:
             self._policy, self.network, self._members,
             states=self._states, asking=self._asking, measuring=self._survey is not None, record=self.record,
         )  # fmt: skip
+
+
+def _words(rates: Mapping[Pair, float]) -> str:
+    return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
 
 
 def returned(states: Mapping[str, tuple[int, str]], state: tuple[int, str], policy: SiteRounds) -> set[str]:

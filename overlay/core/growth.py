@@ -1,0 +1,66 @@
+"""Notices that links between sites have become faster, which rounds do not show: sites send at the rates of the plan.
+
+Now and then all pairs send at once for a moment, as they did at the end of the last survey. What that costs stays
+within PROBED_PART of the bytes that rounds have carried. Where a round runs meanwhile, the pairs carry less: that can
+hide that a link is faster, and never makes it look so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from controlplane.planner.plan.task import Task
+
+Pair = tuple[str, str]
+
+PROBED_PART = 0.01
+GROWN = 1.5
+"""The network is measured again when a pair carries so many times what it carried before. Less comes and goes by
+itself, and each survey holds rounds up."""
+
+SHARED_PART = 0.5
+"""Pairs that share a link take what others leave. So its sites count, too: all that the one sends, and all that the
+other one receives, has to be more by this part of what the pair has gained."""
+
+
+class Growth:
+    """What rounds have carried since the network was looked at, and whether it has grown.
+
+    rates: what each pair carried when all sent at once (Mbit/s of payload); empty: that is not known.
+    """
+
+    def __init__(self) -> None:
+        self.rates: dict[Pair, float] = {}
+        self._allowed = 0.0  # bytes that may be sent to look at the network; below 0 after a look that took more
+
+    def surveyed(self, together: Mapping[Pair, float]) -> None:
+        """All these pairs were measured at once."""
+        self.rates = dict(together)
+
+    def carried(self, task: Task) -> None:
+        """A task has been done, in which each edge of a tree carried the tree's values."""
+        self._allowed += PROBED_PART * sum(4 * tree.count * (len(tree.up) + len(tree.down)) for tree in task.trees)
+
+    def due(self, seconds: float, sites: Collection[str], told: Collection[Pair]) -> list[Pair]:
+        """The pairs of these sites, but for those whose rates were told, when the budget allows that they send for so
+        long, by what they carried last; else none."""
+        pairs = [pair for pair in sorted(self.rates) if {*pair} <= {*sites} and pair not in told]
+        return pairs if _bytes([self.rates[pair] for pair in pairs]) * seconds <= self._allowed else []
+
+    def looked(self, now: Mapping[Pair, float], seconds: float) -> str | None:
+        """Pairs have sent at once for so long, at these rates. Returns in words what has grown; None: nothing has."""
+        self._allowed -= _bytes(now.values()) * seconds
+        both = sorted(now.keys() & self.rates.keys())
+        for pair in both:
+            gained = now[pair] - self.rates[pair]
+            if now[pair] < GROWN * self.rates[pair]:
+                continue
+            sums = [sum(now[p] - self.rates[p] for p in both if p[end] == pair[end]) for end in (0, 1)]
+            if min(sums) >= SHARED_PART * gained:
+                return f"{pair[0]} -> {pair[1]} carries {now[pair]:.4g} Mbit/s instead of {self.rates[pair]:.4g}"
+        return None
+
+
+def _bytes(rates: Collection[float]) -> float:
+    """Bytes in a second at rates in Mbit/s."""
+    return sum(rates) * 1e6 / 8
