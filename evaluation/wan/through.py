@@ -2,30 +2,41 @@
 
 Three agents run in processes of their own, over loopback: the middle one adds what comes from below to its own values,
 sends the sum up, and the result down. Its incoming and outgoing traffic is divided by its CPU seconds, which gives what
-it carries per second on one core, however busy the machine is.
+it carries per second on one core, however busy the machine is. `--tls` has each of these connections encrypted. With
+`--gloo` three processes do the same number of rounds by gloo's all-reduce in a ring (PyTorch), beside each of ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
+import socket
 import statistics
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from controlplane.cli.certificates import Wanted, make
+from controlplane.common.rpc.tls import credentials
 from controlplane.planner.plan.task import WINDOW_CHUNKS, Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay.__main__ import amount
 from overlay.core.tcp import Connections
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
+from overlay.net.tls import Security
 
 NODES = ("leaf", "site", "root")
 SECONDS = 300.0
+GBIT = 32e-9
+"""A float32 value in Gbit."""
 
 
 class Line(Rounds):
@@ -40,42 +51,90 @@ class Line(Rounds):
         return Task(number, values, (tree,), chunk_values=self.chunk_values, window=self.window)
 
 
-def agent(address: tuple[str, int], node: str, sizes: tuple[int, int], connections: int, out: Any) -> None:
-    """Measure CPU and wall seconds of each round, of all of this process's threads."""
-    values, rounds = sizes
-    one = Agent(address, node, listen=("127.0.0.1", 0), connections=Connections(connections))
-    one.wait_joined()
-    tensor = np.ones(values, np.float32)
-    one.synchronise(tensor, SECONDS)  # connections, memory
+@dataclass(frozen=True)
+class Load:
+    """values: of a round. connections: to each neighbour. secrets: the folder of certificates; None: plaintext."""
+
+    values: int
+    rounds: int
+    connections: int = 1
+    secrets: Path | None = None
+
+    def security(self, folder: str) -> Security | None:
+        return None if self.secrets is None else Security.of(credentials(self.secrets / folder))
+
+
+def timed(rounds: int, once: Callable[[], object]) -> list[tuple[float, float]]:
+    """CPU and wall seconds of each round, of all of this process's threads; one before these opens connections."""
+    once()
     found = []
     for _ in range(rounds):
         cpu, wall = time.process_time(), time.monotonic()
-        one.synchronise(tensor, SECONDS)
+        once()
         found.append((time.process_time() - cpu, time.monotonic() - wall))
-    out.put((node, found))
+    return found
+
+
+def agent(address: tuple[str, int], node: str, load: Load, out: Any) -> None:
+    one = Agent(
+        address, node, listen=("127.0.0.1", 0), connections=Connections(load.connections),
+        security=load.security(f"nodes/{node}"),
+    )  # fmt: skip
+    one.wait_joined()
+    tensor = np.ones(load.values, np.float32)
+    out.put((node, timed(load.rounds, functools.partial(one.synchronise, tensor, SECONDS))))
     one.leave()
 
 
-def measure(values: int, rounds: int, chunk: int, window: int, connections: int) -> dict[str, float]:
-    """Return the incoming Gbit per CPU second and per second, and the Gbit in and out per CPU second."""
+def gloo_rank(rank: int, port: int, load: Load, out: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    where = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=len(NODES))
+    tensor = torch.ones(load.values)
+    out.put((rank, timed(load.rounds, lambda: dist.all_reduce(tensor))))
+    dist.destroy_process_group()
+
+
+def _together(target: Callable[..., None], starts: Sequence[tuple[Any, ...]]) -> dict[Any, list[tuple[float, float]]]:
+    """What each of these processes, which run at once, has measured; by what it calls itself."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
-    with Coordinator(Line(chunk, window)) as coordinator:
-        address = coordinator.address
-        processes = [
-            context.Process(target=agent, args=(address, node, (values, rounds), connections, out)) for node in NODES
-        ]
-        for process in processes:
-            process.start()
-        found = dict(out.get(timeout=SECONDS) for _ in NODES)
-        for process in processes:
-            process.join()
+    processes = [context.Process(target=target, args=(*start, out)) for start in starts]
+    for process in processes:
+        process.start()
+    found = dict(out.get(timeout=SECONDS) for _ in processes)
+    for process in processes:
+        process.join()
+    return found
+
+
+def measure(load: Load, chunk: int, window: int) -> dict[str, Any]:
+    """Return the incoming Gbit per CPU second and per second, and the Gbit in and out per CPU second."""
+    with Coordinator(Line(chunk, window), security=load.security("controller")) as coordinator:
+        found = _together(agent, [(coordinator.address, node, load) for node in NODES])
     cpu, wall = (statistics.median(column) for column in zip(*found["site"], strict=True))
-    gbit = 2 * values * 32e-9  # sums from below, results from above
+    gbit = 2 * load.values * GBIT  # sums from below, results from above
     return {
-        "values": values, "chunk": chunk, "connections": connections, "in_gbit_per_cpu_s": gbit / cpu,
-        "in_and_out_gbit_per_cpu_s": 2 * gbit / cpu, "in_gbit_per_s": gbit / wall,
+        "values": load.values, "chunk": chunk, "connections": load.connections, "tls": load.secrets is not None,
+        "in_gbit_per_cpu_s": gbit / cpu, "in_and_out_gbit_per_cpu_s": 2 * gbit / cpu, "in_gbit_per_s": gbit / wall,
         **{f"{node}_cpu_s": statistics.median(c for c, _ in rows) for node, rows in found.items()},
+    }  # fmt: skip
+
+
+def measure_gloo(load: Load) -> dict[str, Any]:
+    """The same of a process of gloo's ring, into which 2 (n - 1) / n of the values come."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = _together(gloo_rank, [(rank, port, load) for rank in range(len(NODES))])
+    cpu, wall = (statistics.median(column) for column in zip(*(row for rows in found.values() for row in rows),
+                                                             strict=True))  # fmt: skip
+    gbit = 2 * (len(NODES) - 1) / len(NODES) * load.values * GBIT
+    return {
+        "values": load.values, "chunk": "gloo", "connections": 1, "tls": False, "in_gbit_per_cpu_s": gbit / cpu,
+        "in_and_out_gbit_per_cpu_s": 2 * gbit / cpu, "in_gbit_per_s": gbit / wall,
     }  # fmt: skip
 
 
@@ -89,12 +148,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--connections", type=int, default=1, help="TCP connections to each neighbour (default: %(default)s)"
     )
+    parser.add_argument("--tls", action="store_true", help="encrypt all connections")
+    parser.add_argument("--gloo", action="store_true", help="measure gloo's ring beside each")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
-    rows = [
-        measure(arguments.values, arguments.rounds, chunk, WINDOW_CHUNKS, arguments.connections)
-        for chunk in arguments.chunk
-    ]
+    rows = []
+    with tempfile.TemporaryDirectory() as secrets:
+        if arguments.tls:
+            make(Path(secrets), Wanted(nodes=NODES))
+        load = Load(arguments.values, arguments.rounds, arguments.connections, Path(secrets) if arguments.tls else None)
+        for chunk in arguments.chunk:
+            rows.append(measure(load, chunk, WINDOW_CHUNKS))
+            rows += [measure_gloo(load)] if arguments.gloo else []
     if arguments.json:
         print(json.dumps(rows, indent=1))
     else:

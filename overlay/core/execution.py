@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from controlplane.planner.plan.task import Edge, Task
+from overlay.core.buffers import Buffers
 from overlay.core.copy_sender import CopySender
 from overlay.core.leaf_sender import Leaf, LeafSender
 from overlay.core.message import Kind, Values
@@ -44,7 +45,7 @@ class Environment:
 
     send(request): sends a chunk. finished(): this agent has every result that it is to get. clock(): seconds.
     later(seconds, callback): calls back then. progress(receiver, part): this part (0 to 1) of a copy is still to be
-    sent to that receiver.
+    sent to that receiver. buffers: memory for chunks.
     """
 
     send: Callable[[SendRequest], None]
@@ -52,6 +53,7 @@ class Environment:
     clock: Callable[[], float]
     later: Callable[[float, Callable[[], None]], object]
     progress: Callable[[str, float], None] = lambda receiver, part: None
+    buffers: Buffers = field(default_factory=Buffers)
 
 
 class Execution:
@@ -75,7 +77,7 @@ class Execution:
         self.velocity = Velocity(task, node, velocity)
         self._copies = CopySender(environment.progress)
         self._leaves = LeafSender(environment.clock, environment.later)
-        self._tensor = TrainerTensor(restorable=task.op != "copy")
+        self._tensor = TrainerTensor(environment.buffers.take, restorable=task.op != "copy")
         self._early_results: list[tuple[int, int, Values]] = []  # that arrived before this agent's own values
         self._combine = combine_of(task.op)
         self.closed = self.complete = False
@@ -250,7 +252,7 @@ class Execution:
         tree = self.trees[index]
         in_place = kind == Kind.DOWN and tree.is_receiver and chunk not in tree.results and self.task.op != "mix"
         buffer = self._tensor.buffer(start, end) if in_place else None
-        return np.empty(end - start, np.float32) if buffer is None else buffer
+        return self._environment.buffers.take(end - start) if buffer is None else buffer
 
     def sends_to(self, node: str) -> bool:
         """Return whether chunks that wait for this receiver are still to be sent."""

@@ -43,7 +43,16 @@ it plans. Where all pairs are links, ten sites get within 0.1 % of the best plan
 
 BROKEN_MBPS = 1e-3
 INNER_MBPS = 1e7  # inside a site: never what limits
-LEAST_WINDOW = 32
+CHUNK_SECONDS = 0.005
+MOST_CHUNK_VALUES = 262_144
+CHUNK_PART = 256
+"""A chunk has as many values as the fastest tree carries in CHUNK_SECONDS, up to MOST_CHUNK_VALUES (1 MB), and at most
+a CHUNK_PARTth of the round's, so that the last chunk's way from site to site costs the round little. Large chunks take
+a site less processor time, since much of what a chunk costs it is the same for each size."""
+
+LEAST_WINDOW, LEAST_LARGE = 32, 8
+"""Least chunks of a tree that a site sends ahead of their results: of `chunk_values`, and of much larger ones."""
+
 WAYS_A_TREE = 4.0
 """A chunk's way up a tree and down again takes this many of the longest round trip, at most, as plans usually are."""
 
@@ -94,7 +103,8 @@ def slots(pairs: Iterable[Pair]) -> list[list[Pair]]:
 class SiteNetwork:
     """Rates and round trips between sites, by name, and plans for any set of them. Not thread-safe.
 
-    chunk_values: of the plans' tasks. mtu: bytes of the network's packets. version: changes whenever plans would.
+    chunk_values: the least of a task's (`chunks`). mtu: bytes of the network's packets. version: changes whenever
+    plans would.
 
     pairs: Mbit/s of payload of each measured pair alone. out, into: Mbit/s of all that a site sends, or receives, where
     that is less than its pairs carry. round_trips: seconds. hidden: sites that others do not reach, so that two of them
@@ -246,14 +256,19 @@ class SiteNetwork:
         self._plans[key] = self.version, plan, topology
         return plan, topology
 
-    def window(self, sites: Sequence[str]) -> int:
-        """Chunks of a tree that a site sends ahead of their results, so that long links are full: what the fastest tree
-        carries while a chunk climbs it and its result comes back."""
+    def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
+        """Return the values of a chunk in a round of `values` values (see CHUNK_SECONDS; `chunk_values` at least), and
+        the chunks of a tree that a site sends ahead of their results, so that long links are full: what the fastest
+        tree carries while a chunk climbs it and its result comes back."""
         plan, _ = self.plan(sites)
         trips = [seconds for (a, b), seconds in self.round_trips.items() if a in sites and b in sites]
         fastest = plan.rate_mbps * max(tree.share for tree in plan.trees)
-        under_way = fastest * WAYS_A_TREE * max(trips, default=0.0) / (self.chunk_values * 32e-6)
-        return LEAST_WINDOW + math.ceil(under_way)
+        most = min(fastest * CHUNK_SECONDS / 32e-6, values / CHUNK_PART, MOST_CHUNK_VALUES)
+        chunk = self.chunk_values
+        while 2 * chunk <= most:
+            chunk *= 2
+        under_way = fastest * WAYS_A_TREE * max(trips, default=0.0) / (chunk * 32e-6)
+        return chunk, max(LEAST_LARGE, LEAST_WINDOW * self.chunk_values // chunk) + math.ceil(under_way)
 
     def expected_seconds(self, sites: Sequence[str], values: int) -> float:
         """Return the seconds that a round of so many values should take by the plan; 0 for a site alone."""

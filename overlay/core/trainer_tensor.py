@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from overlay.core.message import Values
@@ -10,18 +12,23 @@ from overlay.core.message import Values
 class TrainerTensor:
     """values: the trainer's tensor, float32 and of one dimension; None before it is submitted and after `clear`.
     source: the values to send: the same memory, or a copy where they must outlast the results. restorable: whether the
-    submitted values may have to be restored; not so for memory that no trainer has submitted."""
+    submitted values may have to be restored; not so for memory that no trainer has submitted. memory(n): an array of n
+    values."""
 
-    def __init__(self, *, restorable: bool) -> None:
-        self._restorable = restorable
+    def __init__(self, memory: Callable[[int], Values], *, restorable: bool) -> None:
+        self._memory, self._restorable = memory, restorable
         self.values: Values | None = None
         self.source: Values | None = None
-        self._overwritten: dict[tuple[int, int], Values] = {}  # (start, end) -> the submitted values
+        self._overwritten: set[tuple[int, int]] = set()  # parts (start, end), whose submitted values are in `_kept`
+        self._kept: Values | None = None  # as large as the tensor
 
     def submit(self, values: Values, *, copied: bool) -> None:
         """The trainer's values are there. copied: they are sent from a copy."""
         self.values = values
-        self.source = values.copy() if copied else values
+        self.source = values
+        if copied:
+            self.source = self._memory(len(values))
+            self.source[:] = values
 
     def buffer(self, start: int, end: int) -> Values | None:
         """The memory of this part of the tensor, into which a result may be received; None: there is no tensor yet."""
@@ -51,7 +58,7 @@ class TrainerTensor:
 
     def commit(self) -> None:
         """The tensor has all results: the submitted values are not needed any more."""
-        self._overwritten.clear()
+        self._forget_kept()
 
     def restore(self) -> None:
         """The tensor has the submitted values again, so that no sums stay in a part of it."""
@@ -59,16 +66,26 @@ class TrainerTensor:
             return
         if self.source is not self.values:
             self.values[:] = self.source
-        for (start, end), values in self._overwritten.items():
-            self.values[start:end] = values
-        self._overwritten.clear()
+        for start, end in self._overwritten:
+            assert self._kept is not None, "parts are kept before results replace them"
+            self.values[start:end] = self._kept[start:end]
+        self._forget_kept()
 
     def clear(self) -> None:
         """The tensor is the trainer's again."""
         self.values = self.source = None
-        self._overwritten.clear()
+        self._forget_kept()
 
     def _keep(self, start: int, end: int) -> None:
         """Keeps the submitted values of a part that a result is going to replace, where there is no other copy."""
         if self._restorable and self.values is not None and self.source is self.values:
-            self._overwritten.setdefault((start, end), self.values[start:end].copy())
+            if (start, end) in self._overwritten:
+                return
+            if self._kept is None:
+                self._kept = self._memory(len(self.values))
+            self._kept[start:end] = self.values[start:end]
+            self._overwritten.add((start, end))
+
+    def _forget_kept(self) -> None:
+        self._overwritten.clear()
+        self._kept = None

@@ -40,7 +40,7 @@ def make(
     quorum = DeputyQuorum(history)
     policy = SiteRounds(
         network, sites=len(quorum.sites), broken=network.broken, allows=quorum.allows, did=quorum.did,
-        sending=Sending(paced=known["paced"], chunk_values=network.chunk_values),
+        sending=Sending(paced=known["paced"]),
     )  # fmt: skip
     for site in quorum.sites:
         policy.admit(site)

@@ -7,8 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
-import numpy as np
-
 from overlay.core.errors import MessageError
 from overlay.core.execution import Execution
 from overlay.core.measurement import ThroughputEstimator
@@ -30,6 +28,7 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         self._membership, self._neighbours, self._multicast = parts.membership, parts.neighbours, parts.multicast
         self._eager_scatter, self._pending_messages = parts.eager_scatter, parts.pending_messages
+        self._buffers = parts.buffers
         self._tasks, self._site, self._counters, self._log = tasks, site, counters, log
         self.probe_values: int | None = None
         self._neighbours.reverse_with(self)
@@ -71,7 +70,7 @@ class Dispatcher:
         execution = self._tasks.running.get(header.task) if known else None
         if execution is not None and header.last and execution.has_chunk(header.tree, header.chunk, header.values):
             return execution.buffer_for(header.kind, header.tree, header.chunk)
-        return np.empty(header.values, np.float32)
+        return self._buffers.take(header.values)
 
     def received(self, header: Header, values: Values) -> None:
         """A whole message has arrived."""

@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from controlplane.planner.plan.task import Edge, Task, TaskError
+from overlay.core.buffers import Buffers
 from overlay.core.errors import OverlayError, PeerLost
 from overlay.core.execution import Environment, Execution, SendRequest
 from overlay.core.message import Header, Kind, Values
@@ -37,6 +38,7 @@ class AgentParts:
     submissions: Submissions
     eager_scatter: EagerScatter
     pending_messages: PendingMessages
+    buffers: Buffers = field(default_factory=Buffers)
 
 
 class Tasks:
@@ -61,7 +63,7 @@ class Tasks:
         self._membership, self._tell = parts.membership, parts.membership.tell
         self._neighbours, self._multicast, self._paths = parts.neighbours, parts.multicast, PathSelector(node)
         self._submissions, self._eager_scatter = parts.submissions, parts.eager_scatter
-        self._pending_messages = parts.pending_messages
+        self._pending_messages, self._buffers = parts.pending_messages, parts.buffers
         self._counters, self._copied, self._log = counters, copied, log
         self.running: dict[int, Execution] = {}
         self.idle = threading.Event()
@@ -118,6 +120,7 @@ class Tasks:
             clock=self._loop.time,
             later=self._loop.call_later,
             progress=lambda receiver, left: self._tell(type="progress", task=number, receiver=receiver, left=left),
+            buffers=self._buffers,
         )
         kept = self.velocity if self.velocity is not None and self.velocity.size == task.values else None
         sent_eagerly = self._eager_scatter.settle(task)

@@ -137,7 +137,7 @@ def make_coordinator(
         network, sites=settings.sites, patience=settings.patience, broken=network.broken,
         allows=quorum.allows, did=quorum.did,
         overdue=lambda task: desk.again(f"round {task.round} has taken half of its time"),
-        sending=Sending(paced=settings.paced, chunk_values=network.chunk_values),
+        sending=Sending(paced=settings.paced),
     )  # fmt: skip
     desk = SiteDesk(
         policy, network, probe_seconds=settings.probe_seconds, all_pairs=settings.all_pairs, quorum=quorum, log=log
@@ -407,7 +407,8 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
                      "over a third site")  # fmt: skip
     one.add_argument("--no-probe", action="store_true", help="measure nothing before the first round")
-    one.add_argument("--chunk", type=int, default=CHUNK_VALUES, metavar="N", help="values of a chunk (%(default)s)")
+    one.add_argument("--chunk", type=int, default=CHUNK_VALUES, metavar="N",
+                     help="least values of a chunk; it has more where links are fast (%(default)s)")  # fmt: skip
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
     one.add_argument("--tokens", type=Path, metavar="DIR", help="the folder of `inart certificates`: sites may join "

@@ -429,10 +429,25 @@ def test_long_fast_links_have_room_for_what_is_under_way():
     pairs = [(a, b) for a in "ab" for b in "ab" if a != b]
     network.surveyed(dict.fromkeys(pairs, 1000.0), {}, dict.fromkeys(pairs, 0.1))
     plan, _ = network.plan("ab")
-    assert network.window("ab") * 16_384 * 32e-6 > 0.3 * plan.rate_mbps * max(tree.share for tree in plan.trees)
+    fastest = plan.rate_mbps * max(tree.share for tree in plan.trees)
+    for values in (10_000, 100_000_000):
+        chunk, window = network.chunks("ab", values)
+        assert window * chunk * 32e-6 > 0.3 * fastest
     near = SiteNetwork(16_384)
     near.surveyed(dict.fromkeys(pairs, 1000.0), {}, {})
-    assert near.window("ab") == 32
+    assert near.chunks("ab", 10_000) == (16_384, 32)
+
+
+@pytest.mark.parametrize(
+    ("mbps", "values", "chunk"),
+    [(10.0, 1 << 30, 16_384), (1000.0, 1 << 30, 131_072), (100_000.0, 1 << 30, 262_144), (100_000.0, 1 << 24, 65_536)],
+)
+def test_chunks_are_larger_on_fast_links_and_in_long_rounds(mbps, values, chunk):
+    """Between two sites a tree has the whole rate of a link."""
+    network = SiteNetwork(16_384)
+    network.surveyed({("a", "b"): mbps, ("b", "a"): mbps}, {}, {})
+    found, window = network.chunks("ab", values)
+    assert found == chunk and window >= 8
 
 
 def test_slow_rounds_have_the_network_measured_again():
@@ -453,6 +468,29 @@ def test_slow_rounds_have_the_network_measured_again():
         coordinator._loop.call_soon_threadsafe(slow)
         until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
         assert any("the network is measured again" in line for line in lines)
+        averaged(groups, 1)
+
+
+def test_a_network_that_has_become_faster_is_measured_again():
+    """Rounds at the plan's rates do not show it; a look within the budget does."""
+    with coordinating(2, probe_seconds=0.05) as (coordinator, lines):
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        desk = coordinator._desk
+        until(lambda: desk._survey is None and len(desk._growth.rates) == 2)
+        task = started_alone(coordinator)
+        before = dict(desk.network.pairs)
+        slow = dict.fromkeys(before, 0.001)
+
+        def later() -> None:
+            desk._measured_at = -1e9
+            desk._growth.surveyed(slow)  # all that was measured before is far less than what loopback carries
+            desk.task_done(task, 0.0)
+
+        coordinator._loop.call_soon_threadsafe(later)
+        until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
+        assert any(" instead of 0.001: the network is measured again" in line for line in lines)
+        assert min(desk._growth.rates.values()) > 0.001
         averaged(groups, 1)
 
 

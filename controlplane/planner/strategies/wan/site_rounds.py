@@ -69,8 +69,8 @@ class Planner(Protocol):
         """The plan for these sites, and the topology that it was made on. Raises as strategies do."""
         ...
 
-    def window(self, sites: Sequence[str]) -> int:
-        """Chunks of a tree that are sent ahead of their results."""
+    def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
+        """Values of a chunk in a round of so many, and chunks of a tree that are sent ahead of their results."""
         ...
 
 
@@ -388,9 +388,10 @@ def make_task(
         made = Task(number, head.values, trees, op, head.round)
     else:
         plan, topology = planner.plan(participants)
+        chunk, window = planner.chunks(participants, head.values)
         made = task_of(
             plan, topology, head.values, number=number, round=head.round, op=op,
-            way=replace(sending, window=planner.window(participants)),
+            way=replace(sending, chunk_values=chunk, window=window),
         )  # fmt: skip
     return made.weighted({node: heads[node].weight for node in participants})
 
