@@ -354,6 +354,10 @@ class TofinoSwitch(Switch):
     def reboot(self) -> None:
         self.cells.clear()
 
+    def entries(self) -> dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]]:
+        """Return the label table's entries for slots, each with the rule from which it comes."""
+        return install(self.labels)
+
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Process a frame as :meth:`Switch.process` does, with two differences.
 
@@ -369,7 +373,7 @@ class TofinoSwitch(Switch):
         if packet is None:
             self.verdicts[Verdict.MALFORMED] += 1
             return []
-        found = install(self.labels).get((port, packet.label))
+        found = self.entries().get((port, packet.label))
         if found is None:
             return [(out, leaving + rest) for out, leaving in super().process(port, packet.encode())]
         packet = packet.without_checksum()

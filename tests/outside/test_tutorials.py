@@ -10,16 +10,19 @@ from tests.outside.copies import copy_in
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(600)
-def test_the_first_exercise_pings_over_softswitch():
-    outcome = tutorials.run("basic", copy_in("INART_TUTORIALS", "p4lang/tutorials", tutorials.missing))
+@pytest.mark.parametrize("name", tutorials.EXERCISES)
+def test_every_exercise_works_over_softswitch(name):
+    outcome = tutorials.run(name, copy_in("INART_TUTORIALS", "p4lang/tutorials", tutorials.missing))
     assert outcome.passed, outcome.reason
 
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(600)
-def test_the_ptf_tests_of_the_first_exercise_pass_over_softswitch():
-    outcome = tutorials_ptf.run("basic", copy_in("INART_TUTORIALS", "p4lang/tutorials", tutorials_ptf.missing))
-    assert outcome.reason == ""
+def test_the_ptf_tests_of_the_exercises_pass_over_softswitch():
+    folder = copy_in("INART_TUTORIALS", "p4lang/tutorials", tutorials_ptf.missing)
+    names = tutorials_ptf.exercises(folder)
+    assert names
+    assert {name: reason for name in names if (reason := tutorials_ptf.run(name, folder).reason)} == {}
 
 
 def test_a_folder_that_is_no_copy_is_said_to_be_none(tmp_path):

@@ -40,8 +40,9 @@ from softswitch.tests.support.switches import missing
 from tests.p4 import before
 
 COMMAND = "p4testgen"
-USUAL = ("--target", "bmv2", "--arch", "v1model", "--std", "p4-16", "--Wdisable", "--test-backend", "STF",
+USUAL = ("--std", "p4-16", "--Wdisable", "--test-backend", "STF",
          "--track-coverage", "STATEMENTS", "--print-coverage", "--seed", "1")  # fmt: skip
+BMV2 = ("--target", "bmv2", "--arch", "v1model")
 COVERING = ("--max-tests", "0", "--stop-metric", "MAX_NODE_COVERAGE", "--only-covering-tests",
             "--path-selection", "GREEDY_STATEMENT_SEARCH")  # fmt: skip
 # With few ports, p4testgen does not take port 511, by which nothing leaves.
@@ -73,10 +74,22 @@ class Report:
     unsupported: dict[str, list[str]] = field(default_factory=dict)
     note: str = ""
 
+    def line(self) -> str:
+        """Return it as a line, and a line for each difference."""
+        lines = [f"{self.program}: {self.covered} of {self.statements} statements, {self.tests} tests"]
+        for target in sorted({*self.passed, *self.different, *self.unsupported}):
+            different, unsupported = self.different.get(target, []), self.unsupported.get(target, [])
+            lines[0] += f"; {target}: {self.passed.get(target, 0)} passed, {len(different)} different"
+            lines += [f"    {target}, {one}"[:400] for one in different]
+            lines += [f"    {target}, not run: {one}"[:400] for one in unsupported]
+        return "\n".join([*lines, *([f"    {self.note}"] if self.note else [])])
 
-def generate(program: Path, folder: Path, options: Sequence[str], seconds: float) -> Generated:
+
+def generate(
+    program: Path, folder: Path, options: Sequence[str], seconds: float, target: Sequence[str] = BMV2
+) -> Generated:
     """Run p4testgen on a program. When it takes longer, it is stopped; what it has made until then counts."""
-    command = [COMMAND, *USUAL, *options, "--out-dir", str(folder), str(program)]
+    command = [COMMAND, *target, *USUAL, *options, "--out-dir", str(folder), str(program)]
     made = Generated()
     with tempfile.TemporaryFile("w+") as said:
         try:
@@ -217,17 +230,6 @@ def _reports(options: argparse.Namespace, targets: Sequence[str]) -> Iterator[Re
             yield report
 
 
-def _line(report: Report) -> str:
-    """Return the report as a line, and a line for each difference."""
-    lines = [f"{report.program}: {report.covered} of {report.statements} statements, {report.tests} tests"]
-    for target in sorted({*report.passed, *report.different, *report.unsupported}):
-        different, unsupported = report.different.get(target, []), report.unsupported.get(target, [])
-        lines[0] += f"; {target}: {report.passed.get(target, 0)} passed, {len(different)} different"
-        lines += [f"    {target}, {one}"[:400] for one in different]
-        lines += [f"    {target}, not run: {one}"[:400] for one in unsupported]
-    return "\n".join([*lines, *([f"    {report.note}"] if report.note else [])])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.outside.testgen", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -247,7 +249,7 @@ def main() -> int:
     targets = options.targets or [target for target in TARGETS if missing(target) is None]
     total: Counter[str] = Counter()
     for report in _reports(options, targets):
-        print(json.dumps(asdict(report)) if options.json else _line(report), flush=True)
+        print(json.dumps(asdict(report)) if options.json else report.line(), flush=True)
         total["programs"] += 1
         total["tests"] += report.tests
         for target, passed in report.passed.items():
