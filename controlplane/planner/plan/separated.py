@@ -164,6 +164,21 @@ class Separated:
         return next(iter(used), next(iter(self.inside[tree.root])))
 
 
+def at_home(topology: Topology, tree: Tree) -> Tree:
+    """Return a tree of a network that was taken apart in which the worker on the root's own host goes to the root
+    alone, as it does in the real network: what is planned and rated is then what is carried out."""
+    own = own_switch(topology, tree.root)
+    if own is None:
+        return tree
+    ways = [
+        Assignment(a.worker, tree.root, (a.worker, own, tree.root)) if topology.has_link(a.worker, own) else a
+        for a in tree.assignments
+    ]
+    if ways == list(tree.assignments):
+        return tree
+    return replace(tree, assignments=Assignments.of(ways), relays=_fed(tree.relays, ways))
+
+
 def _fed(relays: Sequence[Relay], ways: Sequence[Assignment]) -> tuple[Relay, ...]:
     """Return the relays of a tree without aggregation points that nothing comes to."""
     while True:

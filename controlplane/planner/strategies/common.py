@@ -13,7 +13,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignment, Assignments, Way
 from controlplane.planner.plan.limits import check_fits
 from controlplane.planner.plan.model import Plan, Relay, Tree
-from controlplane.planner.plan.separated import hosts_in_parts
+from controlplane.planner.plan.separated import at_home, hosts_in_parts
 from controlplane.planner.routing import Access, Memory, Network, Router, downwards
 from controlplane.planner.strategies.deadline import Deadline
 from controlplane.planner.topology import Topology
@@ -203,7 +203,7 @@ def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], s
     Raises Infeasible, naming the resource, when that is 0 or when the job allows fewer trees; DoesNotFit when a switch
     cannot hold what the plan needs of it.
     """
-    plan = Plan(job, strategy, 0.0, tuple(trees), seed=seed)
+    plan = Plan(job, strategy, 0.0, tuple(at_home(topology, tree) for tree in trees), seed=seed)
     if job.max_trees is not None and len(trees) > job.max_trees:
         raise Infeasible(f"{strategy}: the plan needs {len(trees)} trees, job {job.name!r} allows {job.max_trees}")
     check_fits(plan, topology)

@@ -11,7 +11,7 @@ import numpy as np
 from controlplane.planner.evaluate import root_mbps
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Tree
-from controlplane.planner.plan.separated import own_switch
+from controlplane.planner.plan.separated import at_home, own_switch
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
 from controlplane.planner.strategies.deadline import Deadline, deadline
@@ -120,6 +120,7 @@ class Master:
 
     def make(self, tree: Tree) -> Column | None:
         """The tree's column; None when it is there already, or uses what has no capacity."""
+        tree = at_home(self.network.topology, tree)
         network, index = self.network, self.network.index
         use = np.zeros(self.split_row0)
         root = self.root_position[tree.root]
