@@ -71,9 +71,12 @@ def run(program: Path, p4c: Path, nanomsg: bool = False) -> Outcome:
         assert compiler is not None
         (root / "build" / "p4c-bm2-ss").symlink_to(Path(compiler).resolve())
         tools.mkdir()
-        switch = f'#!/bin/sh\nPYTHONPATH={tutorials.ROOT} exec {sys.executable} -m softswitch "$@"\n'
-        (tools / "simple_switch_grpc").write_text(switch)
-        (tools / "simple_switch_grpc").chmod(0o755)
+        tutorials.script(
+            tools / "simple_switch_grpc",
+            # With nanomsg the runner means to put the switch in the background, and gives it "&" as an argument.
+            'for word; do shift; [ "$word" = "&" ] || set -- "$@" "$word"; done',
+            f'PYTHONPATH={tutorials.ROOT} exec {sys.executable} -m softswitch "$@"',
+        )
         command: list[str | Path] = [tutorials.interpreter(), p4c / RUNNER, root, program]
         command += ["--testdir", Path(work, "tests"), *(["--use-nanomsg"] if nanomsg else [])]
         Path(work, "tests").mkdir()

@@ -37,6 +37,7 @@ def run(name: str, folder: Path) -> Outcome:
         copy, tools = Path(work, "copy"), Path(work, "tools")
         for part in ("utils", "bin", f"exercises/{name}"):
             shutil.copytree(folder / part, copy / part)
+        (copy / "exercises" / name / "logs").mkdir(exist_ok=True)  # Which `make` makes, and the tests write to.
         tutorials.make_tools(tools)
         module_path = f"PYTHONPATH={tools}/mininet-only"
         tutorials.script(tools / "ptf", f'{module_path} exec {tutorials.interpreter().parent}/ptf "$@"')
@@ -60,16 +61,20 @@ def run(name: str, folder: Path) -> Outcome:
 
 
 def _script(place: Path, environment: dict[str, str], within: list[str]) -> str:
-    """Run the exercise's script; returns what it said."""
-    process = subprocess.Popen(
-        [*within, "bash", SCRIPT], cwd=place, env=environment, text=True, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        return process.communicate(timeout=SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[0] + f"\nit did not end within {SECONDS} s"
+    """Run the exercise's script; returns what it said. The switch that it starts may still run when it has ended."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [*within, "bash", SCRIPT], cwd=place, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            said.write(f"\nit did not end within {SECONDS} s")
+        said.seek(0)
+        return said.read()
 
 
 def missing(folder: Path) -> str:
