@@ -109,14 +109,17 @@ def test_ports_that_the_switches_do_not_have(tmp_path, capsys):
     assert "switch V1: port 600 towards V2: ports are 1 to 510" in capsys.readouterr().err
 
 
-def test_server_on_two_switches_is_refused_before_anything_is_installed(tmp_path, capsys):
+def test_server_on_two_switches_is_planned_and_its_trees_go_over_both_links(tmp_path, capsys):
     data = NET.to_json()
     data["edges"].append({"source": "W1", "target": "V2", "bandwidth_mbps": 60})
     Path(tmp_path / "net.json").write_text(json.dumps(data))
-    assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2", "--dry-run"]) == 1
-    assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
-    assert plan_command(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2"]) == 2
-    assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
+    assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2", "--dry-run"]) == 0
+    entries = capsys.readouterr().out
+    first, second = entries.split("\nswitch V2:")
+    assert ": from W1" in first, "a tree of W1 goes over its link to V1"
+    assert ": from W1" in second, "a tree of W1 goes over its link to V2"
+    assert plan_command(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2"]) == 0
+    assert "30 Mbit/s" in capsys.readouterr().out
 
 
 def test_a_job_beside_others_is_told_which_resource_is_short():

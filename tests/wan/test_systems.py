@@ -14,6 +14,7 @@ from controlplane.planner.strategies.wan.policy import Changed, FollowNetwork, R
 from controlplane.planner.wan_networks import netstorm_draw
 from evaluation.selmcast.rounds import one as one_bsp
 from evaluation.wan.learning import Lesson, learn, shares
+from evaluation.wan.through import Load
 from evaluation.wan.through import measure as through
 from evaluation.wan.train import changes, link_bytes, mean_accuracy, simulate
 from examples.train_digits import digits
@@ -100,7 +101,7 @@ def test_curves_and_bytes_cover_all_sites() -> None:
 
 
 def test_a_sites_traffic_is_counted_over_its_cpu_seconds():
-    row = through(20_000, 1, 4096, 4, 2)
+    row = through(Load(20_000, rounds=1, connections=2), 4096, 4)
     assert row["in_and_out_gbit_per_cpu_s"] == pytest.approx(2 * row["in_gbit_per_cpu_s"])
     assert row["in_gbit_per_cpu_s"] > 0 and row["leaf_cpu_s"] > 0
 
