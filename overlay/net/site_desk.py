@@ -174,6 +174,8 @@ class SiteDesk:
             self._survey = None
         if grown is not None:
             self.again(grown)
+        elif self._slow >= SLOW_ROUNDS:  # found while the look took place
+            self.again(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned")
         self._consider_survey()
 
     def said(self, node: str, message: dict[str, Any]) -> None:
