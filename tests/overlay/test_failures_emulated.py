@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support.examples import nightly
 from topologies.__main__ import main
 from topologies.wan.processes import Controllers
 from topologies.wan.run import main as run
@@ -54,7 +55,7 @@ def test_failures_of_unknown_nodes_are_refused(capsys):
     assert "cannot fail" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("system", ["selmcast-bsp-l3", "selmcast-l3"])
+@pytest.mark.parametrize("system", [nightly("selmcast-bsp-l3"), "selmcast-l3"])
 def test_switches_copy_multicasts_and_lost_packets_are_resent(system, tmp_path):
     """SelMcast multicasts in layer 3 over links that lose packets: every receiver gets every value that was sent to it.
     With stale synchronisation and sealed packets, a site dies meanwhile, and the others continue.

@@ -210,6 +210,7 @@ class TestNetStorm:
         assert policy.roots == roots and second.task.trees != before
         assert all((u, v) not in {(e.sender, e.receiver) for e in t.up} for t in second.task.trees)
 
+    @pytest.mark.nightly  # Measured on sockets in evaluation.wan; `make test` has the parts: awareness, detours.
     def test_the_orders_of_the_paper_where_links_change(self):
         """Compare STAR, BKT, TSEngine (each unaware), and NetStorm without and with awareness and auxiliary paths."""
         seconds = {}

@@ -20,11 +20,12 @@ from evaluation.wan.networks import whole_job
 from overlay import Coordinator
 from overlay.net.hook import average
 from tests.overlay.test_agents import SECONDS, running
+from tests.support.examples import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("strategy", ["wan", "netstorm"])
+@pytest.mark.parametrize("strategy", ["wan", nightly("netstorm")])
 def test_ddp_with_the_hook_has_the_losses_of_gloo(strategy, tmp_path):
     graph = netstorm_draw(np.random.default_rng(1)).subgraph([0, 1, 2]).copy()
     topology, world = overlay(graph), len(graph)
