@@ -18,6 +18,7 @@ from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import DiLoCo, Fragment, StreamingDiLoCo
+from overlay.sites.pace import Pace
 from tests.overlay.site_training import flat, inner_step, make_model
 from tests.overlay.test_sites import coordinating
 from tests.overlay.test_sites_elastic import joined
@@ -198,13 +199,15 @@ def test_a_site_with_several_processes(tmp_path):
 
 def test_the_delay_that_is_planned_follows_the_network(monkeypatch):
     """Links that carry a round in a second or two at first, and in a few milliseconds then: sites send at the rates of
-    the plan.
+    the plan. Steps count as ten milliseconds each: on a busy machine they take much longer, and few of them would fit
+    into a slow round.
     """
 
     def big(_: int) -> nn.Module:
         return nn.Sequential(nn.Linear(12, 2000), nn.Tanh(), nn.Linear(2000, 3))
 
     monkeypatch.setattr("tests.overlay.test_sites_optimisers.make_model", big)
+    monkeypatch.setattr(Pace, "stepped", lambda self, seconds: self._steps.append(0.01))
     network = SiteNetwork(8192)
     with make_coordinator("127.0.0.1", 0, SiteSettings(2, probe_seconds=0.0), network) as coordinator:
         trainers: list[Trainer] = []
