@@ -284,7 +284,7 @@ def test_an_interface_that_is_down_or_without_address_is_reported():
 @pytest.mark.namespaces
 def test_an_agent_whose_interface_disappears_leaves_the_job(network, monkeypatch):
     # The interface existed when the agent began.
-    monkeypatch.setattr("worker_agent.member.check_interface", lambda name: "")
+    monkeypatch.setattr("worker_agent.member.check_interfaces", lambda names: "")
     network.run_server()
     other = network.run("w1", "worker_agent", "serve", "--controller", network.address, "--socket",
                         f"{network.folder}/w1.sock")  # fmt: skip
