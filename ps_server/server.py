@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, suspect_key
+from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, interfaces_in, suspect_key
 from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.checkword import KEY_BYTES
@@ -27,7 +27,6 @@ from worker_agent.io_options import (
     IoStats,
     NativeIoStats,
     assign,
-    interfaces_in,
     link_mbps,
 )
 from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources

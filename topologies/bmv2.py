@@ -4,7 +4,6 @@ import subprocess
 import threading
 from pathlib import Path
 
-from controlplane.planner.topology_cables import beyond
 from topologies.network import EmulationError, shaping
 from topologies.ports import free_ports
 from topologies.switches import InterfaceCounters, Layout, SwitchAddress, wait_listening
@@ -46,9 +45,7 @@ class Bmv2:
             if "--thrift-port" in options:
                 command += ["--thrift-port", str(thrift)]
             for neighbour in topology.neighbours(switch):
-                other = beyond(topology, switch, neighbour)
-                end = other, (switch if other == neighbour else neighbour)
-                interface = layout.host_interfaces.get(end) or layout.fabric_interfaces[switch, neighbour]
+                interface = layout.to_host(switch, neighbour) or layout.fabric_interfaces[switch, neighbour]
                 command += ["-i", f"{topology.port(switch, neighbour)}@{interface}"]
             command += ["--", "--grpc-server-addr", f"127.0.0.1:{grpc}"]
             self._commands[switch] = command

@@ -240,8 +240,8 @@ class Emulation:
         self.switches.fail(switch, min(seconds, threading.TIMEOUT_MAX))
 
     def cut(self, u: str, v: str) -> None:
-        """Cut the link between two switches: it loses everything in both directions until `mend`. Of one to a host the
-        cable is pulled: the host's interface has no carrier."""
+        """Cut a link until `mend`: one between two switches loses everything in both directions; one to a host is
+        unplugged, so that the host's interface has no carrier."""
         if (end := _host_end(self.topology, self._running(), u, v)) is not None:
             subprocess.run(["ip", "link", "set", end, "down"], check=True)
             return
@@ -281,7 +281,7 @@ class Emulation:
 
 
 def _host_end(topology: Topology, lifetime: Lifetime, u: str, v: str) -> str | None:
-    """Return the switch's end of a link to a host; None: it is none."""
+    """Return the interface at the switch's end of a link to a host; None where neither end of the link is a host."""
     ends = network.host_links(topology, lifetime)
     return ends.get((u, v)) or ends.get((v, u))
 

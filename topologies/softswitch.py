@@ -96,14 +96,14 @@ class Softswitch:
             for neighbour in topology.neighbours(switch):
                 port: dict[str, Any] = {"port": topology.port(switch, neighbour)}
                 delay = topology.delay_ms(switch, neighbour)
-                other = beyond(topology, switch, neighbour)
-                end = other, (switch if other == neighbour else neighbour)
-                if end in layout.host_interfaces:
-                    port["interface"] = layout.host_interfaces[end]
+                interface = layout.to_host(switch, neighbour)
+                if interface is not None:
+                    port["interface"] = interface
                     # A host cannot delay what it sends (no netem), so the delays of both directions are on the way to
                     # it.
                     delay += topology.delay_ms(neighbour, switch)
                 else:
+                    other = beyond(topology, switch, neighbour)
                     delay += topology.delay_ms(neighbour, other) if other != neighbour else 0.0
                     port["peer"] = {"device": other, "port": port_back(topology, switch, neighbour)}
                 rate = topology.bandwidth_mbps(switch, neighbour)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_cables import beyond
 from topologies.network import EmulationError
 
 START_SECONDS = 60.0
@@ -48,6 +49,11 @@ class Layout:
     # (switch, neighbour) -> interface at the switch; empty: links are in memory
     fabric_interfaces: dict[tuple[str, str], str]
     directory: Path  # for files of the switches; removed with the emulation
+
+    def to_host(self, switch: str, neighbour: str) -> str | None:
+        """Return the interface at a switch of its link to this neighbour, where that is a host, or the cable to one."""
+        other = beyond(self.topology, switch, neighbour)
+        return self.host_interfaces.get((other, switch if other == neighbour else neighbour))
 
 
 class Switches(Protocol):

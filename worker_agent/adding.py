@@ -41,15 +41,16 @@ log = logging.getLogger(__name__)
 
 
 class Busy:
-    """The rate of an engine's threads while they were busy. Its counters only grow, until an engine is made anew."""
+    """Finds the rate at which an engine's threads add, from its counters, in times in which the threads were busy."""
 
     def __init__(self) -> None:
         self.mbps = 0.0
-        """What its threads add when each has a processor, as last seen; 0: they were never busy."""
+        """Mbit/s that the threads add when each has a processor, as last seen; 0: they were never busy."""
         self._before = (0, 0.0, 0.0)
 
     def note(self, received: int, cpu_seconds: float, now: float, threads: int) -> float:
-        """Return `mbps`. received: bytes; cpu_seconds: of all threads; now: of a monotonic clock."""
+        """Take the engine's counters, which begin anew with another engine, and return `mbps`. received: bytes;
+        cpu_seconds: of all threads; now: of a monotonic clock."""
         before, cpu_before, then = self._before
         cpu, more = cpu_seconds - cpu_before, received - before
         if not then or cpu < 0 or more < 0:
@@ -62,21 +63,21 @@ class Busy:
 
 
 class OfSwitch:
-    """What the switch on this host adds, measured in a thread of its own as soon as somebody asks for it."""
+    """Measures how much the switch on this host adds, in a thread of its own, as soon as somebody asks for it."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._mbps = 0.0
 
     def mbps(self, values_per_packet: int) -> float:
-        """Return it; 0 as long as it is not known, and where it cannot be measured."""
+        """Return the Mbit/s that the switch adds; 0 as long as that is not known, and where it cannot be measured."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._measure, args=(values_per_packet,), name="adding", daemon=True)
             self._thread.start()
         return self._mbps
 
     def wait(self) -> None:
-        """Wait until what was begun is done."""
+        """Wait until a measurement that was begun has ended."""
         if self._thread is not None:
             self._thread.join()
 

@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 
-from controlplane.common.agentconfig import AgentConfig, link_key
+from controlplane.common.agentconfig import AgentConfig, interfaces_in, link_key
 from worker_agent.errors import AgentError
 
 _SIOCGIFCONF = 0x8912
@@ -60,8 +60,8 @@ def check_interface(name: str) -> str:
 
 
 def check_interfaces(names: str) -> str:
-    """Return the same of several interfaces, given by commas."""
-    return "; ".join(filter(None, map(check_interface, names.split(","))))
+    """Return what `check_interface` says of each of several interfaces ("eth0,eth1"), or "" for nothing."""
+    return "; ".join(filter(None, map(check_interface, interfaces_in(names))))
 
 
 def interfaces_of(config: AgentConfig, given: str | None) -> str:
@@ -70,7 +70,7 @@ def interfaces_of(config: AgentConfig, given: str | None) -> str:
     given: what the user gave; None: all that have the node's address, in the order of their names. Raises AgentError
     that says what to give where the node has more links.
     """
-    names = given.split(",") if given is not None else holding(config.address)
+    names = interfaces_in(given) if given is not None else holding(config.address)
     if not names:
         return interface_of(config.address)  # says what is there
     if len(names) >= len(config.links):
@@ -84,8 +84,8 @@ def interfaces_of(config: AgentConfig, given: str | None) -> str:
 def links_up(names: str) -> dict[str, float]:
     """Return, for a report to the controller, whether each of several interfaces has a cable that carries; of one:
     nothing, as a node that has lost its only link reports nothing."""
-    of = names.split(",")
-    return {link_key(link): float(_runs(name)) for link, name in enumerate(of)} if len(of) > 1 else {}
+    several = interfaces_in(names)
+    return {link_key(link): float(_runs(name)) for link, name in enumerate(several)} if len(several) > 1 else {}
 
 
 def _runs(name: str) -> bool:

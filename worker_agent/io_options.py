@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from controlplane.common.agentconfig import LANE_MBPS, AgentConfig
+from controlplane.common.agentconfig import LANE_MBPS, MOST_LINKS, AgentConfig, interfaces_in
 
 BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
 MOST_THREADS = 16  # the number of a job's ports
-MOST_LINKS = 8  # INART_MOST_LINKS in native/io.h
 RECEIVE_BYTES = 32 << 20  # the receive buffer that engines request from the kernel
 _NAME_BYTES = 16
 _TROUBLE_BYTES = 192
@@ -249,11 +248,6 @@ def numa_cores(interface: str) -> tuple[int, ...]:
     except (OSError, ValueError):
         return tuple(sorted(allowed))
     return tuple(sorted(allowed.intersection(near))) or tuple(sorted(allowed))
-
-
-def interfaces_in(text: str) -> list[str]:
-    """Return the interfaces of "eth0,eth1"."""
-    return text.split(",")
 
 
 def link_mbps(interface: str) -> float:

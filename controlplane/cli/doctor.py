@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from controlplane.common import command_line
+from controlplane.common.agentconfig import interfaces_in
 
 REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements.txt"
 SETUP = "make setup"
@@ -251,7 +252,7 @@ def check_interface(interface: str | None) -> Iterable[Check]:
     findings = (data_interface.receive_limit(), other_users.finding())
     for finding in findings:
         yield Check("agents' I/O", **asdict(finding))
-    names = interface.split(",") if interface else []
+    names = interfaces_in(interface) if interface else []
     for name in names:
         for finding in data_interface.check(name):
             of = f"{finding.name} of {name}" if len(names) > 1 else finding.name

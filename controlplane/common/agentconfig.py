@@ -16,7 +16,14 @@ ROOT_ADDS, SWITCH_ADDS = "adds_mbps", "switch_adds_mbps"
 the switch of a host that adds inside of trees (worker_agent/adding.py)."""
 LANE_MBPS = 10_000.0
 """What one thread of an agent, and so one lane of a tree, carries with room to spare (docs/hosts.md, "Lanes")."""
+MOST_LINKS = 8
+"""The most interfaces to the data network that an agent uses (INART_MOST_LINKS in worker_agent/native/io.h)."""
 Role = Literal["worker", "parameter_server"]
+
+
+def interfaces_in(text: str) -> list[str]:
+    """Return the names of interfaces that were given as "eth0,eth1"."""
+    return text.split(",")
 
 
 def link_key(link: int) -> str:

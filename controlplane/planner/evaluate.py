@@ -216,14 +216,15 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
 
 
 class _Last:
-    """The evaluation that was made last. A strategy evaluates the plan that it returns, and who asked for the plan does
-    so once more: with a million flows that takes seconds."""
+    """Keeps the evaluation that was made last. A strategy evaluates the plan that it returns, and whoever asked for the
+    plan evaluates it once more, which takes seconds where a plan has a million flows."""
 
     def __init__(self) -> None:
         self.known: tuple[Plan, Topology, Evaluation] | None = None
 
     def of(self, plan: Plan, topology: Topology) -> Evaluation | None:
-        """Return it where it is one of these trees (the same objects, none of which ever changes) in this network."""
+        """Return the kept evaluation where it is one of this plan's trees in this network (the same objects, which
+        never change), else None."""
         if self.known is None:
             return None
         before, network, found = self.known

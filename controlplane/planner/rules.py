@@ -332,8 +332,8 @@ class _Builder(_Entries):
         self.add_agents(index, tree, up, flows)
 
     def add_agents(self, index: int, tree: Tree, up: Mapping[str, int], flows: Sequence[RootFlow]) -> None:
-        """A tree's part of its agents' configurations, with the entries of its results. up: the labels of the workers'
-        flows. flows: those that end at the root."""
+        """Add a tree to its agents' configurations, and the entries that its results need. up: the label of each
+        worker's flow. flows: those that end at the root."""
         topology = self.topology
         ways = {a.worker: a.route[1] for a in tree.assignments if len(a.route) > 1}
         return_label, answers = self.add_return(tree)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from controlplane.common.agentconfig import MOST_LINKS
 from controlplane.planner.frontpanel import SETTINGS
 from controlplane.planner.topology_checks import TopologyError
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:  # a topology is made with what is here
     from controlplane.planner.topology import Topology
 
 Links = list[tuple[str, str, Mapping[str, Any]]]
-MOST_LINKS = 8
-"""Interfaces that an agent uses at most (worker_agent/io_options.py)."""
 MOST_MEMBERS = 64
 """Cables that one link may be made of."""
 CABLE = {"kind": "switch", "cable": True, "aggregation_mbps": 0.0}

@@ -153,8 +153,8 @@ class AdmissionControl:
         return Admission(plan, self._shared_bottleneck(plan, plans, terms), rates, plans)
 
     def together(self, staying: Sequence[RunningJob], wanted: Sequence[Reservation]) -> Plan:
-        """The plan of the first of these reservations where its job shares with those of the others, and with running
-        jobs. Raises Infeasible: what is guaranteed to all of them does not fit."""
+        """Return the plan of the first of these reservations' jobs when it shares the network with the other
+        reservations' jobs and with running ones. Raises Infeasible: what is guaranteed to all of them does not fit."""
         state = self.state.now
         demands = [self._demand(job, state) for job in staying if not self.state.cut_off(job)]
         for one in wanted:

@@ -113,14 +113,17 @@ class Watch:
                 keepers[name].wake()
 
     def look_at_links(self) -> None:
-        """Report to the core which links of hosts with several are up, as their agents say: as ports of the switches
-        that they lead to."""
+        """Tell the core which links of hosts that have several are up, as their agents report it. A link is named as
+        ports are: by the switch that it leads to, and the port there."""
         topology = self.network.topology
         states: dict[str, dict[int, bool]] = {}
         for job in self.network.jobs:
-            for node, member in job.roster.members().items():
-                for near in topology.neighbours(node) if node in topology else ():
-                    up = member.statistics.get(link_key(link_of(topology, node, near)))
+            several = [node for node, config in job.roster.configs.items() if config.links and node in topology]
+            members = job.roster.members() if several else {}
+            for node in several:
+                reported = members[node].statistics if node in members else {}
+                for near in topology.neighbours(node):
+                    up = reported.get(link_key(link_of(topology, node, near)))
                     if up is not None:
                         switch, port = access(topology, node, near)
                         states.setdefault(switch, {})[port] = bool(up)

@@ -98,6 +98,12 @@ def round_trips_ms(members: Iterable[Member]) -> dict[int, dict[str, float]]:
     return found
 
 
+def workers(configs: Mapping[str, AgentConfig], members: Mapping[str, Member]) -> list[Member]:
+    """Return the workers of a plan, by its agents' configurations; none while one of them has not joined."""
+    nodes = [node for node, config in configs.items() if config.role == "worker"]
+    return [members[node] for node in nodes] if all(node in members for node in nodes) else []
+
+
 def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
     """Return, by tree, the Mbit/s between the last two reports of the worker that waited least there. Only trees on
     which each of these workers was busy count: the others wait for a worker that is late, which says nothing about the

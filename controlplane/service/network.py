@@ -16,7 +16,7 @@ from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import USUAL, Terms
-from controlplane.planner.topology import Topology, TopologyError
+from controlplane.planner.topology import Topology
 from controlplane.service.admission import Admission, AdmissionControl
 from controlplane.service.changeover import Late
 from controlplane.service.core.disabled import Why
@@ -134,7 +134,7 @@ class Network:
                 self.topology,
                 self.kind,
                 job_id,
-                taken=self.switches.taken(without=job_id),
+                taken=self.switches.taken(without=[job_id]),
                 installed=self.switches.rules(job_id),
                 pace=self.settings.pace,
             )
@@ -191,7 +191,8 @@ class Network:
     def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
         taken out stays out. begun: jobs (numbers) that it was adding are taken off switches. Raises FabricError."""
-        gone = [name for name in kept_off if not _has(self.topology, name)]  # of another topology than the last time
+        layout = self.state.parts.layout
+        gone = [name for name in kept_off if not layout.has(name)]  # of another topology than the last time
         self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
         if self.state.off:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
@@ -381,15 +382,6 @@ def _known(job: Job, topology: Topology) -> dict[str, Known]:
     """Return the agents of a job by their nodes; one of both roles has one agent, a worker's."""
     roles = {**dict.fromkeys(job.parameter_servers, "parameter_server"), **dict.fromkeys(job.workers, "worker")}
     return {node: Known(role, topology.address(node), node in job.both_roles) for node, role in roles.items()}
-
-
-def _has(topology: Topology, name: str) -> bool:
-    """Return whether the topology has the switch, link ("V1-V2") or server of this name."""
-    try:
-        without(topology, [name])
-    except TopologyError:
-        return False
-    return True
 
 
 def _wait_for_room(error: Infeasible, job: Job, late: Mapping[str, str], attempts: int) -> None:

@@ -64,7 +64,7 @@ class NetworkState:
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """Return what the other jobs leave of a state of the network: rates, and room on the switches."""
         others = [job.plan for job in self.jobs if job.job_id != job_id]
-        return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
+        return with_taken(with_loads(topology, others), self.switches.taken(without=[job_id]), self.kind)
 
     def host_times_ms(self) -> dict[str, float]:
         """Return the ms that each server adds to a round trip, as found from what agents measured, in this epoch or

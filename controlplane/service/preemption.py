@@ -19,7 +19,7 @@ from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import TargetError
 
 REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
-"""Why a job is not admitted."""
+"""Errors that say that a job is not admitted."""
 
 
 def launch(network: Network, one: Reservation) -> str:
@@ -67,11 +67,11 @@ def notify(job: RunningJob, words: str, log: Callable[[str], None]) -> None:
 
 
 def _fits(network: Network, one: Reservation, gone: Collection[RunningJob]) -> bool:
-    """Return whether a reserved job is admitted, and has room on the switches, when these have gone."""
+    """Return whether a reserved job would be admitted, and have room on the switches, without the jobs `gone`."""
     stay = [job for job in network.jobs.staying() if job not in gone]
     try:
         plan = network.admissions.together(stay, [one])
-        taken = network.switches.taken(gone=[job.job_id for job in gone])
+        taken = network.switches.taken(without=[job.job_id for job in gone])
         deployment_of(plan, network.topology, network.kind, network.free_id(), taken=taken)
     except REFUSALS:
         return False

@@ -100,9 +100,7 @@ class Reservations:
                 return False
             if tenant and held.terms.tenant != tenant:
                 raise JobsError(f"job {name} is none of tenant {tenant}: an operator may remove it")
-            del self._held[name]
-            self._problems.pop(name, None)
-            self._store()
+            self._forget(name)
         if not held.running:
             self._log(f"no longer reserved: {held}")
         return not held.running
@@ -149,9 +147,14 @@ class Reservations:
 
     def _drop(self, one: Reservation) -> None:
         with self._lock:
-            self._held.pop(one.name, None)
-            self._problems.pop(one.name, None)
-            self._store()
+            self._forget(one.name)
+
+    def _forget(self, name: str) -> None:
+        """Keep nothing of a reservation, so that another one of its name begins without its past."""
+        self._held.pop(name, None)
+        self._problems.pop(name, None)
+        self._in_vain.discard(name)
+        self._store()
 
     def _end(self, one: Reservation) -> None:
         if one.running and any(job.name == one.name for job in self._network.jobs.staying()):
@@ -184,7 +187,8 @@ class Reservations:
         may = problem and one.preempt and one.name not in self._in_vain
         if may and (gone := who_must_go(self._network, one, self._lower(one))):
             problem = launch_instead(self._network, one, gone, self._log)
-            self._in_vain |= {one.name} if problem else set()
+            if problem:
+                self._in_vain.add(one.name)
         if problem:
             before = self._problems.get(one.name, (0.0, ""))[1]
             self._problems[one.name] = now, problem

@@ -74,8 +74,8 @@ def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
 
 
 def _knowing_hosts(deployment: Deployment, job: Job, topology: Topology) -> Deployment:
-    """The same, in which agents know what a ring among the job's workers would reach, and whether a switch on their own
-    host adds."""
+    """Return a deployment in which agents also know the rate that a ring among the job's workers would reach, and
+    whether a switch on their own host adds."""
     mbps = gloo_ring_mbps(topology, job.workers)
     agents = {
         node: replace(config, ring_mbps=mbps, adds=adding_switch(node) in topology)

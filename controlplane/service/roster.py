@@ -22,7 +22,7 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import Member, round_trips_ms, silent, standing, status, tree_rates
+from controlplane.service.members import Member, round_trips_ms, silent, standing, status, tree_rates, workers
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
 from controlplane.targets.secret_labels import SecretLabels
@@ -161,20 +161,12 @@ class Roster:
         """Mbit/s that each tree carries for a worker while all workers are busy there (members.py); trees on which one
         was idle, or of which one has not reported lately, are not there."""
         with self._lock:
-            members = self.members()
-            workers = [node for node, config in self.configs.items() if config.role == "worker"]
-            if not self.running or any(node not in members for node in workers):
-                return {}
-            return tree_rates([members[node] for node in workers], time.monotonic())
+            return tree_rates(workers(self.configs, self.members()) if self.running else (), time.monotonic())
 
     def standing(self) -> tuple[dict[int, float], set[int]]:
         """Return what `members.standing` does for the workers of the running plan; nothing while one is not there."""
         with self._lock:
-            members = self.members()
-            workers = [node for node, config in self.configs.items() if config.role == "worker"]
-            if not self.running or any(node not in members for node in workers):
-                return {}, set()
-            return standing([members[node] for node in workers], time.monotonic())
+            return standing(workers(self.configs, self.members()) if self.running else (), time.monotonic())
 
     def stalled(self, seconds: float) -> float | None:
         """Since when an agent of the running job has had the same oldest open chunk (of several the longest), or what

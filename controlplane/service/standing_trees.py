@@ -1,4 +1,4 @@
-"""Carries out what is decided about trees that have no result from the first on (core/standing.py)."""
+"""Carries out what core/standing.py decides about trees that have had no result since their epoch began."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StandingTrees:
     _stands: dict[str, Stand] = field(default_factory=dict)  # by job
 
     def look(self) -> None:
-        """Do what is due."""
+        """Look at the trees of all jobs, unless that was done a second ago or less, and take the steps that are due."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return

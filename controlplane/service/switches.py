@@ -73,12 +73,12 @@ class Switches:
         with self._lock:
             return sorted(job for job, parts in self._jobs.items() if any(r.labels or r.groups for r in parts.values()))
 
-    def taken(self, *, without: int | None = None, gone: Collection[int] = ()) -> dict[str, Taken]:
-        """Return what is taken on each switch. without: a job whose own part does not count. gone: more of these."""
+    def taken(self, *, without: Collection[int | None] = ()) -> dict[str, Taken]:
+        """Return what is taken on each switch. without: jobs whose own parts do not count."""
         with self._lock:
             found = {}
             for switch in self._base:
-                counted = [p for job, p in self._jobs.items() if job != without and job not in gone]
+                counted = [p for job, p in self._jobs.items() if job not in without]
                 parts = [p[switch] for p in counted if switch in p]
                 found[switch] = Taken.by(union(empty(switch), parts))
             return found

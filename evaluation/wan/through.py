@@ -12,7 +12,6 @@ import argparse
 import functools
 import json
 import multiprocessing
-import socket
 import statistics
 import tempfile
 import time
@@ -32,6 +31,7 @@ from overlay.core.tcp import Connections
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
 from overlay.net.tls import Security
+from topologies.ports import free_port
 
 NODES = ("leaf", "site", "root")
 SECONDS = 300.0
@@ -53,7 +53,8 @@ class Line(Rounds):
 
 @dataclass(frozen=True)
 class Load:
-    """values: of a round. connections: to each neighbour. secrets: the folder of certificates; None: plaintext."""
+    """A measurement's load. values: of a round. connections: to each neighbour. secrets: the folder of certificates;
+    None: plaintext."""
 
     values: int
     rounds: int
@@ -65,7 +66,8 @@ class Load:
 
 
 def timed(rounds: int, once: Callable[[], object]) -> list[tuple[float, float]]:
-    """CPU and wall seconds of each round, of all of this process's threads; one before these opens connections."""
+    """Return the CPU seconds (of all of this process's threads) and wall seconds of each round. One round before these
+    opens connections, and does not count."""
     once()
     found = []
     for _ in range(rounds):
@@ -99,7 +101,7 @@ def gloo_rank(rank: int, port: int, load: Load, out: Any) -> None:
 
 
 def _together(target: Callable[..., None], starts: Sequence[tuple[Any, ...]]) -> dict[Any, list[tuple[float, float]]]:
-    """What each of these processes, which run at once, has measured; by what it calls itself."""
+    """Run the target in a process for each start, all at once; return the rounds' times by the name that each gives."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     processes = [context.Process(target=target, args=(*start, out)) for start in starts]
@@ -125,9 +127,8 @@ def measure(load: Load, chunk: int, window: int) -> dict[str, Any]:
 
 
 def measure_gloo(load: Load) -> dict[str, Any]:
-    """The same of a process of gloo's ring, into which 2 (n - 1) / n of the values come."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """Return the columns of `measure` for a process of gloo's ring, into which 2 (n - 1) / n of the values come."""
+    port = free_port()
     found = _together(gloo_rank, [(rank, port, load) for rank in range(len(NODES))])
     cpu, wall = (statistics.median(column) for column in zip(*(row for rows in found.values() for row in rows),
                                                              strict=True))  # fmt: skip

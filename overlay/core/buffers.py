@@ -1,4 +1,4 @@
-"""Memory for chunks that arrive. It is used again, since new memory costs a page fault for each 4 KB of it."""
+"""Keeps memory for chunks that arrive and uses it again, since new memory costs a page fault for each 4 KB of it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TRIED = 4
 """Number of arrays that are looked at for a free one, those first that were taken longest ago."""
 
 _FREE, _FREE_LARGE = 2, 3
-"""References to an array of which nobody has a view: those of a local variable, and of the call that counts; and of
-the attribute."""
+"""`sys.getrefcount` of an array of which nobody has a view. A local variable and the call that counts refer to it; to
+the large one, the attribute does, too."""
 
 
 class Buffers:

@@ -24,7 +24,7 @@ other one receives, has to be more by this part of what the pair has gained."""
 
 
 class Growth:
-    """What rounds have carried since the network was looked at, and whether it has grown.
+    """Keeps count of the bytes that rounds carry, which pay for looks at the network, and finds links that have grown.
 
     rates: what each pair carried when all sent at once (Mbit/s of payload); empty: that is not known.
     """
@@ -34,21 +34,22 @@ class Growth:
         self._allowed = 0.0  # bytes that may be sent to look at the network; below 0 after a look that took more
 
     def surveyed(self, together: Mapping[Pair, float]) -> None:
-        """All these pairs were measured at once."""
+        """Take the rates of pairs of sites that were measured all at once as those to compare with."""
         self.rates = dict(together)
 
     def carried(self, task: Task) -> None:
-        """A task has been done, in which each edge of a tree carried the tree's values."""
+        """Count the bytes of a task that is done: each edge of a tree has carried the tree's values."""
         self._allowed += PROBED_PART * sum(4 * tree.count * (len(tree.up) + len(tree.down)) for tree in task.trees)
 
     def due(self, seconds: float, sites: Collection[str], told: Collection[Pair]) -> list[Pair]:
-        """The pairs of these sites, but for those whose rates were told, when the budget allows that they send for so
-        long, by what they carried last; else none."""
+        """Return the pairs to look at; none while the budget does not allow that they send for `seconds` at the rates
+        that they had last. sites: those that are there. told: pairs whose rates were declared, which are left out."""
         pairs = [pair for pair in sorted(self.rates) if {*pair} <= {*sites} and pair not in told]
         return pairs if _bytes([self.rates[pair] for pair in pairs]) * seconds <= self._allowed else []
 
     def looked(self, now: Mapping[Pair, float], seconds: float) -> str | None:
-        """Pairs have sent at once for so long, at these rates. Returns in words what has grown; None: nothing has."""
+        """Pay for a look in which pairs sent at once for `seconds`, at the rates `now`; return in words what has grown,
+        or None."""
         self._allowed -= _bytes(now.values()) * seconds
         both = sorted(now.keys() & self.rates.keys())
         for pair in both:
@@ -62,5 +63,5 @@ class Growth:
 
 
 def _bytes(rates: Collection[float]) -> float:
-    """Bytes in a second at rates in Mbit/s."""
+    """Return the bytes that all of these rates (Mbit/s) carry in a second."""
     return sum(rates) * 1e6 / 8

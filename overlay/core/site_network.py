@@ -51,7 +51,8 @@ a CHUNK_PARTth of the round's, so that the last chunk's way from site to site co
 a site less processor time, since much of what a chunk costs it is the same for each size."""
 
 LEAST_WINDOW, LEAST_LARGE = 32, 8
-"""Least chunks of a tree that a site sends ahead of their results: of `chunk_values`, and of much larger ones."""
+"""Least numbers of chunks of a tree that a site sends ahead of their results: where a chunk has `chunk_values` values,
+and where it has many more."""
 
 WAYS_A_TREE = 4.0
 """A chunk's way up a tree and down again takes this many of the longest round trip, at most, as plans usually are."""

@@ -10,10 +10,10 @@ from overlay.core.message import Values
 
 
 class TrainerTensor:
-    """values: the trainer's tensor, float32 and of one dimension; None before it is submitted and after `clear`.
-    source: the values to send: the same memory, or a copy where they must outlast the results. restorable: whether the
-    submitted values may have to be restored; not so for memory that no trainer has submitted. memory(n): an array of n
-    values."""
+    """A trainer's tensor while a task replaces its values. values: the tensor, float32 and of one dimension; None
+    before it is submitted and after `clear`. source: the values to send: the same memory, or a copy where they must
+    outlast the results. restorable: whether the submitted values may have to be restored; not so for memory that no
+    trainer has submitted. memory(n): an array of n values."""
 
     def __init__(self, memory: Callable[[int], Values], *, restorable: bool) -> None:
         self._memory, self._restorable = memory, restorable

@@ -116,7 +116,7 @@ class Replication:
     ) -> Deployment:
         """Entries for these multicasts, with labels from this one on, beside all that is installed and `beside`:
         entries of tasks that are over are removed only when the new ones are there."""
-        others = self.switches.taken(without=self.job_id)
+        others = self.switches.taken(without=[self.job_id])
         taken = {}
         for name, own in self.switches.rules(self.job_id).items():
             all_own = union(own, [rules[name] for rules in beside.values() if name in rules])

@@ -70,6 +70,7 @@ class SiteDesk:
         self._slow = 0  # rounds one after the other
         self._measured_at, self._patience = 0.0, AGAIN_SECONDS
         self._growth = Growth()
+        self._meanwhile = ""  # why the network was to be measured while that could not begin
         policy.held = probe_seconds > 0
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
@@ -137,6 +138,7 @@ class SiteDesk:
         self._growth.carried(task)
         pairs = self._growth.due(self._probe_seconds, self._members.keys(), self.network.known)
         if pairs and self._may_measure_again():
+            self._meanwhile = ""
             self._survey = asyncio.ensure_future(self._look(pairs))
         if task.op == "maximum":
             return
@@ -161,21 +163,22 @@ class SiteDesk:
         if self._may_measure_again():
             self.log(f"{why}: the network is measured again")
             self._survey = asyncio.ensure_future(self._measure(again=True))
+        else:
+            self._meanwhile = why
 
     def _may_measure_again(self) -> bool:
         late_enough = self._loop.time() > self._measured_at + self._patience
         return bool(late_enough and self._survey is None and self._probe_seconds > 0 and self._surveyed)
 
     async def _look(self, pairs: Iterable[Pair]) -> None:
-        """Looks whether these pairs have become faster."""
+        """Look whether these pairs of sites have become faster; measure the network again if so, or if somebody wanted
+        that meanwhile."""
         try:
             grown = self._growth.looked(await self._sites.probe(pairs), self._probe_seconds)
         finally:
             self._survey = None
-        if grown is not None:
-            self.again(grown)
-        elif self._slow >= SLOW_ROUNDS:  # found while the look took place
-            self.again(f"{self._slow} rounds took more than {SLOW_PART:g} times what is planned")
+        if why := grown or self._meanwhile:
+            self.again(why)
         self._consider_survey()
 
     def said(self, node: str, message: dict[str, Any]) -> None:

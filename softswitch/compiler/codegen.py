@@ -254,7 +254,8 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
 
 @dataclass(frozen=True)
 class _Parallel:
-    """What need not be done one after the other: whether replicas are equal, and whether packets may run at once."""
+    """Properties of a program that allow more at a time. copies_alike: replicas of a packet are equal. shareable:
+    packets may run at once (sharing.py)."""
 
     copies_alike: bool
     shareable: bool

@@ -79,7 +79,7 @@ def sharing(program: P4Program, layout: Layout) -> Sharing | None:
 
 
 class _Analysis:
-    """The conditions of one program; whatever does not hold raises."""
+    """Checks all conditions for one program; raises `_NotShareableError` where one does not hold."""
 
     def __init__(self, program: P4Program, layout: Layout) -> None:
         self.program = program
@@ -161,7 +161,7 @@ class _Analysis:
         return ("field", slot.place, slot.bit)
 
     def _reads(self, field: FieldRef) -> frozenset[_Place]:
-        """Return what somebody may have written to who has written to a field."""
+        """Return the places where a write may change a field: its own, its header's, and one that is not known."""
         if field not in self.places:
             slot = self.layout.slot(field)
             self.places[field] = frozenset((("field", slot.place, slot.bit), ("header", field.header, 0), _ANYTHING))

@@ -134,7 +134,7 @@ class Coordinator(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Keep the requests out of the tests' output."""
 
 
 def test_a_coordinator_is_asked_once_a_second_however_many_look_and_named_when_it_is_gone(monkeypatch):

@@ -1,4 +1,4 @@
-"""Which interfaces an agent uses: those that it is given, or those that have its node's address."""
+"""An agent uses the network interfaces that it is given, or else those that have its node's address."""
 
 from __future__ import annotations
 

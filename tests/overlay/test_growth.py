@@ -30,7 +30,7 @@ class Sites:
     carried = probed = looks = 0
 
     def together(self) -> dict[Pair, float]:
-        """What pairs carry at once: up to a tenth less or more than the last time, for no reason."""
+        """Return what pairs carry at once: up to a tenth less or more than the last time, for no reason."""
         now = {pair: mbps * self.chance.uniform(0.95, 1.05) for pair, mbps in self.links.items()}
         if self.uplink is not None:
             own = [pair for pair in now if pair[0] == "a"]

@@ -25,7 +25,7 @@ from topologies.wan.networks import emulated, scaled
 
 NAMES = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
 SLOW = ("selmcast-l3", "selmcast-bsp-l3")
-"""What orpheus-l3 does here, too, and selmcast-l3 across an emulated network."""
+"""Systems for `make nightly`: orpheus-l3 does the same here, and selmcast-l3 runs across an emulated network."""
 
 
 @pytest.fixture(scope="module")

@@ -33,68 +33,66 @@ static inline int udp_join(int fd, unsigned interface, const char *name, char *e
     return -1;
 }
 
-/* What goes over a further link goes out by a socket of its own, with the same address. */
-static inline int udp_over(struct io *io, unsigned link, char *error, size_t size) {
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), segment = (int)io->packet_bytes,
-        buffer = 4 << 20, zero = 0, ttl = INART_TTL, service = io->spec.service, discover = IP_PMTUDISC_DO;
-    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)io_index(io, link)};
-    if (fd < 0 || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero) ||
-        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl) ||
-        setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover) ||
-        setsockopt(fd, IPPROTO_IP, IP_TOS, &service, sizeof service) ||
-        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
-        snprintf(error, size, "cannot send over %s: %s", io_interface(&io->spec, link), strerror(errno));
-        if (fd >= 0) close(fd);
-        return -1;
-    }
+/* How packets leave by a socket: over this interface, with our address, and never in fragments. 0, or -1 with errno. */
+static inline int udp_leaves(const struct io *io, int fd, unsigned interface) {
+    int zero = 0, ttl = INART_TTL, service = io->spec.service, discover = IP_PMTUDISC_DO;
+    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)interface};
+    return setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero) ||
+                   setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl) ||
+                   setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover) ||
+                   setsockopt(fd, IPPROTO_IP, IP_TOS, &service, sizeof service) ||
+                   setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)
+               ? -1
+               : 0;
+}
+
+/* The socket only sends: as much as there is room for, and super-frames where the kernel cuts them. */
+static inline int udp_sends(struct io *io, int fd) {
+    int segment = (int)io->packet_bytes, buffer = 4 << 20;
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment)) io->segments = 1;
     return fd;
+}
+
+/* What goes over a further link goes out by a socket of its own, with the same address. */
+static inline int udp_over(struct io *io, unsigned link, char *error, size_t size) {
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !udp_leaves(io, fd, io_index(io, link))) return udp_sends(io, fd);
+    snprintf(error, size, "cannot send over %s: %s", io_interface(&io->spec, link), strerror(errno));
+    if (fd >= 0) close(fd);
+    return -1;
 }
 
 /* What stays on this host goes out by another socket, with the address that it would have on the link. */
 static inline int udp_here(struct io *io, char *error, size_t size) {
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), segment = (int)io->packet_bytes,
-        buffer = 4 << 20;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address),
                               .imr_ifindex = (int)if_nametoindex(UDP_LOOPBACK)};
-    if (fd < 0 || !io->spec.address || !source.imr_ifindex ||
-        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
-        snprintf(error, size, "cannot send to this host itself over %s: %s", UDP_LOOPBACK,
-                 io->spec.address ? strerror(errno) : "the address of its data interface is not known");
-        if (fd >= 0) close(fd);
-        return -1;
-    }
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    if (setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment)) io->segments = 1;
-    return fd;
+    if (fd >= 0 && io->spec.address && source.imr_ifindex &&
+        !setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source))
+        return udp_sends(io, fd);
+    snprintf(error, size, "cannot send to this host itself over %s: %s", UDP_LOOPBACK,
+             io->spec.address ? strerror(errno) : "the address of its data interface is not known");
+    if (fd >= 0) close(fd);
+    return -1;
 }
 
 static inline int udp_socket(struct io *io, uint16_t port, enum io_reach reach, char *error, size_t size) {
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0, ttl = INART_TTL,
-        service = io->spec.service;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, zero = 0;
     if (fd < 0) {
         snprintf(error, size, "cannot open a UDP socket: %s", strerror(errno));
         return -1;
     }
-    struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)io->interface};
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INART_GROUP)};
-    int discover = IP_PMTUDISC_DO; /* never fragmented */
     io->receive_buffer = io_buffers(fd, io->spec.receive_bytes);
     /* The same port on one machine: a worker and a server, or the engine of the next plan beside this one's. With
      * SO_REUSEPORT the kernel lets nobody bind it but this user (SO_REUSEADDR would let everybody), and still gives
      * each socket its copy. */
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) ||
         setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &zero, sizeof zero) ||
-        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero) ||
-        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl) ||
-        setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover) ||
-        setsockopt(fd, IPPROTO_IP, IP_TOS, &service, sizeof service) ||
-        setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof one) ||
-        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, sizeof source)) {
+        setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof one) || udp_leaves(io, fd, io->interface)) {
         snprintf(error, size, "cannot set a UDP socket up on %s: %s", io->spec.interface, strerror(errno));
         close(fd);
         return -1;

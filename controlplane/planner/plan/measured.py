@@ -77,13 +77,13 @@ def _object(measured: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 Adding = Mapping[str, Mapping[str, float]]
-"""What agents measured of adding, Mbit/s, by node and name of the statistic (ROOT_ADDS, SWITCH_ADDS)."""
+"""Mbit/s that hosts add, as their agents measured it, by node and name of the statistic (ROOT_ADDS, SWITCH_ADDS)."""
 
 
 def with_adding(topology: Topology, measured: Adding) -> Topology:
-    """The topology with what hosts add, as their agents measured it, where it does not say how much that is: a server's
-    `ingress_mbps`, and `aggregation_mbps` of the switch on a host that adds. What hosts add that have no such switch
-    is theirs (a file's topology before it is deployed)."""
+    """Return the topology with the Mbit/s that hosts add, as agents measured them, wherever it declares none: as
+    `ingress_mbps` of a server, and as `aggregation_mbps` of the switch on a host that adds for others. Before a
+    topology is deployed there is no such switch; then the host itself gets it."""
     nodes: dict[str, dict[str, float]] = {}
     for node in topology.servers:
         found = measured.get(node, {})
@@ -136,5 +136,5 @@ def load_measured(path: str | Path) -> tuple[dict[str, float], Adding]:
 
 
 def adding_in(statistics: Mapping[str, float]) -> dict[str, float]:
-    """Return what an agent's statistics say of adding."""
+    """Return the Mbit/s that an agent's host adds, by the name of the statistic; empty where none was measured."""
     return {name: float(statistics[name]) for name in (ROOT_ADDS, SWITCH_ADDS) if statistics.get(name)}

@@ -1,4 +1,5 @@
-"""Trees that have had no result since their epoch began, though every worker waits for one: what to do about them.
+"""Decides what the controller does about a tree that has had no result since its epoch began, though every worker
+waits.
 
 Nothing that is known to fail looks like this for long: what is late, lost or congested brings some results, a rank that
 is late keeps the others' trees idle, and where a switch, a link or an agent is gone, others react within seconds. So it
@@ -23,7 +24,7 @@ PACKETS = 64
 
 
 class Do(Enum):
-    """What is to be done about a tree."""
+    """Steps that the controller takes about a tree without a result, from the mildest to the last."""
 
     NOTHING = "nothing"
     READ_SWITCHES = "read its switches again"
@@ -33,8 +34,8 @@ class Do(Enum):
 
 @dataclass(frozen=True)
 class Stand:
-    """What has been done for one job. epoch: the one that was seen last. read: trees whose switches were read again in
-    it. anew: trees for which the job began anew, and which have had no result since."""
+    """Memory of the steps that were taken for one job. epoch: the one that was seen last. read: trees whose switches
+    were read again in it. anew: trees for which the job began anew, and which have had no result since."""
 
     epoch: int = 0
     read: frozenset[int] = frozenset()

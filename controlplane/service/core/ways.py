@@ -33,7 +33,8 @@ class Layout:
         return any(name in (f"{u}-{v}", f"{v}-{u}") for u, others in self.neighbours.items() for v in others)
 
     def only_switch(self, node: str) -> tuple[str, ...]:
-        """The switch that a server hangs on, where that is one; of a switch: nothing."""
+        """Return the switch that a server hangs on where it hangs on one alone; nothing for other servers and for
+        switches."""
         others = () if node in self.switches else self.neighbours[node]
         return others if len(others) == 1 else ()
 

@@ -33,7 +33,8 @@ class Cut:
 
 @lru_cache(maxsize=4)
 def cuts(topology: Topology, job: Job) -> tuple[Cut, ...]:
-    """Racks, and larger parts. Several bounds of one network ask for them."""
+    """Return the racks of a network, and the larger parts of it, as cuts; they are kept, as several bounds ask for
+    them."""
     distance = {v: 1 for v in topology.switches if any(topology.kind(u) == "server" for u in topology.neighbours(v))}
     queue = list(distance)
     for node in queue:

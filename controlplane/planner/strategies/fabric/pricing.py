@@ -223,8 +223,8 @@ class Pricing:
         return direct, final
 
     def to_points(self, root: int) -> np.ndarray:
-        """Cost of each rack's flows into each facility, in a tree of this root. A worker on the root's own host goes to
-        the root alone, over no link (separated.py)."""
+        """Return the cost of each rack's flows into each facility, in a tree of this root. A worker on the root's own
+        host goes to the root alone, over no link (separated.py)."""
         home = self.home[root]
         if home is None:
             return self.rack_cost
@@ -243,7 +243,7 @@ class Pricing:
         return search.design()
 
     def stars(self, root: int, count: int) -> list[Design]:
-        """The cheapest trees with all workers at one switch (but one on the root's own host, which is at the root)."""
+        """Return the cheapest trees with all workers at one switch; a worker on the root's own host is at the root."""
         direct, final = self.to_root(root)
         away = np.arange(len(self.racks)) != (-1 if self.home[root] is None else self.home[root])
         if not away.any():
@@ -384,8 +384,8 @@ class _Search:
     that can be opened (of those that add where few do, a search is over few)."""
 
     def __init__(self, racks: np.ndarray, points: np.ndarray, direct: np.ndarray, final: np.ndarray) -> None:
-        """racks, points: costs of racks' flows and of points' sums into each facility; direct, final: of both to the
-        root."""
+        """Begin with every rack at the root. racks: costs of racks' flows into each facility. points: costs of
+        facilities' sums into each facility. direct, final: costs of both to the root."""
         self.kept = np.flatnonzero(np.isfinite(final))
         final = final[self.kept]
         self.rack_cost = racks[:, self.kept]

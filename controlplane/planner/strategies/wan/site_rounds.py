@@ -70,7 +70,8 @@ class Planner(Protocol):
         ...
 
     def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
-        """Values of a chunk in a round of so many, and chunks of a tree that are sent ahead of their results."""
+        """Return the values of a chunk in a round of `values` values, and the chunks of a tree that a site sends ahead
+        of their results."""
         ...
 
 
