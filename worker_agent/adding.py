@@ -3,8 +3,8 @@
 Two programs add on hosts. A parameter server's engine is measured by what it does (`Busy`): packets over processor
 time, while it is busy enough for that to say something. The switch of a host that adds inside of trees (softswitch,
 docs/planner.md) is measured before there is anything to do (`switch_adds_mbps`): a few hundred packets go through the
-same compiled program in this process, which takes some milliseconds. Processor time is counted, not time, so that other
-processes do not matter.
+same compiled program in this process, which takes some milliseconds. Processor time is counted, not time, so that
+waiting for a processor does not matter.
 """
 
 from __future__ import annotations
