@@ -221,6 +221,12 @@ def test_who_was_taken_off_in_vain_is_put_back(rig, clock, reservations, monkeyp
     assert sum("is taken off the network for later" in line for line in rig.log) == 1, (
         "it is not taken off in vain again"
     )
+    assert reservations.cancel("later")
+    again = NOON + 5400
+    reservations.book(reserved(start=again, terms=Terms(guarantee_mbps=12.0, priority=1), preempt=True))
+    clock.now = again
+    reservations.look()
+    assert sum("is taken off the network for later" in line for line in rig.log) == 2, "it is another reservation"
 
 
 def test_one_that_never_fitted_says_so_at_its_end(rig, clock, reservations):
