@@ -13,7 +13,6 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from statistics import mean
 
 import numpy as np
 
@@ -75,18 +74,19 @@ class Row:
 
 
 def measured(groups: Sequence[SiteGroup], way: Way, parameters: int, first: int) -> float:
-    """Bytes that left a site, in the mean, while the model has travelled once, from this round on."""
+    """Bytes that left a site, in the mean, while the model has travelled once, from this round on. They are read when
+    all sites have their averages: a site that has its own may still be passing others' on."""
 
-    def train(index: int) -> int:
-        group = groups[index]
-        rng, before = np.random.default_rng(SEED + index), group.bytes_sent()
+    def train(index: int) -> None:
+        rng = np.random.default_rng(SEED + index)
         for number in range(way.fragments):
             values = rng.standard_normal(parameters // way.fragments).astype(np.float32)
-            group.average(values, round=first + number, bits=way.bits, keep=way.keep)
-        return group.bytes_sent() - before
+            groups[index].average(values, round=first + number, bits=way.bits, keep=way.keep)
 
+    before = sum(group.bytes_sent() for group in groups)
     with ThreadPoolExecutor(len(groups)) as pool:
-        return mean(pool.map(train, range(len(groups))))
+        list(pool.map(train, range(len(groups))))
+    return (sum(group.bytes_sent() for group in groups) - before) / len(groups)
 
 
 def rows(sites: int, parameters: int, every: int) -> list[Row]:

@@ -302,12 +302,12 @@ class Peer:
             data = memoryview(values.data).cast("B")
             line.limit_unsent(len(data) // 2)
             head = header.stamped(self._clock()).pack()
+            self.bytes_sent += HEADER_BYTES + len(data)  # Before its receiver can have it, and read the counters.
             if len(data) <= JOINED_BYTES:
                 line.transport.write(b"".join((head, data)))
             else:
                 line.transport.write(head)
                 line.transport.write(data)
-            self.bytes_sent += HEADER_BYTES + len(data)
             sent()
 
     def adapt(self, most: int) -> None:

@@ -154,7 +154,7 @@ def summed(topology: Topology, plan: Plan, seconds: float, lost_seconds: float =
 def with_a_slow_tree(packets_per_second: float) -> tuple[Topology, Plan]:
     """A job of 8 workers, each a parameter server, of links of 0.5 Mbit/s, and one tree of so many packets a second."""
     topology, plan = network_of(parse(["--k", "4", "--workers", "8", "--ps", "workers", "--bandwidth", "0.5"]))
-    first, second = plan.trees
+    first, second = plan.trees[:2]
     rate = evaluate(replace(plan, trees=(replace(first, share=1.0),)), topology).rate_mbps
     share = packets_per_second * frame_bytes(256) * 8e-6 / rate
     return topology, replace(
