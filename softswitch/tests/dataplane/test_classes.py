@@ -151,6 +151,17 @@ def test_a_class_by_the_dscp_is_held_to_its_rate_and_has_it(fabric: Fabric) -> N
     assert all(8 <= sum(order[at : at + 20]) <= 12 for at in range(20)), "half of the line each, all the time"
 
 
+def test_a_class_loses_nothing_of_its_rate_while_the_line_sends_others_frames(fabric: Fabric) -> None:
+    """Each fifth frame of this line begins when one of the class may leave; the next ones find it in the middle of
+    another frame. Counted from when it left, the class had a third of the line instead of its two fifths."""
+    line = Line(fabric, 1, rate_mbps=2, dscp_classes=1, class4_mbps=0.8)
+    for number in range(100):
+        line.first.inject(1, ipv4(32 if number % 2 else 0, number))
+    fabric.start()
+    until(lambda: len(line.arrived) >= 50)
+    assert sum(number % 2 for _, number in line.order()[:50]) in (20, 21)
+
+
 def test_what_waits_for_a_dscps_queue_is_not_lost_with_it(fabric: Fabric) -> None:
     line = Line(fabric, 1, rate_mbps=0.01, dscp_classes=1)
     for number in range(5):
