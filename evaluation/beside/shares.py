@@ -111,31 +111,42 @@ def _rates(rates: Sequence[float]) -> str:
 
 
 def draw(shares: Sequence[Share], path: Path) -> None:
-    """Write the figure: above, what the job and each flow have; below, the queue over time."""
+    """Write the figure, two rows of panels for each case: what the job and each flow have, and the queue over time."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    size = (2.2 * len(shares) + 1, 5.4)
-    figure, panels = plt.subplots(2, len(shares), figsize=size, sharey="row", squeeze=False)
-    for one, above, below in zip(shares, panels[0], panels[1], strict=True):
-        groups = [("job", [one.job_mbps], "tab:blue"), ("TCP", one.tcp_mbps, "tab:orange")]
-        groups += [("against", one.back_mbps, "tab:green")] if one.back_mbps else []
-        for position, (_, rates, color) in enumerate(groups):
-            bottom = 0.0
-            for rate in rates:
-                above.bar(position, rate, bottom=bottom, color=color, edgecolor="white")
-                bottom += rate
-        above.set_xticks(range(len(groups)), [name for name, _, _ in groups])
-        above.axhline(one.link_mbps / (1 + len(one.tcp_mbps or one.back_mbps)), color="grey", linestyle=":")
-        above.set_title(
-            f"{one.case}, {one.plan}{', marks' if one.ecn else ''}\nfairness {one.fairness:.2f}", fontsize="small"
-        )
-        below.plot([at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], linewidth=0.6)
-        below.set_xlabel("s")
-    panels[0][0].set_ylabel("Mbit/s (dotted: an equal share)")
-    panels[1][0].set_ylabel("queue, ms")
+    cases = {case: [one for one in shares if one.case == case] for case in dict.fromkeys(one.case for one in shares)}
+    columns = max(len(group) for group in cases.values())
+    size = (2.6 * columns + 1, 3.4 * len(cases) + 0.4)
+    figure, panels = plt.subplots(2 * len(cases), columns, figsize=size, sharey="row", squeeze=False)
+    for row, group in enumerate(cases.values()):
+        for above, below in panels[2 * row : 2 * row + 2, len(group) :].T:
+            above.set_axis_off()
+            below.set_axis_off()
+        for one, above, below in zip(group, panels[2 * row], panels[2 * row + 1], strict=False):
+            _draw_rates(above, one)
+            below.plot([at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], lw=0.6)
+            below.set_xlabel("s")
+        panels[2 * row][0].set_ylabel("Mbit/s")
+        panels[2 * row + 1][0].set_ylabel("queue, ms")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=70)
     plt.close(figure)
+
+
+def _draw_rates(panel: Any, one: Share) -> None:
+    """Bars of the job and of the flows, one on the other; the dotted line is an equal share of the link."""
+    groups = [("job", [one.job_mbps], "tab:blue")]
+    groups += [("TCP", one.tcp_mbps, "tab:orange")] if one.tcp_mbps else []
+    groups += [("TCP against", one.back_mbps, "tab:green")] if one.back_mbps else []
+    for position, (_, rates, color) in enumerate(groups):
+        bottom = 0.0
+        for rate in rates:
+            panel.bar(position, rate, bottom=bottom, color=color, edgecolor="white")
+            bottom += rate
+    panel.set_xticks(range(len(groups)), [name for name, _, _ in groups])
+    panel.axhline(one.link_mbps / (1 + len(one.tcp_mbps or one.back_mbps)), color="grey", linestyle=":")
+    marks = ", marks" if one.ecn else ""
+    panel.set_title(f"{one.case}: {one.plan}{marks} (fairness {one.fairness:.2f})", fontsize="small")
