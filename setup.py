@@ -15,7 +15,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 SHARED = ROOT / "worker_agent" / "native"
-"""What both agents' engines have in common."""
+"""Folder of the C sources that both agents' engines have in common."""
 FLOW_OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 

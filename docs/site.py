@@ -1,4 +1,4 @@
-"""What the site of the documentation adds to docs/*.md (a hook of mkdocs; mkdocs.yml names it).
+"""Makes the site of the documentation from docs/*.md (a hook of mkdocs; mkdocs.yml names it).
 
 The README is its first page; CONTRIBUTING.md, CHANGELOG.md and softswitch's own documentation are pages, too. Links to
 files that are not pages (sources) are shown as the text that they have, since the site does not hold them.
@@ -28,7 +28,7 @@ PAGES = {
 """Files outside docs/, from the repository's root -> what they are called on the site."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s\"]+)\)")
 TARGET = re.compile(r"(?<=\]\()([^)#\s\"]+)")
-"""Where a link or an image leads, without the place in the page."""
+"""Target of a link or an image, without the place in the page."""
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

@@ -22,7 +22,7 @@ PACKET_BYTES = 1090  # a packet of 256 values, with its headers
 PACKETS, COPIES = 2000, 3
 COPY_BYTES = 64 << 20
 VECTORS = {"avx512_vnni": "AVX-512 with VNNI", "avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}
-"""What /proc/cpuinfo calls vector instructions, and what they are called; the best first."""
+"""Names of vector instructions by those in /proc/cpuinfo; the best first."""
 
 
 def _processor() -> dict[str, str]:

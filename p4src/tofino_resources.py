@@ -29,7 +29,7 @@ COLUMNS = {
     "input bytes": ("xbar_bytes", "bytes"),
     "hash bits": ("hash_bits", "bits"),
 }
-"""Where a stage's report has the used resources of each column."""
+"""Places in a stage's report of the used resources, by column."""
 
 
 def sizes(stage: dict[str, Any]) -> dict[str, int]:

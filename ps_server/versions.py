@@ -49,7 +49,8 @@ class Versions(PlanVersions):
         return 0
 
     def switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        """What was prepared holds. Both run: the workers' last operations before this are still answered by the old."""
+        """Run what was prepared beside the old version: the workers' last operations before this are still answered by
+        the old."""
         self._old, self._server, self._next = self._server, self._next, None
 
     def withdraw(self) -> None:

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FRAGMENT = re.compile(r"(Of|Than|As|So|And|Or|But|Nor|Until|Between|Those|Who|Whose|Which|Has|That|At once)\b")
+FRAGMENT = re.compile(
+    r"(Of|Than|As|So|And|Or|But|Nor|Until|Between|Those|Who|Whose|Which|Has|That|At once|"
+    r"What|How|Where|Nothing|Everything|All that)\b"
+)
 
 
 def fragments(source: str) -> Iterator[tuple[int, str]]:
@@ -39,5 +42,6 @@ def test_docstrings_stand_alone() -> None:
 
 def test_fragments_are_found() -> None:
     assert list(fragments('MOST = 1\n"""Of one page."""\n')) == [(2, "Of one page.")]
+    assert list(fragments('def f():\n    """How long it waits."""\n')) == [(2, "How long it waits.")]
     assert list(fragments('def f():\n    """As `g`, later."""\n')) == [(2, "As `g`, later.")]
     assert not list(fragments('def f():\n    """Return the most bytes of one page."""\n'))

@@ -80,12 +80,12 @@ class Agent(Member):
 
     @property
     def ways(self) -> Ways | None:
-        """What the choice between the network and torch.distributed depends on; None: not joined."""
+        """Return what the choice between the network and torch.distributed depends on; None: not joined."""
         return Ways.of(self.config) if self.config is not None else None
 
     @property
     def index(self) -> int:
-        """This worker's number in the job; -1: not joined."""
+        """Return this worker's number in the job; -1: not joined."""
         return self.config.index if self.config is not None else -1
 
     def allreduce_async(

@@ -1,4 +1,4 @@
-"""What a process did of late, kept in memory and written as a Chrome trace when something fails (a flight recorder).
+"""Keeps in memory what a process did of late, and writes it as a Chrome trace when something fails (a flight recorder).
 
 Buckets of steps, operations, trees that wait and packets that were sent again are kept as events of the trace's format,
 the latest MOST_EVENTS of them. A failure writes them to a file; with $INART_TRACE=DIR so does the process's end, into
@@ -51,7 +51,7 @@ class FlightRecorder:
         abandon_when_forked(self)
 
     def abandon(self) -> None:
-        """In a forked process: what its parent did is its parent's to tell."""
+        """Forget everything in a forked process: what its parent did is its parent's to tell."""
         self.__init__()  # type: ignore[misc]
 
     def name_after_rank(self, rank: int) -> None:

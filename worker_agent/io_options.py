@@ -38,7 +38,8 @@ _uplinks: dict[str, Uplink] = {}  # by interface; kept as long as the process, a
 
 
 def uplink_of(config: AgentConfig, interface: str) -> Uplink | None:
-    """What the engines of one host's two roles share; None: the host has one, or how fast its link is is not known."""
+    """Return what the engines of one host's two roles share; None: the host has one role, or the rate of its link is
+    not known."""
     if not config.both_roles or not 0 < config.link_mbps < math.inf:
         return None
     uplink = _uplinks.setdefault(interface, Uplink())

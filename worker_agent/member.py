@@ -1,4 +1,4 @@
-"""What a worker and a parameter server have in common: joining a controller and following what it says."""
+"""Joins a controller and follows what it says, as worker and parameter server alike do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Member:
 
     @property
     def config(self) -> AgentConfig | None:
-        """What runs, or ran last; None: nothing yet."""
+        """Return the configuration that runs, or ran last; None: none yet."""
         return self._state.config
 
     @property
@@ -125,7 +125,7 @@ class Member:
         self._running.end(in_order)
 
     def abandon(self) -> None:
-        """In a forked process: its parent is the agent."""
+        """Give everything up in a forked process: its parent is the agent."""
         self._closed = threading.Event()
         self._closed.set()
         self._state.abandon(why())
@@ -229,7 +229,7 @@ class Member:
             self._log(reason + ("; the job goes on without it" if self.ready else ""))
 
     def _give_up(self, failure: str) -> None:
-        """This epoch cannot go on: ask for a new one, which ends it for the others too. Does not wait."""
+        """Ask for a new epoch, as this one cannot go on; that ends it for the others too. Does not wait."""
         if self._state.stop_if_ready(failure):
             self._log(f"gave up: {failure}")
             self._record(f"gave up: {failure}")

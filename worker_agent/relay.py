@@ -185,7 +185,7 @@ class Relay:
             return Repeated(count, nbytes)
 
     def retire(self) -> None:
-        """All workers have all results of what ran before the last switch-over."""
+        """Forget the operations of before the last switch-over, as all workers have all their results."""
         with self._lock:
             self._unkept = False
             if self._ledger is not None:

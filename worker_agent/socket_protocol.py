@@ -177,7 +177,7 @@ class Connection:
         self._socket.close()
 
     def close(self) -> None:
-        """Also ends a `receive` under way in another thread."""
+        """Close the connection; that also ends a `receive` under way in another thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -1,4 +1,5 @@
-"""What a rank contributes to each sum of a job that does not wait for stragglers; without threads, clocks or tensors.
+"""Decides what a rank contributes to each sum of a job that does not wait for stragglers; without threads, clocks or
+tensors.
 
 A sum of n contributions needs all n, in the switches as everywhere: a sum that is closed early would have to be taken
 out of every switch on the way, as one packet a worker. So nothing is closed early. Instead each rank has a *stand-in*,
@@ -79,8 +80,8 @@ class Turns:
 
 
 class Patience:
-    """How long a rank that has not arrived is waited for, once enough others have: some deviations of the times that
-    ranks lately took, the same on all ranks.
+    """Rule for how long a rank that has not arrived is waited for, once enough others have: some deviations of the
+    times that ranks lately took, the same on all ranks.
 
     Args:
         deviations: how many.
@@ -107,7 +108,7 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """How long the others wait, once they are there."""
+        """Return the seconds that the others wait, once they are there."""
         return self._find()[1]
 
     def _find(self) -> tuple[float, float]:

@@ -92,7 +92,7 @@ class Team:
         return behind or self._agent.late()
 
     def end(self, reason: str) -> None:
-        """Nothing more is taken, and what waits for its turn fails."""
+        """Take nothing more, and fail what waits for its turn."""
         with self._lock:
             if self._ended:
                 return

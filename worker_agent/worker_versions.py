@@ -1,4 +1,4 @@
-"""What a worker runs of its job's plan: its engine and the next one (relay.py), and on a host that is a parameter
+"""Runs versions of a job's plan on a worker: its engine and the next one (relay.py), and on a host that is a parameter
 server, too, the roots there (own_root.py).
 """
 

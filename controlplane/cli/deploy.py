@@ -193,7 +193,7 @@ _NOT_ASKED: dict[str, Any] = {
     "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
     "most_changes": MOST, "store": None, "quotas": None, "cabling": False,
 }  # fmt: skip
-"""What the code reads of the arguments, as it is where a command does not have the option."""
+"""Values of options that the code reads, for commands that do not have the option."""
 
 
 def make_parser(command: str = "") -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""What a controller does for `topology reload` and SIGHUP: its topology and switches file are read again."""
+"""Reads a controller's topology and switches file again, for `topology reload` and SIGHUP."""
 
 from __future__ import annotations
 

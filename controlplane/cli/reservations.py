@@ -1,4 +1,4 @@
-"""What `job add` takes to reserve a job for a time to come, and how `job list` shows what is reserved."""
+"""Options of `job add` that reserve a job for a time to come, and the rows of `job list` for reservations."""
 
 from __future__ import annotations
 

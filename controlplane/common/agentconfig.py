@@ -15,7 +15,7 @@ ROOT_ADDS, SWITCH_ADDS = "adds_mbps", "switch_adds_mbps"
 """Names of statistics of agents: what its host adds, Mbit/s, as a parameter server (while its engine was busy), and in
 the switch of a host that adds inside of trees (worker_agent/adding.py)."""
 LANE_MBPS = 10_000.0
-"""What one thread of an agent, and so one lane of a tree, carries with room to spare (docs/hosts.md, "Lanes")."""
+"""Rate that one thread of an agent, and so one lane of a tree, carries with room to spare (docs/hosts.md, "Lanes")."""
 MOST_LINKS = 8
 """The most interfaces to the data network that an agent uses (INART_MOST_LINKS in worker_agent/native/io.h)."""
 Role = Literal["worker", "parameter_server"]

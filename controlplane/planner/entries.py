@@ -137,7 +137,7 @@ last."""
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes, bridge).
+    """Entries of one switch for one plan version (labels, groups) and for the topology (routes, bridge).
 
     ports: only for hardware switches, whose ports are configured with the rules.
     """

@@ -12,7 +12,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.terms import Terms
 
 LATEST_SECONDS = 366 * 86400.0
-"""How far ahead a reservation may begin."""
+"""Most seconds from now until a reservation begins."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Taken:
 
     @classmethod
     def by(cls, rules: RuleSet) -> Taken:
-        """What these entries take."""
+        """Return the resources that these entries take."""
         slots: list[tuple[int, int]] = []
         actions = [entry.action for entry in rules.labels if isinstance(entry.action, Aggregate)]
         for first, end in sorted({(a.slot_base, a.slot_base + a.slot_mask + 1) for a in actions}):
@@ -56,7 +56,7 @@ class Taken:
 
     @property
     def used_slots(self) -> int:
-        """How many slots the ranges have."""
+        """Return the number of slots in the ranges."""
         return sum(end - first for first, end in self.slots)
 
 

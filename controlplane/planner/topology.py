@@ -139,12 +139,13 @@ class Topology:
         return min(own, sum(self.bandwidth_mbps(u, server) for u in self.graph.predecessors(server)))
 
     def residual_ingress_mbps(self, server: str) -> float:
-        """What is left of the server's own ingress; at most what is left of its access links."""
+        """Return what is left of the server's own ingress in Mbit/s; at most what is left of its access links."""
         links = sum(self.residual_bandwidth_mbps(u, server) for u in self.graph.predecessors(server))
         return min(self.residual_intake_mbps(server), links)
 
     def residual_intake_mbps(self, server: str) -> float:
-        """What is left of the server's own ingress, whatever its links carry; infinity when not limited."""
+        """Return what is left of the server's own ingress in Mbit/s, whatever its links carry; infinity when not
+        limited."""
         attributes = of_kind(self.graph, server, "server")
         return max(0.0, attributes.get("ingress_mbps", math.inf) - attributes.get("used_ingress_mbps", 0.0))
 

@@ -24,7 +24,7 @@ MOST_MEMBERS = 64
 """Cables that one link may be made of."""
 CABLE = {"kind": "switch", "cable": True, "aggregation_mbps": 0.0}
 SHARED = ("bandwidth_mbps", "used_bandwidth_mbps")
-"""What the members of a link share evenly."""
+"""Attributes of a link that its members share evenly."""
 
 
 def cable_name(one: str, other: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""What a topology may say of a node and of a link; and the lookup of both, with errors that name them."""
+"""Attributes that nodes and links of a topology may have, and the lookup of both, with errors that name them."""
 
 from __future__ import annotations
 

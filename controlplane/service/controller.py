@@ -451,7 +451,7 @@ def reload_reply(done: Reloaded) -> pb.ReloadReply:
 
 
 def admission_reply(admission: Admission) -> pb.AddJobReply:
-    """What `job add` answers, less what was installed."""
+    """Return the answer to `job add`, but for what was installed."""
     plan = admission.plan
     return pb.AddJobReply(
         name=plan.job.name,

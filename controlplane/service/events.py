@@ -30,7 +30,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._record: Callable[[str], None] = lambda line: None
         self.count = 0
-        """How many events there were in all."""
+        """Number of all events so far."""
 
     def __call__(self, line: str) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ class InTurn:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for the lock."""
+        """Return the number of threads that wait for the lock."""
         with self._changed:
             return len(self._queue)
 

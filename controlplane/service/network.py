@@ -48,7 +48,7 @@ from controlplane.targets.secret_labels import SecretLabels
 from p4src.protocol import ENCODING
 
 ATTEMPTS = 3
-"""How often a job is planned when links and switches fail meanwhile, or others cannot make room for it."""
+"""Most attempts to plan a job, when links and switches fail meanwhile or others cannot make room for it."""
 LATE_PAUSE_SECONDS = 2.0
 """Seconds after which jobs that could not make room are asked again."""
 
@@ -215,8 +215,8 @@ class Network:
         return [job.stored() for job in self.jobs]
 
     def keeps(self) -> Keeps:
-        """All that a controller that starts again must know. What is begun is read first: a job that is added meanwhile
-        is then in both lists, and not in none."""
+        """Return all that a controller must know that starts again. What is begun is read first: a job that is added
+        meanwhile is then in both lists, and not in none."""
         begun = list(self.jobs.begun)
         return self.stored(), self.taken_out(), begun, self.reserved
 

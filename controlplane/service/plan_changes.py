@@ -70,7 +70,8 @@ class PlanChanges:
         self._check(epoch)
 
     def switch_over(self, epoch: int) -> int:
-        """All change over at one operation, whose number in the old epoch is returned. Raises HandoverError."""
+        """Have all agents change over at one operation, and return its number in the old epoch. Raises
+        HandoverError."""
         with self._lock:
             self._check(epoch)
             self._effects.take(ev.SwitchOrdered(epoch))

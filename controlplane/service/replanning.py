@@ -112,7 +112,7 @@ class Replanning:
         return [found[name] for name in worst_first({name: rate(job) for name, job in found.items()}, late)]
 
     def end(self) -> None:
-        """Nothing is planned any more but what is being planned now."""
+        """Plan nothing any more but what is being planned now."""
         self.closed = True
         self._wanted.set()
 

@@ -56,7 +56,7 @@ class RunningJob:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """All that its plan is for: workers and parameter servers."""
+        """Return the nodes that its plan is for: workers and parameter servers."""
         return (*self.plan.job.workers, *self.plan.job.parameter_servers)
 
     def do_without(self, nodes: Iterable[str], why: Why) -> None:
@@ -138,7 +138,7 @@ class Jobs:
         return not job.ending and any(one is job for one in self)
 
     def staying(self) -> list[RunningJob]:
-        """All but those that are being removed."""
+        """Return the jobs that are not being removed."""
         return [job for job in self if not job.ending]
 
     def discard(self, job: RunningJob) -> None:

@@ -178,6 +178,6 @@ def named(found: Iterable[Suspect], topology: Topology) -> str:
 
 
 def in_words(found: Iterable[Suspect]) -> str:
-    """All of them, the nodes first."""
+    """Return the names of all that are suspected, the nodes first."""
     names = sorted({one.what if isinstance(one.what, str) else " to ".join(one.what) for one in found})
     return ", ".join(sorted(names, key=lambda name: " to " in name))

@@ -34,7 +34,7 @@ DISCARD = 511
 COPIES = 3
 """Packets that each port sends in a round: one that is lost changes nothing."""
 PATIENCE_SECONDS = 1.0
-"""How long a round waits for ports that should hear something."""
+"""Seconds that a round waits for ports that should hear something."""
 LOOK_SECONDS = 0.02
 
 IPV4 = struct.Struct("!BBHHHBBH4s4s")
@@ -70,7 +70,7 @@ class Fault:
 
 
 class Probe(Interface):
-    """What is needed of a connected switch: a part of SwitchTarget, and packets that enter by its CPU port."""
+    """Interface of a connected switch: a part of SwitchTarget, and packets that enter by its CPU port."""
 
     name: str
 

@@ -27,7 +27,7 @@ class Target(ABC):
     protocol: str
     """The protocol of the switches' servers, as messages call it."""
     program: str
-    """What the programs are compiled for, as artifacts call it ("v1model")."""
+    """Architecture that the programs are compiled for, as artifacts call it ("v1model")."""
     default_artifact = ""
     """The default compiled program; empty: the one with as many values per packet as protocol.json says."""
     first_cpu_port = 0

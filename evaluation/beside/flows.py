@@ -14,7 +14,7 @@ PORT = 5301
 BLOCK = 1 << 16
 WAIT_SECONDS = 60.0
 STEP_SECONDS = 0.05
-"""How often a receiver writes down what has come."""
+"""Seconds after which a receiver again writes down what has come."""
 
 
 def _answer_marks(ecn: bool) -> None:

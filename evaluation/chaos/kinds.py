@@ -72,7 +72,7 @@ NEEDS_CONTROLLER = frozenset({"link", "switch", "edge", "reboot", "ps", "stop-ps
 AWAY = frozenset({"controller", "stop-controller", "clock"})
 """Meanwhile there is no controller."""
 NEEDS_TRAFFIC = frozenset({"flip", "burst"})
-"""Nothing is seen of these where a job only waits meanwhile."""
+"""Kinds of which nothing is seen while a job only waits."""
 
 
 def compatible(a: str, b: str) -> bool:

@@ -45,7 +45,7 @@ class Settings:
 
 
 def run(settings: Settings, say: Say) -> Findings:
-    """Everything, from building the network to taking it down. An interruption ends it early and loses no finding.
+    """Build the network, disturb its jobs, and take it down. An interruption ends it early and loses no finding.
 
     Raises EmulationError, ControllerError: it could not begin.
     """

@@ -77,8 +77,8 @@ def cases(
     workers: int,
     mbps: float,
 ) -> Iterator[Case]:
-    """All that make sense: bits: None: the dtype's own; not more than these. Raises ValueError for bits that there are
-    not."""
+    """Return the cases that make sense. bits: None: the dtype's own; not more than these. Raises ValueError for bits
+    that there are not."""
     for op, dtype, asked, size in product(ops, dtypes, bits, sizes):
         raw = OPS[op].raw
         if asked is not None and (raw or asked > OWN_BITS[dtype]):

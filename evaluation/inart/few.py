@@ -39,7 +39,7 @@ class Few:
 
     @property
     def gap(self) -> float:
-        """How far the plan is below `exact`, with the number of trees with which it is furthest."""
+        """Return how far the plan is below `exact`, with the number of trees with which it is furthest."""
         pairs = zip(self.rates_mbps[-1], self.exact_mbps, strict=False)
         return max((1 - rate / most for rate, most in pairs if most > 0), default=0.0)
 
@@ -109,7 +109,7 @@ def line(found: Few) -> str:
 
 
 def summary(all_found: Sequence[Few]) -> Iterator[str]:
-    """How many instances miss the aims, in lines of text."""
+    """Return how many instances miss the aims, in lines of text."""
     below = [found.seed for found in all_found if found.gap > AIM]
     largest = max((found.gap for found in all_found), default=0.0)
     worse = [found.seed for found in all_found if found.worse]

@@ -76,7 +76,7 @@ class Measured:
 
     @property
     def any_gap(self) -> float:
-        """How far the best plan is from what no all-reduce can beat."""
+        """Return how far the best plan is from what no all-reduce can beat."""
         return _gap(self.best.rate_mbps, self.any_kind_mbps)
 
     @property
@@ -188,7 +188,7 @@ def line(found: Measured) -> str:
 
 
 def distribution(all_found: Sequence[Measured]) -> Iterator[str]:
-    """How many instances are how far from the bounds, in lines of text."""
+    """Return how many instances are how far from the bounds, in lines of text."""
     rows = [(found, row) for found in all_found for row in found.plans.values() if not row.refused]
     yield f"{len(all_found)} instances, {len(rows)} plans; {sum(bool(r.faults) for _, r in rows)} not feasible"
     refused = [found.seed for found in all_found if any(row.refused for row in found.plans.values())]

@@ -1,4 +1,4 @@
-"""How the jobs of the day are started: through Slurm where it is installed, else by `inart run` on their nodes."""
+"""Starts the jobs of the day: through Slurm where it is installed, else by `inart run` on their nodes."""
 
 from __future__ import annotations
 

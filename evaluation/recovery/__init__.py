@@ -1,1 +1,1 @@
-"""How long agents take back to the planned rate after disturbances: `python -m evaluation.recovery --help`."""
+"""Measures how long agents take back to the planned rate after disturbances: `python -m evaluation.recovery --help`."""

@@ -1,4 +1,4 @@
-"""What hosts alone could make of a network whose links lose packets, whatever their protocol."""
+"""Bounds what hosts alone can make of a network whose links lose packets, whatever their protocol."""
 
 from __future__ import annotations
 

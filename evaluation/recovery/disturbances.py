@@ -125,7 +125,7 @@ class Played:
         )
 
     def begin(self) -> None:
-        """All workers begin at once, and nothing happens to them."""
+        """Have all workers begin at once, without a disturbance."""
         for number in range(len(self.workers)):
             self._submit(number)
 

@@ -69,7 +69,7 @@ class Hosts:
 
     @contextmanager
     def running(self) -> Iterator[Hosts]:
-        """All agents have joined. Raises EmulationError, HostFailure."""
+        """Yield when all agents have joined. Raises EmulationError, HostFailure."""
         with ExitStack() as stack:
             self.emulation = stack.enter_context(Emulation(self.topology, "softswitch", seed=SEED))
             zygote = stack.enter_context(Zygote(self.emulation, MODULES))

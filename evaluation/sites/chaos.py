@@ -290,7 +290,7 @@ class Chaos:
             self.say(f"{each[1]} {each[2]} starts again")
 
     def _settle(self) -> None:
-        """All who are there have to do a round once nothing is disturbed any more."""
+        """Wait until all who are there have done a round without a disturbance."""
         before = dict(self.seen.rounds)
         end = time.monotonic() + self.arguments.timeout + self.arguments.grace
         while time.monotonic() < end:

@@ -28,8 +28,8 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Way:
-    """How values travel. fragments: rounds in which the model travels once; the others are as for `SiteGroup.average`.
-    each_step: it does so in every step, not every `every` steps."""
+    """A way in which values travel. fragments: rounds in which the model travels once; the others are as for
+    `SiteGroup.average`. each_step: it does so in every step, not every `every` steps."""
 
     name: str
     bits: int = FLOAT_BITS

@@ -1,4 +1,4 @@
-"""What each rank does, in its emulated host."""
+"""Trains as one rank, in its emulated host."""
 
 from __future__ import annotations
 

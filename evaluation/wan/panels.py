@@ -43,7 +43,7 @@ def _panel(axes: Any, rows: Sequence[Row], x: str, y: str, series: Sequence[str]
 
 @dataclass(frozen=True)
 class Panels:
-    """How a figure is divided into panels: one per combination of the keys `by`, or (metrics) per metric and
+    """Division of a figure into panels: one per combination of the keys `by`, or (metrics) per metric and
     combination. label: of the y axes; empty: the metric. as_bars: bars instead of lines. log: of the y axes.
     """
 

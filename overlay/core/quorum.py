@@ -47,7 +47,7 @@ class Quorum:
 
     @property
     def fresh(self) -> bool:
-        """Nothing has been done yet that a second coordinator could do differently."""
+        """Return whether nothing has been done yet that a second coordinator could do differently."""
         return False
 
     def all_here(self, agents: Collection[str]) -> bool:

@@ -37,7 +37,7 @@ LOSS_LEAST, LOSS_GROWN = 0.02, 2.0
 when it was measured."""
 
 PLAN_WORK = 20_000
-"""How long a plan may be improved, in rounds of new trees times sites times links: the coordinator says nothing while
+"""Most work to improve a plan, in rounds of new trees times sites times links: the coordinator says nothing while
 it plans. Where all pairs are links, ten sites get within 0.1 % of the best plan, and 20 within 1 %, in about a second.
 """
 

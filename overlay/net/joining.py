@@ -177,7 +177,8 @@ class Joining:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """All tokens, to be changed; they are written when nothing is raised. Nobody else changes them meanwhile."""
+        """Yield all tokens to be changed; they are written when nothing is raised. Nobody else changes them
+        meanwhile."""
         with (self._folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = self.tokens()

@@ -108,7 +108,7 @@ class Membership:
             await asyncio.sleep(REJOIN_SECONDS * random.uniform(0.5, 1.5))  # not all agents at once
 
     def _in_turn(self) -> Iterator[Substitute]:
-        """All coordinators, again and again, and after each time whoever takes their place."""
+        """Yield all coordinators, again and again, and after each time whoever takes their place."""
         while True:
             yield from (Substitute("", address, None) for address in self._addresses)
             deputy = self._deputy()

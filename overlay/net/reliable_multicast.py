@@ -96,7 +96,7 @@ class ReliableMulticast:
             self.copied[f"{u}->{v}"] += size
 
     def pace(self, execution: Execution, mbps: float) -> None:
-        """All trees of the task are sent at this rate from now on, in Mbit/s of values."""
+        """Send all trees of the task at this rate from now on, in Mbit/s of values."""
         execution.pace(mbps)
         for tree in execution.task.trees:
             if self._socket is not None:

@@ -176,7 +176,7 @@ class Tasks:
             self._multicast.pace(self.running[number], mbps)
 
     def done(self, number: int) -> None:
-        """All agents have everything that they get of the task."""
+        """Forget the task, as all agents have everything that they get of it."""
         self._forget(number, commit=True)
 
     def abort(self, number: int, reason: str, again: bool = False) -> None:
@@ -197,7 +197,7 @@ class Tasks:
             self._submissions.fail(number, PeerLost(reason))
 
     def abort_all(self, reason: str) -> None:
-        """All tasks are given up at this agent: trainers get their values back as they submitted them."""
+        """Give up all tasks at this agent: trainers get their values back as they submitted them."""
         for number in list(self.running):
             self.abort(number, reason)
 

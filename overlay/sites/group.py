@@ -177,8 +177,8 @@ def _rescue(fallback: Fallback, site: str) -> Rescue:
 
 
 def _everywhere(coordinator: tuple[str, int]) -> str:
-    """All addresses of this machine, of the kind over which it reaches the coordinator: others are told the one that
-    the coordinator sees."""
+    """Return the address that means all of this machine, of the kind over which it reaches the coordinator: others are
+    told the one that the coordinator sees."""
     try:
         family = socket.getaddrinfo(*coordinator, type=socket.SOCK_STREAM)[0][0]
     except OSError:  # its name is not known yet

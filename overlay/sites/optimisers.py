@@ -207,7 +207,7 @@ class StreamingDiLoCo:
         self._drain()
 
     def state_dict(self) -> dict[str, Any]:
-        """What `checkpoint` takes, beside the model's and the inner optimiser's own states. Rounds under way end
+        """Return what a checkpoint needs beside the model's and the inner optimiser's own states. Rounds under way end
         first. All processes of a site call it."""
         self._drain()
         return {
@@ -340,7 +340,7 @@ class StreamingDiLoCo:
             self.round = self._shared_round = state.round
 
     def _state(self) -> Bytes:
-        """What all sites share, as bytes: a line of JSON, then outer values and momentum of each fragment."""
+        """Return what all sites share, as bytes: a line of JSON, then outer values and momentum of each fragment."""
         head = {"version": STATE_VERSION, "bits": self.bits, "keep": self.keep, "rate": self.rate,
                 "momentum": self.momentum,
                 "values": [[part.parameters, part.values] for part in self.fragments]}  # fmt: skip

@@ -370,7 +370,7 @@ class Digest:
 
 @dataclass
 class P4Program:
-    """Everything that the compiler needs to know about a program."""
+    """A program, with everything that the compiler needs to know about it."""
 
     name: str
     header_types: dict[str, HeaderType] = field(default_factory=dict)

@@ -53,7 +53,7 @@ _INDEX_AT = {"register_read": 2, "register_write": 1}
 
 @dataclass(frozen=True)
 class Hold:
-    """Where an action takes the lock: before primitive ``at``, by this index."""
+    """Place where an action takes the lock of a slot: before primitive ``at``, by this index."""
 
     at: int
     index: Argument
@@ -61,7 +61,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How packets run at once: the place in each action that uses registers."""
+    """Places that let packets run at once: one in each action that uses registers."""
 
     holds: dict[int, Hold]
 

@@ -122,7 +122,7 @@ class Tables(State):
 
     @contextmanager
     def _released(self, codec: TableCodec, match: Sequence[Match], priority: int) -> Iterator[None]:
-        """When this succeeds, the entry does not use the member or group any more that it used before."""
+        """Release the member or group that the entry used before, when what is done with it succeeds."""
         if codec.profile is None:
             yield
             return

@@ -20,7 +20,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CALL_SECONDS = 20.0
 MOST_BYTES = 256 << 20
 Object = Mapping[str, Any]
-"""What Kubernetes calls an object: a job, a pod."""
+"""An object in the sense of Kubernetes: a job, a pod."""
 
 
 class ClusterError(Exception):

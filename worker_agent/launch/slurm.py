@@ -1,4 +1,5 @@
-"""What Slurm calls at the begin and the end of a job, so that a job with the comment `inart` has one in the network.
+"""Programs for Slurm to call at the begin and the end of a job, so that a job with the comment `inart` has one in the
+network.
 
     sbatch --comment inart train.sh
     sbatch --comment inart:ps=2,model=100M,share,else=wait train.sh

@@ -1,4 +1,4 @@
-"""What a user's words ask of the network for a job that a cluster's scheduler starts: `ps=2,model=100M,share`.
+"""Reads what a user's words ask of the network for a job that a cluster's scheduler starts: `ps=2,model=100M,share`.
 
 Slurm users write them into a job's comment (slurm.py), users of Kubernetes into an annotation (kubernetes.py).
 """
@@ -16,7 +16,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Wish:
-    """What a job asks for. job: words for `inart job add`. waits: whether the job waits where it is refused."""
+    """Wishes of one job. job: words for `inart job add`. waits: whether the job waits where it is refused."""
 
     job: str = ""
     strategy: str = "inart"

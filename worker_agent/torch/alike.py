@@ -39,7 +39,7 @@ TORCH_OPS = {
 
 
 def can_be_alike(buffer: torch.Tensor, op: Collective) -> bool:
-    """All-reduces on the CPU that keep nothing of what does not travel."""
+    """Return whether this is an all-reduce on the CPU that keeps nothing of what does not travel."""
     return op.kind is Kind.ALL_REDUCE and not op.feedback and buffer.device.type == "cpu"
 
 

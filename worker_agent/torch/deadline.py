@@ -165,7 +165,7 @@ class Deadline:
 
     @property
     def _seconds(self) -> float:
-        """How long this rank has had the results of the last step; 0: it had none yet."""
+        """Return for how many seconds this rank has had the results of the last step; 0: it had none yet."""
         with self._noted:
             return time.monotonic() - self._began if self._ended else 0.0
 

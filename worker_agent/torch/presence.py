@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 
 
 class Presence:
-    """This rank's presence in a process group, and what it knows of the others'.
+    """Presence of this rank in a process group, and what it knows of the others'.
 
     Args:
         name: of the group, the same on all ranks and never used before.

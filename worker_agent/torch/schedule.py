@@ -25,7 +25,7 @@ class Schedule:
         self._latest: Step | None = None
 
     def use(self, network: bool) -> None:
-        """All steps take this path; before the first step."""
+        """Have all steps take this path; before the first step."""
         self._now, self._change = network, None
 
     @property

@@ -53,7 +53,7 @@ ONLY = {
 
 
 ALL = "all"
-"""What `--losses` alone stands for: a link or switch is lost as a whole."""
+"""Value of `--losses` without a number: links and switches are lost as a whole."""
 
 
 def part_of_links(arguments: argparse.Namespace, name: str) -> float | None:

@@ -37,7 +37,7 @@ FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
 PAUSE_OF_SEVERAL_SECONDS = 0.3
 ONE_OF_SEVERAL_SECONDS = 2.0
-"""How long one of several controllers may take to be connected to, before the next one is tried."""
+"""Seconds for which a connection to one of several controllers is waited for, before the next one is tried."""
 SAID_AGAIN_SECONDS = 60.0
 """Seconds after which the same reason for an unreachable controller is reported again."""
 MOST_DETAILS = 100
@@ -93,10 +93,10 @@ class Listener(Protocol):
         """The prepared version is not needed."""
 
     def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """These trees were rerouted around a failure."""
+        """Called when these trees were rerouted around a failure."""
 
     def on_notice(self, text: str) -> None:
-        """This is going to happen to the job, in words for people."""
+        """Called with what is going to happen to the job, in words for people."""
 
     def on_retire(self, epoch: int) -> None:
         """No agent needs the versions before `epoch` any more."""

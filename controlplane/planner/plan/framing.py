@@ -25,7 +25,7 @@ class Framing:
 
 
 PAYLOAD = Framing()
-"""Nothing but payload."""
+"""Framing without any header: a packet is nothing but payload."""
 
 
 def payload_mbps(plan: Plan, topology: Topology, framing: Framing) -> float:

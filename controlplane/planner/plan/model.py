@@ -75,7 +75,7 @@ class Tree:
 
     @cached_property
     def flows(self) -> tuple[Flow, ...]:
-        """All that climbs: the workers' flows, then the partial sums."""
+        """Return the flows towards the root: the workers', then those of partial sums."""
         return tuple(
             [Flow(a.worker, a.point, a.route) for a in self.assignments]
             + [Flow(r.node, r.next, r.route) for r in self.relays]

@@ -23,7 +23,7 @@ FULL = 0.02
 
 
 SEARCHES = 64
-"""How often shortest ways are looked for again at most, with what was led over them meanwhile."""
+"""Most searches for shortest ways, each with the load that the last one has led over links."""
 
 
 class CannotRepair(Exception):

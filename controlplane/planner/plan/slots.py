@@ -44,7 +44,8 @@ class Level:
 
 
 def host_ms(topology: Topology, server: str, assumed: float = HOST_MS, least: float = 0.0) -> float:
-    """What an agent on the server adds to a round trip; assumed: where it is not known. least: of what was measured."""
+    """Return the milliseconds that an agent on the server adds to a round trip; assumed: where it is not known. least:
+    of what was measured."""
     attributes = topology.graph.nodes[server]
     return float(attributes.get("host_ms", max(least, attributes.get("measured_ms", assumed))))
 
@@ -66,7 +67,8 @@ def with_host_ms(topology: Topology, ms: float) -> Topology:
 
 
 def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: float = 0.0) -> float:
-    """What the slowest worker and the parameter server of a tree add together; the rest as `host_ms` has it."""
+    """Return the milliseconds that the slowest worker and the parameter server of a tree add together; other arguments
+    as of `host_ms`."""
     slowest = max(host_ms(topology, worker, assumed, least) for worker in tree.assignments.workers)
     return slowest + host_ms(topology, tree.root, assumed, least)
 

@@ -65,14 +65,14 @@ class Withdraw:
 
 @dataclass(frozen=True)
 class Retire:
-    """All workers have the results of all operations before this epoch."""
+    """Tell agents that all workers have the results of all operations before this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class End:
-    """Nothing more follows: the stream of events ends."""
+    """End the stream of events to an agent: nothing more follows."""
 
 
 Word = Waiting | Configure | Abort | Dismiss | Prepare | SwitchOver | Withdraw | Retire | End

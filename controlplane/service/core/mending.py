@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
 """A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
 ATTEMPTS = 3
-"""How often a plan is looked for when more agents are lost meanwhile."""
+"""Most searches for a plan, when more agents are lost during each."""
 
 
 class Stage(StrEnum):

@@ -45,7 +45,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
     """The job waits for agents that have not joined."""
     STARTING = "starting"
-    """All that are needed have joined, and the number of the new epoch is being stored."""
+    """Each agent that is needed has joined, and the number of the new epoch is being stored."""
     RUNNING = "running"
     """All agents that the plan needs run, but for those that are done and have left."""
     SHORT = "short"
@@ -200,7 +200,7 @@ class Handover:
 
 @dataclass(frozen=True)
 class State:
-    """All that is known of one job's agents.
+    """State of one job's agents.
 
     version: of the packets' encoding; agents with another one are refused. grace: seconds for which the others may go
     on after an agent that was done and has left. least_workers: the job may go on without lost agents while it has so

@@ -31,7 +31,8 @@ class Turns:
         return replace(self, tries=0)
 
     def over(self, failures: Mapping[str, str]) -> tuple[Turns, list[str]]:
-        """All were planned but these (why, by name): what there is now, and lines for the log: each reason once."""
+        """Return the state in which all were planned but these (why, by name), and lines for the log: each reason
+        once."""
         lines = [
             f"job {name} was not planned again: {why}" for name, why in failures.items() if self.said.get(name) != why
         ]

@@ -289,7 +289,7 @@ def slowest_hop(tree: Mapping[str, Any], links: Mapping[tuple[str, str], Mapping
 
 
 def history_seconds(snapshot: Mapping[str, Any]) -> float:
-    """How far back the rates of any job go, but at least LEAST_HISTORY."""
+    """Return the seconds that the rates of any job go back, but at least LEAST_HISTORY."""
     oldest = min((job["history"][0][0] for job in snapshot["jobs"] if job["history"]), default=snapshot["time"])
     return float(max(LEAST_HISTORY, snapshot["time"] - oldest))
 

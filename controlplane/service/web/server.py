@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the page asks every second."""
+        """Log nothing: the page asks every second."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -227,7 +227,7 @@ class _Server(ThreadingHTTPServer):
             request.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: who breaks a connection off knows that."""
+        """Log nothing: who breaks a connection off knows that."""
 
 
 class Web:

@@ -71,7 +71,7 @@ class Table:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Everything but ids that must be equal for the same entries to fit."""
+        """Return all but ids that must be equal for the same entries to fit."""
 
         def fields(of: Mapping[str, Field]) -> frozenset[tuple[str, str, int | None, str]]:
             return frozenset((field.name, field.kind, field.bits, field.match) for field in of.values())
