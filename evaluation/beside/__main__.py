@@ -1,4 +1,4 @@
-"""A job beside foreign TCP over one link of an emulated network: who gets how much, and how long the queue is.
+"""A job beside foreign TCP or UDP over links of an emulated network: who gets how much, and how long the queue is.
 
     python -m evaluation.beside                                  every case, four TCP flows each way; about two minutes
     python -m evaluation.beside --cases with --flows 1 --json -

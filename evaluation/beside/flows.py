@@ -1,4 +1,4 @@
-"""Foreign TCP in emulated hosts: one process that receives, and one for each flow that sends (`topologies.zygote`)."""
+"""Foreign traffic in emulated hosts: processes that receive, and one for each flow that sends (`topologies.zygote`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from topologies.zygote import Channel
 HERE = "evaluation.beside.flows"
 PORT = 5301
 BLOCK = 1 << 16
+DATAGRAM = 920
+"""Payload of UDP of which headers are the same part of a frame as of TCP's full segments."""
+UDP_HEADERS = 42
+PACE_SECONDS = 0.001
 WAIT_SECONDS = 60.0
 STEP_SECONDS = 0.05
 """Seconds after which a receiver again writes down what has come."""
@@ -57,3 +61,37 @@ def source(channel: Channel, *, address: str, congestion: str, ecn: bool) -> Non
         block = bytes(BLOCK)
         while True:
             connection.sendall(block)
+
+
+def drain(channel: Channel, *, address: str, senders: list[str]) -> None:
+    """Receive datagrams until a message comes, which is answered as `sink` does, a list for each of the senders."""
+    seen: dict[str, list[tuple[float, int]]] = {sender: [] for sender in senders}
+
+    def receive(own: socket.socket) -> None:
+        counted = dict.fromkeys(senders, 0)
+        written = dict.fromkeys(senders, 0.0)
+        while True:
+            data, (sender, _) = own.recvfrom(BLOCK)
+            counted[sender] += len(data)
+            if (now := time.monotonic()) - written[sender] >= STEP_SECONDS:
+                seen[sender].append((now, counted[sender]))
+                written[sender] = now
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind((address, PORT))
+        threading.Thread(target=receive, args=(own,), daemon=True).start()
+        channel.send("listening")
+        channel.receive()
+        channel.send([list(seen[sender]) for sender in senders])
+
+
+def spray(channel: Channel, *, addresses: list[str], mbps: float) -> None:
+    """Send datagrams to these addresses in turns until this process is ended, so many Mbit/s of frames in all."""
+    seconds = (DATAGRAM + UDP_HEADERS) * 8e-6 / mbps
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        began, sent = time.monotonic(), 0
+        while True:
+            while sent * seconds <= time.monotonic() - began:
+                own.sendto(bytes(DATAGRAM), (addresses[sent % len(addresses)], PORT))
+                sent += 1
+            time.sleep(PACE_SECONDS)

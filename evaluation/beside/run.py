@@ -1,5 +1,6 @@
-"""Runs a job beside TCP on an emulated network: switches e1 and e2 with s1 between them. The workers are at e1, and the
-parameter server is at e2, so that sums cross the link e1-s1 and results come back over it."""
+"""Runs a job beside foreign traffic on an emulated network: switches e1 and e2 with s1 between them, and s2, too, where
+that traffic takes two ways. The workers are at e1, and the parameter server is at e2, so that sums cross the links from
+e1 and results come back over them."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
+from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
+from controlplane.planner.routing import next_hops
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from evaluation.beside.flows import HERE
@@ -30,6 +34,8 @@ CASES = {
     "against": "TCP goes the way of the results",
     "both": "TCP goes both ways",
     "incast": "TCP from many hosts to the parameter server's host, whose link is the narrow one",
+    "ecmp": "the way of the sums, there are two; each TCP flow takes one of them",
+    "sprayed": "the way of the sums, there are two; senders of UDP take them in turns, packet by packet",
 }
 PLANS = ("all", "a share", "own queue")
 """Links for which a plan is made: the whole link; what an operator declares as left by TCP, an equal share; the same
@@ -38,6 +44,8 @@ CLASS = 4
 """The class of service of the job's packets, which have DSCP CS4."""
 WIDE = 4.0
 """The other links are so many times as wide as the narrow one."""
+TWO_WAYS = ("ecmp", "sprayed")
+"""Cases with two switches between e1 and e2."""
 SETTLE_SECONDS = 3.0
 """Seconds for which TCP runs before the job begins."""
 SAMPLE_SECONDS = 0.02
@@ -68,35 +76,50 @@ class Place:
         access, uplink = (narrow, wide) if case == "incast" else (wide, narrow)
         count = settings.workers + settings.flows
         self.topology = leaf_spine(
-            2, 1, count, access, uplink_mbps=uplink, aggregation_mbps=None, ingress_mbps=None
+            2, 2 if case in TWO_WAYS else 1, count, access, uplink_mbps=uplink, aggregation_mbps=None,
+            ingress_mbps=None,
         )  # fmt: skip
         left, right = self.topology.servers[:count], self.topology.servers[count:]
         self.root = right[0]
         self.job = Job("job", tuple(left[: settings.workers]), (self.root,), 10**6)
         senders, receivers = left[settings.workers :], right[1 : 1 + settings.flows]
-        self.narrow = ("e2", self.root) if case == "incast" else ("e1", "s1")
         self.with_sums: list[tuple[str, str]] = []  # senders and receivers of TCP
         self.against: list[tuple[str, str]] = []
-        if case in ("with", "both"):
+        self.sprayed: list[tuple[str, tuple[str, ...]]] = []  # senders of UDP, each with a receiver for each way
+        if case in ("with", "both", "ecmp"):
             self.with_sums = list(zip(senders, receivers, strict=True))
         if case in ("against", "both"):
             self.against = list(zip(receivers, senders, strict=True))
         if case == "incast":
             self.with_sums = [(sender, self.root) for sender in senders]
-        self.results = ("e2", "s1")  # where results meet TCP that goes their way
-        self.queue = self.results if case == "against" else self.narrow  # where the job and TCP meet
+        hops = next_hops(self.topology)
+        ways = sorted({hops[receiver]["e1"] for receiver in right})
+        if case == "sprayed":
+            ends = tuple(next(each for each in right[1:] if hops[each]["e1"] == way) for way in ways)
+            self.sprayed = [(sender, ends) for sender in senders]
+        links = [("e2", self.root)] if case == "incast" else [("e1", way) for way in ways]
+        self.narrow = {
+            link: len(self.sprayed) + sum(case != "ecmp" or hops[to]["e1"] == link[1] for _, to in self.with_sums)
+            for link in links
+        }
+        """Narrow links towards the parameter server, and how many foreign flows go over each."""
+        self.results = [("e2", way) for way in ways]  # where results meet TCP that goes their way
+        self.queue = self.results[0] if case == "against" else links[0]  # where the job and TCP meet
+
+    def share_mbps(self, mbps: float) -> float:
+        """Return an equal share, on each of the narrow links of this rate, beside the flows that go over it."""
+        if self.against and not self.with_sums:
+            return mbps / (1 + len(self.against))
+        return sum(mbps / (1 + flows) for flows in self.narrow.values())
 
     def planned(self, plan: str, mbps: float) -> Plan:
-        """Plan for the whole link, or for what TCP leaves of it when everybody has the same."""
+        """Plan for the whole link, or for what foreign traffic leaves of it when everybody has the same."""
         state = self.topology
         if plan != "all":
-            u, v = self.narrow
+            used = {link: flows for link, flows in self.narrow.items() if flows}
+            used |= {(v, u): len(self.against) for u, v in self.narrow if self.against}
             state = state.replace(
-                links={
-                    link: {"used_bandwidth_mbps": mbps * len(flows) / (1 + len(flows))}
-                    for link, flows in (((u, v), self.with_sums), ((v, u), self.against))
-                    if flows
-                }
+                links={link: {"used_bandwidth_mbps": mbps * flows / (1 + flows)} for link, flows in used.items()}
             )
         return get_strategy("inart")(state, self.job, seed=0)
 
@@ -130,7 +153,7 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
         os.environ["INART_DSCP"] = str(CLASS << 3)  # for the agents
         stack.callback(os.environ.pop, "INART_DSCP", None)
         zygote = stack.enter_context(Zygote(emulation, (*MODULES, HERE)))
-        for port in (place.narrow, place.results):
+        for port in (*place.narrow, *place.results):
             emulation.shape(*port, queue_packets=settings.queue)
         fabric = stack.enter_context(Fabric(emulation))
         zygote.wait_ready()
@@ -138,11 +161,12 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
         for ecn in sorted({0, settings.ecn}):
             for plan in plans:
                 planned = place.planned(plan, settings.mbps)
-                own = {"dscp_classes": 1, f"class{CLASS}_mbps": planned.rate_mbps}
-                none = {"dscp_classes": 0, f"class{CLASS}_mbps": None}
+                loads = evaluate(planned, place.topology)
                 for u, v in place.topology.links:
                     if u in place.topology.switches:
-                        emulation.shape(u, v, ecn_packets=ecn, **(own if plan == "own queue" else none))
+                        load = loads.load("link", f"{u}->{v}") if plan == "own queue" else 0.0
+                        own: dict[str, Any] = {"dscp_classes": int(load > 0), f"class{CLASS}_mbps": load or None}
+                        emulation.shape(u, v, ecn_packets=ecn, **own)
                 share = _measure(place, planned, replace(settings, ecn=ecn), zygote, fabric)
                 share.case, share.plan, share.ecn = case, plan, ecn
                 shares.append(share)
@@ -158,8 +182,9 @@ def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabri
         try:
             flows.start(place.with_sums)
             flows.start(place.against)
+            flows.spray(place.sprayed)
             time.sleep(SETTLE_SECONDS if flows.any else 0.0)
-            share = settings.mbps / (1 + len(place.with_sums or place.against))
+            share = place.share_mbps(settings.mbps)
             size = int(min(share, plan.rate_mbps) * 1e6 / 8 * settings.seconds) // 4 * 4
             queue, load = _Queue(emulation, place.queue), LoadMonitor(emulation)
             begin = time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * settings.workers
@@ -174,14 +199,17 @@ def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabri
     rates = {pair: wire_mbps(one, begin, end) for pair, one in received.items()}
     return Share(
         case="", plan="", link_mbps=settings.mbps, planned_mbps=plan.rate_mbps, job_mbps=outcome.rate_mbps,
-        tcp_mbps=[rates[pair] for pair in place.with_sums], back_mbps=[rates[pair] for pair in place.against],
+        tcp_mbps=[rates[pair] for pair in place.with_sums]
+        + [sum(rates[sender, end] for end in ends) for sender, ends in place.sprayed],
+        back_mbps=[rates[pair] for pair in place.against],
+        links=len(place.narrow), share_mbps=share,
         queue=[(at - begin, waits) for at, waits in samples if begin <= at <= end],
         queue_full=found.drops.get("queue_full", 0), resent=outcome.resent, right=outcome.right, idle=found.idle,
     )  # fmt: skip
 
 
 class Flows:
-    """TCP flows in hosts, until `end`."""
+    """Foreign flows in hosts, until `end`."""
 
     def __init__(self, zygote: Zygote, topology: Topology, settings: Settings) -> None:
         self._zygote, self._topology, self._settings = zygote, topology, settings
@@ -208,6 +236,22 @@ class Flows:
                 self._sources.append(source)
                 source.receive(READY_SECONDS)
             sink.receive(READY_SECONDS)
+
+    def spray(self, senders: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+        """Start senders of UDP, each to these receivers in turns, all at one rate that leaves the job an equal share.
+        Raises HostFailure."""
+        for receiver in dict.fromkeys(end for _, ends in senders for end in ends):
+            own = [(sender, receiver) for sender, ends in senders if receiver in ends]
+            arguments = {
+                "address": self._topology.address(receiver), "senders": [self._topology.address(a) for a, _ in own]
+            }  # fmt: skip
+            sink = self._zygote.spawn(receiver, f"{HERE}:drain", arguments)
+            self._sinks.append((sink, own))
+            sink.receive(READY_SECONDS)
+        for sender, ends in senders:
+            mbps = len(ends) * self._settings.mbps / (1 + len(senders))
+            addresses = [self._topology.address(end) for end in ends]
+            self._sources.append(self._zygote.spawn(sender, f"{HERE}:spray", {"addresses": addresses, "mbps": mbps}))
 
     def received(self) -> dict[tuple[str, str], Samples]:
         """Return what each flow has delivered so far, by (sender, receiver). Raises HostFailure."""

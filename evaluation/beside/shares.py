@@ -1,4 +1,4 @@
-"""Outcome of a run beside foreign TCP: rates, the fairness index, the queue; in words, and in one figure."""
+"""Outcome of a run beside foreign traffic: rates, the fairness index, the queue; in words, and in one figure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Share:
     send, and what it has sent from its first packet to its last answer. tcp_mbps: of each flow on the link, the same
     while; back_mbps: of those against the sums. queue: (seconds since the beginning, bytes that wait for the link).
     queue_full: frames that switches have dropped because a queue was full. ecn: packets that wait for a link, from
-    which on switches mark others; 0: they do not."""
+    which on switches mark others; 0: they do not. links: the narrow links that the job and the flows share. share_mbps:
+    what the job has of them where everybody has the same on each; 0: they are all on one link."""
 
     case: str
     plan: str
@@ -66,16 +67,24 @@ class Share:
     right: bool = True
     idle: float = 1.0
     ecn: int = 0
+    links: int = 1
+    share_mbps: float = 0.0
+
+    @property
+    def equal_mbps(self) -> float:
+        """An equal share of the links."""
+        return self.share_mbps or self.link_mbps / (1 + len(self.tcp_mbps or self.back_mbps))
 
     @property
     def fairness(self) -> float:
-        """Over the job and the flows that go the way of its sums, or where there are none, that of its results."""
-        return jain([self.job_mbps, *(self.tcp_mbps or self.back_mbps)])
+        """Over the job, on each of the links, and the flows that go the way of its sums, or where there are none, that
+        of its results."""
+        return jain([*[self.job_mbps / self.links] * self.links, *(self.tcp_mbps or self.back_mbps)])
 
     @property
     def job_part(self) -> float:
-        """Fraction of an equal share of the link that the job has."""
-        return self.job_mbps * (1 + len(self.tcp_mbps or self.back_mbps)) / self.link_mbps
+        """Fraction of an equal share of the links that the job has."""
+        return self.job_mbps / self.equal_mbps
 
     def queue_ms(self, part: float) -> float:
         """Return how long the queue was, as the time in which the link sends it: not longer for this part of
@@ -147,6 +156,6 @@ def _draw_rates(panel: Any, one: Share) -> None:
             panel.bar(position, rate, bottom=bottom, color=color, edgecolor="white")
             bottom += rate
     panel.set_xticks(range(len(groups)), [name for name, _, _ in groups])
-    panel.axhline(one.link_mbps / (1 + len(one.tcp_mbps or one.back_mbps)), color="grey", linestyle=":")
+    panel.axhline(one.equal_mbps, color="grey", linestyle=":")
     marks = ", marks" if one.ecn else ""
     panel.set_title(f"{one.case}: {one.plan}{marks} (fairness {one.fairness:.2f})", fontsize="small")

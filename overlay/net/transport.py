@@ -32,9 +32,13 @@ NO_ROUND_TRIP = 4000.0
 """Seconds; Linux gives a larger least round trip (2^32 - 1 microseconds) while it has not seen any."""
 
 RETRY_SECONDS = 0.1
-UNSENT_BYTES = 4096, 1 << 17
+UNSENT_BYTES = 4096, 1 << 19
 """Limits of how many bytes the kernel holds of a connection that have not left; between them it is half a chunk. With
 more, stamps and NetStorm's busy bound would not show the network's state, and urgent messages would wait."""
+
+AT_ONCE_BYTES = 1 << 18
+"""Bytes of a larger message that are waited for before they are read (SO_RCVLOWAT), or all that are left of it: each
+read costs a turn of the event loop."""
 
 JOINED_BYTES = 1 << 16
 """Header and values up to this many bytes are given to the kernel in one piece: a header alone would become a frame of
@@ -93,10 +97,14 @@ class Inbound(asyncio.BufferedProtocol):
         self._header: Header | None = None
         self._values: Values | None = None
         self._transport: asyncio.BaseTransport | None = None
+        self._socket: socket.socket | None = None
+        self._at_once = 1
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        if transport.get_extra_info("sslcontext") is None:  # TLS has records of its own, and reads them whole
+            self._socket = transport.get_extra_info("socket")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set()
@@ -119,6 +127,7 @@ class Inbound(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         if self._filled < len(self._view):
+            self._wait_for(len(self._view) - self._filled)
             return
         self._filled = 0
         try:
@@ -128,6 +137,13 @@ class Inbound(asyncio.BufferedProtocol):
             peer = self._transport.get_extra_info("peername")
             self._transport.abort()  # type: ignore[attr-defined]
             self._receiver.rejected(str(peer), error)
+
+    def _wait_for(self, left: int) -> None:
+        """Be told of the next bytes when so many, at most AT_ONCE_BYTES, have arrived."""
+        at_once = min(left, AT_ONCE_BYTES) if len(self._view) > AT_ONCE_BYTES else 1
+        if at_once != self._at_once and self._socket is not None:
+            self._at_once = at_once
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_once)
 
     def _full(self) -> None:
         if self._header is None:
@@ -148,11 +164,13 @@ class Inbound(asyncio.BufferedProtocol):
                 return
             self._header, self._values = header, self._receiver.buffer_for(header)
             self._view = memoryview(self._values.data).cast("B")
+            self._wait_for(len(self._view))
             return
         header, values = self._header, self._values
         assert values is not None
         self._header = self._values = None
         self._view = memoryview(self._head)
+        self._wait_for(len(self._view))
         self._receiver.received(header, values)
 
 
