@@ -55,8 +55,8 @@ void ss_classes_serve(struct ss_port *port, uint64_t now) {
         port->backlog_bytes -= buf->len;
         if (port->free_at < (double)at) port->free_at = (double)at;
         if (shape->rate_bps > 0) port->free_at += bits / shape->rate_bps;
-        /* Its rate counts from when it came and its class had sent what was before it: while it waits for others' frames
-         * to leave the line, its class loses nothing. */
+        /* Its rate counts from when it came and its class had sent what was before it: while it waits for others'
+         * frames to leave the line, its class loses nothing. */
         if (port->class_free_at[c] < (double)buf->depart) port->class_free_at[c] = (double)buf->depart;
         if (shape->class_bps[c] > 0) port->class_free_at[c] += bits / shape->class_bps[c];
         buf->depart = port->last_depart = at;
