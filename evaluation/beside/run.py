@@ -202,7 +202,7 @@ def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabri
         tcp_mbps=[rates[pair] for pair in place.with_sums]
         + [sum(rates[sender, end] for end in ends) for sender, ends in place.sprayed],
         back_mbps=[rates[pair] for pair in place.against],
-        links=len(place.narrow), share_mbps=share,
+        links=len(place.narrow), flow_links=len(place.narrow) if place.sprayed else 1, share_mbps=share,
         queue=[(at - begin, waits) for at, waits in samples if begin <= at <= end],
         queue_full=found.drops.get("queue_full", 0), resent=outcome.resent, right=outcome.right, idle=found.idle,
     )  # fmt: skip

@@ -51,8 +51,8 @@ class Share:
     send, and what it has sent from its first packet to its last answer. tcp_mbps: of each flow on the link, the same
     while; back_mbps: of those against the sums. queue: (seconds since the beginning, bytes that wait for the link).
     queue_full: frames that switches have dropped because a queue was full. ecn: packets that wait for a link, from
-    which on switches mark others; 0: they do not. links: the narrow links that the job and the flows share. share_mbps:
-    what the job has of them where everybody has the same on each; 0: they are all on one link."""
+    which on switches mark others; 0: they do not. links: the narrow links that the job takes. flow_links: those that
+    each flow takes. share_mbps: what the job has of them where everybody has the same on each; 0: there is one link."""
 
     case: str
     plan: str
@@ -68,6 +68,7 @@ class Share:
     idle: float = 1.0
     ecn: int = 0
     links: int = 1
+    flow_links: int = 1
     share_mbps: float = 0.0
 
     @property
@@ -77,9 +78,10 @@ class Share:
 
     @property
     def fairness(self) -> float:
-        """Over the job, on each of the links, and the flows that go the way of its sums, or where there are none, that
-        of its results."""
-        return jain([*[self.job_mbps / self.links] * self.links, *(self.tcp_mbps or self.back_mbps)])
+        """Jain's index of the rates on a link, of the job and of the flows that go the way of its sums, or where there
+        are none, those of its results."""
+        flows = [rate / self.flow_links for rate in self.tcp_mbps or self.back_mbps]
+        return jain([self.job_mbps / self.links, *flows])
 
     @property
     def job_part(self) -> float:

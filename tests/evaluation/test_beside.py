@@ -54,6 +54,8 @@ def test_what_is_found_is_said_and_drawn(tmp_path: Path) -> None:
     json.dumps(found)
     against = Share("against", "all", 20.0, 20.0, 2.0, [], [6.0])
     assert against.fairness == pytest.approx(64 / 80) and against.job_part == pytest.approx(0.2)
+    sprayed = Share("sprayed", "all", 20.0, 20.0, 8.0, [8.0, 8.0], links=2, flow_links=2, share_mbps=40.0 / 3)
+    assert sprayed.fairness == 1.0 and sprayed.job_part == pytest.approx(0.6), "each has 4 Mbit/s on each link"
     assert (
         table([SHARE]).splitlines()[-1].startswith("| with |  | all | 20.00 | 8.00 | 1.20 | 4.00 to 4.00 |  | 0.889 |")
     )
