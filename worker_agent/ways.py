@@ -5,8 +5,8 @@ Decided from what is the same on all ranks: the operation, its bytes, the number
 and what a ring among the hosts would reach over the same links, which the controller computes
 (controlplane/planner/plan/host_collectives.py). Nothing is measured, so nothing changes from one step to the next.
 
-gloo's ways (torch 2.13): an all-reduce is a ring, a reduce-scatter an all-reduce, an all-gather W - 1 turns of a ring,
-a broadcast a binomial tree.
+gloo's ways (torch 2.13): an all-reduce is a ring, whose parts go in two halves, so that one travels while the other is
+waited for; a reduce-scatter an all-reduce; an all-gather W - 1 turns of a ring; a broadcast a binomial tree.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
 from p4src.protocol import data_values, frame_bytes
-from worker_agent.collectives import Collective, Kind
+from worker_agent.collectives import GATHER, SCATTER_SUM, Collective, Kind
 from worker_agent.gathered import MOST_PACKETS, WORD_BYTES
 
 MESSAGE_SECONDS = 0.3e-3
 """Seconds that a message of gloo's broadcast takes beside the bytes (`evaluation.collectives`)."""
-ROUND_SECONDS = 0.4e-3
+LEAST_TURN_SECONDS = 0.6e-3
+"""Seconds of a turn of gloo's all-reduce at least, however few its bytes are (`evaluation.collectives`)."""
+ROUND_SECONDS = 0.2e-3
 """A round trip through the switches; operations that are not small take two."""
+EVERYBODYS = 1 / 16
+"""Part of a gather's chunks that all workers get, the owner too (docs/protocol.md, "Everybody's chunks"), with the least
+slots that a plan gives a tree."""
 CLEARLY = 0.98
 """Most of the time in the network, as a fraction, that the other way may take to be chosen."""
 
@@ -35,8 +40,8 @@ class Ways:
 
     network_mbps: wire rate at which each worker sends, in all trees together. ring_mbps: wire rate that a ring among
     the hosts reaches; 0: not known, and everything goes through the network. gather_speed: of all-gathers, see
-    AgentConfig. beside: gathers run beside reductions in the network, which hosts alone cannot do at the same rate.
-    values: of a packet.
+    AgentConfig. beside: an all-gather and a reduce-scatter run at once in the network, in little more than the time of
+    one. values: of a packet.
     """
 
     workers: int
@@ -64,7 +69,8 @@ class Ways:
     def seconds_in_network(self, op: Collective, nbytes: int) -> float:
         """Return the seconds of an operation over so many bytes in all, at the planned rate."""
         words = data_values(self.values) * WORD_BYTES / frame_bytes(self.values)
-        mbps = self.network_mbps * (self.gather_speed if op.in_parts and op.raw else 1.0)
+        gathers = 1 / ((1 - EVERYBODYS) / self.gather_speed + EVERYBODYS)
+        mbps = self.network_mbps * (gathers if op.in_parts and op.raw else 1.0)
         small = nbytes <= MOST_PACKETS * WORD_BYTES * (data_values(self.values) // self.workers)
         return 8e-6 * nbytes / (words * mbps) + (1 if small else 2) * ROUND_SECONDS
 
@@ -73,23 +79,34 @@ class Ways:
         turns = self.workers - 1
         link = self.ring_mbps * 2 * turns / self.workers * TCP_PART
         if op.kind is not Kind.GATHER:
-            return 8e-6 * nbytes / (self.ring_mbps * TCP_PART) + 2 * turns * TURN_SECONDS
+            return max(8e-6 * nbytes / (self.ring_mbps * TCP_PART), 2 * turns * LEAST_TURN_SECONDS)
         if op.source < 0:
             return turns * (8e-6 * nbytes / self.workers / link + TURN_SECONDS)
         return math.ceil(math.log2(self.workers)) * (8e-6 * nbytes / link + MESSAGE_SECONDS)
 
-    def is_faster_outside(self, op: Collective, nbytes: int) -> bool:
+    def is_faster_outside(self, op: Collective, nbytes: int, *, alone: bool = False) -> bool:
         """Return whether torch.distributed is clearly faster for an operation over so many bytes in all. Not where the
-        user asked for fewer bits, or for what only the network does."""
+        user asked for fewer bits, or for what only the network does.
+
+        alone: the group has had no reduce-scatter. Where it has, and the network runs an all-gather beside one, the
+        time of both counts: a gather among the hosts would share the workers' links with a reduce-scatter through the
+        switches, and both would take longer.
+        """
         if self.workers < 2 or not self.ring_mbps > 0 or not 0 < self.network_mbps < math.inf:
             return False
-        if op.bits is not None or op.feedback or op.merge or (self.beside and op.in_parts):
+        if op.bits is not None or op.feedback or op.merge:
             return False
-        return self.seconds_outside(op, nbytes) < CLEARLY * self.seconds_in_network(op, nbytes)
+        inside, outside = self.seconds_in_network(op, nbytes), self.seconds_outside(op, nbytes)
+        if self.beside and op.in_parts and not alone:
+            inside = self.seconds_in_network(SCATTER_SUM, nbytes + nbytes // self.workers)
+            outside = self.seconds_outside(SCATTER_SUM, nbytes) + self.seconds_outside(GATHER, nbytes)
+        return outside < CLEARLY * inside
 
-    def outside_from(self, op: Collective) -> int | None:
+    def outside_from(self, op: Collective, *, alone: bool = False) -> int | None:
         """The power of two of bytes from which on an operation is faster outside; None: none up to 1 GB is."""
-        sizes = [1 << power for power in range(31)]
-        if not self.is_faster_outside(op, sizes[-1]):
-            return None
-        return min(size for size in sizes if all(self.is_faster_outside(op, s) for s in sizes if s >= size))
+        sizes, found = [1 << power for power in range(31)], None
+        for size in reversed(sizes):
+            if not self.is_faster_outside(op, size, alone=alone):
+                break
+            found = size
+        return found

@@ -10,8 +10,8 @@ all parts together), elements, type, bits that a value travels in, time (each wo
 all of them call at one moment, and the last one's result ends it), algbw (size over time), busbw (what a ring's links
 would carry), then time over the bound (the bytes as they travel, with the packets' headers, over a link's bandwidth),
 gloo's time, and how many times as long that is. Times are medians, each that of up to 25 operations in a row (of 4 MB
-together) over their number, as nccl-tests measures. A burst of 256 KB leaves at once, which makes the first of them
-faster.
+together) over their number, as nccl-tests measures; others right before them use up what a link that was idle lets go
+at once.
 
 Needs root (network namespaces, which it makes and removes).
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -40,6 +40,11 @@ class Case:
         if op.raw or self.bits == bits_of(self.dtype, None, self.workers):
             return op  # small tensors go another way than with so many bits asked for (gathered.py)
         return op.encoded(self.bits, seed)
+
+    def at_most(self, nbytes: int) -> Case:
+        """The same on so many bytes at most."""
+        unit = ITEM_BYTES[self.dtype] * self.workers
+        return self if self.nbytes <= nbytes else replace(self, nbytes=nbytes // unit * unit)
 
     def packets(self, values: int) -> int:
         """Packets of values alone, each worker's or to each worker, whichever is more."""

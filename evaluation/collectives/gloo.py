@@ -42,11 +42,11 @@ def main(rank: int, world: int, address: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "data0"
     dist.init_process_group("gloo", f"tcp://{address}:{PORT}", timedelta(seconds=300), world, rank)
 
-    def prepare(task: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], int]]:
+    def prepare(task: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], int]]:
         cases = [Case(**case) for case in task["cases"]]
         tensors = [torch.randn(case.elements).to(getattr(torch, case.dtype)) for case in cases]
         calls = [operation(case.op, tensor, rank, world) for case, tensor in zip(cases, tensors, strict=True)]
-        return in_order(calls, task["beside"]), lambda: 0
+        return in_order(calls, task["beside"], task["warm"]), lambda: 0
 
     serve(prepare)
     dist.destroy_process_group()

@@ -22,8 +22,11 @@ from ps_server.server import Server
 
 MOST_IN_A_ROW, BYTES_IN_A_ROW = 25, 4_000_000
 """Operations are measured so many in a row as come to so many bytes, one after the other, as in nccl-tests: the time is
-that of all of them over their number. What a shaped link lets go at once, 256 KB, is then a small part of it."""
+that of all of them over their number."""
 WARM = 1
+WARM_BYTES = 1_000_000
+"""Right before them others of so many bytes in all, at most MOST_IN_A_ROW, are done and not measured: a shaped link
+that was idle lets 256 KB go at once, which no link of that rate does."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Bench:
     def measure(self, case: Case, repeat: int) -> Result:
         """Ours and gloo's in turns. Raises AssertionError when results differ among workers."""
         in_a_row = max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // case.nbytes))
-        own, other = self.seconds([case] * in_a_row, repeat)
+        warm = min(MOST_IN_A_ROW, -(-WARM_BYTES // case.nbytes))
+        own, other = self.seconds([case.at_most(WARM_BYTES)] * warm + [case] * in_a_row, repeat, warm=warm)
         return Result(
             case.op,
             case.dtype,
@@ -104,17 +108,17 @@ class Bench:
         )
 
     def seconds(
-        self, cases: Sequence[Case], repeat: int, beside: Sequence[Sequence[int]] = ()
+        self, cases: Sequence[Case], repeat: int, beside: Sequence[Sequence[int]] = (), *, warm: int = 0
     ) -> tuple[float, float | None]:
-        """All of the cases, one after the other, by ours and by gloo in turns: the medians of their seconds. beside: of
-        each, which before it may still be under way when it begins (none). Raises AssertionError when results differ
-        among workers."""
+        """All of the cases, one after the other, by ours and by gloo in turns: the medians of their seconds, without
+        the first `warm`. beside: of each of the others, which of these before it may still be under way when it begins
+        (none). Raises AssertionError when results differ among workers."""
         own: list[float] = []
         other: list[float] = []
         same = all(case.op != "reduce_scatter" for case in cases)
         for _ in range(repeat + WARM):
             self._seed += 1
-            task = {"cases": [asdict(case) for case in cases], "seed": self._seed, "beside": beside}
+            task = {"cases": [asdict(case) for case in cases], "seed": self._seed, "beside": beside, "warm": warm}
             own.append(self._own.seconds(task, same=same))
             if self._gloo is not None:
                 other.append(self._gloo.seconds(task, same=False))

@@ -24,7 +24,7 @@ def main(configuration: str) -> None:
     config = AgentConfig.from_json(configuration)
     with Engine(config, "data0") as engine:
 
-        def prepare(task: dict[str, Any]) -> tuple[Callable[[], object], Callable[[], int]]:
+        def prepare(task: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], int]]:
             seed, cases = task["seed"], [Case(**case) for case in task["cases"]]
             steps = [
                 (data(case, config.index, seed), case.operation(seed), None if case.is_raw else case.dtype)
@@ -32,7 +32,7 @@ def main(configuration: str) -> None:
             ]
 
             begin = [partial(engine.allreduce_async, tensor, op, dtype=dtype) for tensor, op, dtype in steps]
-            return in_order(begin, task["beside"]), lambda: zlib.crc32(
+            return in_order(begin, task["beside"], task["warm"]), lambda: zlib.crc32(
                 b"".join(tensor.tobytes() for tensor, _, _ in steps)
             )
 

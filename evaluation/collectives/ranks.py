@@ -1,10 +1,12 @@
 """Processes that do one thing at the same time, and say when each was done: a rank of ours, or of gloo, is one of them.
 
     driver -> rank   a line: what to do (JSON)          rank -> driver   READY
-    driver -> rank   a line: when to begin              rank -> driver   [when it was done, digest of the result]
+    driver -> rank   a line: when to begin              rank -> driver   [when what is measured began, when it was
+                                                                          done, digest of the result]
 
 Times are CLOCK_MONOTONIC, which all processes of a machine share. So what is measured begins at one moment on all
-ranks, and ends with the last of them, for ours and for gloo alike.
+ranks (after operations that are not measured, when the first of the ranks is done with these), and ends with the last
+of them, for ours and for gloo alike.
 """
 
 from __future__ import annotations
@@ -22,31 +24,35 @@ LEAD_SECONDS = 0.002
 _PR_SET_TIMERSLACK = 29
 
 
-def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], object], Callable[[], int]]]) -> None:
-    """A rank, until its input ends. prepare: makes of what is to be done the call that is measured, and one that gives
-    its result's digest."""
+def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], float], Callable[[], int]]]) -> None:
+    """A rank, until its input ends. prepare: makes of what is to be done the call that is measured, which returns when
+    that began, and one that gives its result's digest."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)  # ns: it sleeps until all begin
     for line in sys.stdin:
         run, digest = prepare(json.loads(line))
         print("READY", flush=True)
         begin = float(sys.stdin.readline())
         time.sleep(max(0.0, begin - time.monotonic()))
-        run()
-        print(json.dumps([time.monotonic(), digest()]), flush=True)
+        print(json.dumps([run(), time.monotonic(), digest()]), flush=True)
 
 
-def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]]) -> Callable[[], None]:
-    """Return a call that begins operations one after the other and waits for all. begin: begins one and returns what
-    has a `wait`. beside: of each, which before it need not have ended; none are given: all have, always."""
+def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]], warm: int = 0) -> Callable[[], float]:
+    """Return a call that begins operations one after the other, waits for all, and returns when the first that is
+    measured began. begin: begins one and returns what has a `wait`; the first `warm` are not measured. beside: of each
+    of the others, which of these before it need not have ended; none are given: all have, always."""
 
-    def run() -> None:
+    def run() -> float:
+        for one in begin[:warm]:
+            one().wait()
+        began = time.monotonic()
         open_works: dict[int, Any] = {}
-        for place, one in enumerate(begin):
+        for place, one in enumerate(begin[warm:]):
             for other in [before for before in open_works if not beside or before not in beside[place]]:
                 open_works.pop(other).wait()
             open_works[place] = one()
         for work in open_works.values():
             work.wait()
+        return began
 
     return run
 
@@ -69,8 +75,8 @@ class Ranks:
             raise
 
     def seconds(self, *tasks: dict[str, Any], same: bool) -> float:
-        """Return the seconds from the common beginning to the last rank's end; each rank's task, or one for all. same:
-        the ranks' results must be. Raises AssertionError when they are not."""
+        """Return the seconds from the first rank's beginning to the last rank's end; each rank's task, or one for all.
+        same: the ranks' results must be. Raises AssertionError when they are not."""
         try:
             for number, rank in enumerate(self._processes):
                 self._tell(rank, json.dumps(tasks[number % len(tasks)]))
@@ -83,9 +89,9 @@ class Ranks:
             ends = [json.loads(self._hear(rank)) for rank in self._processes]
         except (BrokenPipeError, ValueError):
             raise RuntimeError(f"{self._what} failed; its own message is above") from None
-        if same and len({digest for _, digest in ends}) != 1:
+        if same and len({digest for _, _, digest in ends}) != 1:
             raise AssertionError(f"the results of {self._what} differ among the ranks: {tasks[0]}")
-        return float(max(end for end, _ in ends)) - begin
+        return float(max(end for _, end, _ in ends)) - float(min(began for began, _, _ in ends))
 
     @staticmethod
     def _tell(rank: subprocess.Popen[str], line: str) -> None:

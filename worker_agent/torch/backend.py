@@ -150,6 +150,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             raise ValueError(f"bits must be one of {', '.join(map(str, FIELDS))}, not {options.bits}")
         self._options = options
         self._reductions = 0
+        self._scatters = False
         # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which the work is no
         # InArtWork.
         self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
@@ -207,6 +208,7 @@ class InArtProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.reduce_scatter_tensor."""
+        self._scatters = True
         factor = _factor(_reduction(opts))
         if factor is not None and self._scales(given, SCATTER_SUM):
             given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
@@ -290,11 +292,10 @@ class InArtProcessGroup(dist.ProcessGroup):
         """
         size = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         network = self.network
+        ways = network.ways if network is not None and self._options.bits is None else None
         return (
             network is not None
-            and not (
-                network.ways is not None and self._options.bits is None and network.ways.is_faster_outside(op, size)
-            )
+            and not (ways is not None and ways.is_faster_outside(op, size, alone=not self._scatters))
             and tensor.layout == torch.strided
             and (op.raw or str(tensor.dtype).removeprefix("torch.") in DTYPES)
             and tensor.device.type in ("cpu", "cuda")
