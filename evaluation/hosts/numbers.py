@@ -108,7 +108,7 @@ def pairs(
     values = fields.words + 1
     exponent, wire, there = ctypes.c_int32(), np.zeros(values, ">i4"), np.zeros(values, ">i4")
     there[:-1] = sums
-    back: Array = np.full(2 * fields.words + 1, 77, np.uint16)
+    back: Array = np.full(2 * values + 1, 77, np.uint16)
     right = _library().numbers_pairs(
         ctypes.byref(_fields(fields)),
         _pointer(chunk),
@@ -123,7 +123,7 @@ def pairs(
     if right < 0:
         return None
     assert right == 1 and back[-1] == 77
-    return exponent.value, wire[:-1].astype(np.int32), back[:-1]
+    return exponent.value, wire[:-1].astype(np.int32), back[: 2 * fields.words]
 
 
 def dequantise_fields(

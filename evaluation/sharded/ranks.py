@@ -26,10 +26,15 @@ def collectives(_: Channel, *, environment: dict[str, str], backend: str, size: 
     world = dist.get_world_size()
     part = torch.ones(size // 4 // world)
     whole = torch.ones(part.numel() * world)
+
+    def gather() -> None:
+        dist.all_gather_into_tensor(whole, part)
+
     runs: dict[str, Any] = {
+        "all_gather": gather,
         "all_reduce": lambda: dist.all_reduce(whole),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "all_gather, as in training": gather,  # from the group's first reduce-scatter on (worker_agent/ways.py)
         "broadcast": lambda: dist.broadcast(whole, 0),
     }
 

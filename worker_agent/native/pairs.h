@@ -44,22 +44,26 @@ static inline check_vector pairs_join(check_vector low, check_vector high) {
 
 static inline void pairs_wire(uint32_t *wire, check_vector v) { _mm512_storeu_si512(wire, check_swap(v)); }
 
-/* The field that is in the lower half of each word, or with `high` in the upper one, rounded to bfloat16. */
-static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool last, float scale, float divisor) {
-    check_vector q = high ? _mm512_srli_epi32(both, 16) : _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
+/* Words of which the lower half, and of which the upper half, is a field without a sign. */
+static inline check_vector pairs_low(check_vector both) { return _mm512_and_si512(both, _mm512_set1_epi32(0xffff)); }
+static inline check_vector pairs_high(check_vector both) { return _mm512_srli_epi32(both, 16); }
+
+static inline check_vector pairs_both(check_vector v) {
+    return _mm512_add_epi32(v, _mm512_set1_epi32((int32_t)0x80008000u));
+}
+
+/* Fields as bfloat16, in the lower halves. */
+static inline check_vector pairs_round(check_vector q, float scale, float divisor) {
     __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(0x8000))), _mm512_set1_ps(scale));
     if (divisor != 1.0f) f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
     check_vector bits = _mm512_castps_si512(f),
                  odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    bits = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    if (last)
-        _mm256_mask_storeu_epi16(x, 0x7fff, _mm512_cvtepi32_epi16(bits));
-    else
-        _mm256_storeu_si256((__m256i *)(void *)x, _mm512_cvtepi32_epi16(bits));
+    return _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
 }
 
-static inline check_vector pairs_both(const uint32_t *wire) {
-    return _mm512_add_epi32(check_swap(check_load(wire)), _mm512_set1_epi32((int32_t)0x80008000u));
+static inline void pairs_store(uint16_t *low, uint16_t *high, check_vector of_low, check_vector of_high) {
+    _mm256_storeu_si256((__m256i *)(void *)low, _mm512_cvtepi32_epi16(of_low));
+    _mm256_storeu_si256((__m256i *)(void *)high, _mm512_cvtepi32_epi16(of_high));
 }
 #else
 static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale, float most) {
@@ -80,21 +84,25 @@ static inline void pairs_wire(uint32_t *wire, check_vector v) {
     _mm256_storeu_si256((__m256i *)(void *)wire, check_swap(v));
 }
 
-static inline void pairs_store(uint16_t *x, check_vector both, bool high, bool last, float scale, float divisor) {
-    check_vector q = high ? _mm256_srli_epi32(both, 16) : _mm256_and_si256(both, _mm256_set1_epi32(0xffff));
+static inline check_vector pairs_low(check_vector both) { return _mm256_and_si256(both, _mm256_set1_epi32(0xffff)); }
+static inline check_vector pairs_high(check_vector both) { return _mm256_srli_epi32(both, 16); }
+
+static inline check_vector pairs_both(check_vector v) {
+    return _mm256_add_epi32(v, _mm256_set1_epi32((int32_t)0x80008000u));
+}
+
+static inline check_vector pairs_round(check_vector q, float scale, float divisor) {
     __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(0x8000))), _mm256_set1_ps(scale));
     if (divisor != 1.0f) f = _mm256_div_ps(f, _mm256_set1_ps(divisor));
     check_vector bits = _mm256_castps_si256(f),
                  odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    __m128i h = _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08));
-    uint16_t eight[8];
-    _mm_storeu_si128((__m128i *)(void *)(last ? eight : x), h);
-    if (last) memcpy(x, eight, 14);
+    return _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
 }
 
-static inline check_vector pairs_both(const uint32_t *wire) {
-    return _mm256_add_epi32(check_swap(check_load(wire)), _mm256_set1_epi32((int32_t)0x80008000u));
+static inline void pairs_store(uint16_t *low, uint16_t *high, check_vector of_low, check_vector of_high) {
+    check_vector h = _mm256_permute4x64_epi64(_mm256_packus_epi32(of_low, of_high), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(h));
+    _mm_storeu_si128((__m128i *)(void *)high, _mm256_extracti128_si256(h, 1));
 }
 #endif
 
@@ -109,17 +117,51 @@ struct pairs_quantiser {
 CHECK_INLINE void pairs_quantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
                                       const void *with) {
     const struct pairs_quantiser *q = with;
-    check_vector v = pairs_join(pairs_fixed(q->x + j, last, q->scale, q->most),
+    check_vector v = pairs_join(pairs_fixed(q->x + j, false, q->scale, q->most),
                                 pairs_fixed(q->x + q->words + j, last, q->scale, q->most));
     check_take(s, low, high, v, j);
     pairs_wire(q->wire + j, v);
 }
 
-static inline void pairs_values(const uint32_t *wire, size_t words, size_t j, bool last, float scale, float divisor,
-                                uint16_t *x) {
-    check_vector both = pairs_both(wire + j);
-    pairs_store(x + j, both, false, last, scale, divisor);
-    pairs_store(x + words + j, both, true, last, scale, divisor);
+CHECK_PASS uint64_t pairs_quantise_pass(const struct check *k, const struct pairs_quantiser *given) {
+    const struct pairs_quantiser q = *given;
+    const uint64_t offset = k->offset; /* before what is written, which could be *k for all that compilers know */
+    return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, pairs_quantise_step, &q) + offset;
+}
+
+struct pairs_dequantiser {
+    const uint32_t *wire;
+    size_t words;
+    uint16_t *x;
+    float scale, divisor;
+};
+
+CHECK_INLINE void pairs_values(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j,
+                               const struct pairs_dequantiser *d, float divisor) {
+    check_vector v = check_swap(check_load(d->wire + j)), both = pairs_both(v);
+    check_take(s, low, high, v, j);
+    pairs_store(d->x + j, d->x + d->words + j, pairs_round(pairs_low(both), d->scale, divisor),
+                pairs_round(pairs_high(both), d->scale, divisor));
+}
+
+CHECK_INLINE void pairs_dequantise_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                        const void *with) {
+    (void)last;
+    pairs_values(s, low, high, j, with, 1.0f);
+}
+
+CHECK_INLINE void pairs_mean_step(check_sums *s, const uint32_t *low, const uint32_t *high, size_t j, bool last,
+                                  const void *with) {
+    (void)last;
+    pairs_values(s, low, high, j, with, ((const struct pairs_dequantiser *)with)->divisor);
+}
+
+CHECK_PASS uint64_t pairs_dequantise_pass(const struct check *k, const struct pairs_dequantiser *given) {
+    const struct pairs_dequantiser d = *given;
+    const uint64_t offset = k->offset;
+    if (d.divisor == 1.0f)
+        return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, pairs_dequantise_step, &d) + offset;
+    return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, pairs_mean_step, &d) + offset;
 }
 
 /* Vectors are of whole words of a packet: the last of them is its check word. */
@@ -136,8 +178,7 @@ static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const 
 #ifdef CHECK_VECTORS
     if (inart_pairs_vectors(k)) {
         const struct pairs_quantiser q = {x, words, wire, scale, most};
-        const uint64_t offset = k->offset;
-        return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, pairs_quantise_step, &q) + offset;
+        return pairs_quantise_pass(k, &q);
     }
 #endif
     for (size_t j = 0; j < words; j++) {
@@ -148,26 +189,31 @@ static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const 
     return check_sum(k, wire);
 }
 
-/* inart_fields_dequantise of all values of a chunk, as bfloat16. */
-static inline void inart_pairs_dequantise(const struct inart_fields *f, const struct check *k,
-                                          const uint32_t *restrict wire, int32_t biased, float divisor,
-                                          uint16_t *restrict x) {
+/* A packet's word as its two values. */
+static inline void inart_pairs_word(uint32_t wire, float scale, float divisor, uint16_t *low, uint16_t *high) {
+    uint32_t both = __builtin_bswap32(wire) + 0x80008000u;
+    *low = inart_to_bfloat((float)((int32_t)(both & 0xffff) - 0x8000) * scale / divisor);
+    *high = inart_to_bfloat((float)((int32_t)(both >> 16) - 0x8000) * scale / divisor);
+}
+
+/* inart_fields_dequantise of all values of a chunk, as bfloat16, and check_sum of what it read: `x` holds nothing of
+ * use where that turns out to be wrong. x: with room for two values of each word of a packet, the check word, too. */
+static inline uint64_t inart_pairs_dequantise(const struct inart_fields *f, const struct check *k,
+                                              const uint32_t *restrict wire, int32_t biased, float divisor,
+                                              uint16_t *restrict x) {
     const float scale = inart_power(biased - INART_EXPONENT_BIAS - f->fraction_bits);
     const size_t words = INART_DATA_VALUES(k->values);
 #ifdef CHECK_VECTORS
     if (inart_pairs_vectors(k)) {
-        size_t j = 0;
-        for (const size_t values = k->values; j + CHECK_WIDTH < values; j += CHECK_WIDTH)
-            pairs_values(wire, words, j, false, scale, divisor, x);
-        pairs_values(wire, words, j, true, scale, divisor, x);
-        return;
+        const struct pairs_dequantiser d = {wire, words, x, scale, divisor};
+        uint64_t sum = pairs_dequantise_pass(k, &d);
+        uint16_t beyond; /* the check word's lower half has taken the place of the first word's upper one */
+        inart_pairs_word(wire[0], scale, divisor, &beyond, x + words);
+        return sum;
     }
 #endif
-    for (size_t j = 0; j < words; j++) {
-        uint32_t both = __builtin_bswap32(wire[j]) + 0x80008000u;
-        x[j] = inart_to_bfloat((float)((int32_t)(both & 0xffff) - 0x8000) * scale / divisor);
-        x[words + j] = inart_to_bfloat((float)((int32_t)(both >> 16) - 0x8000) * scale / divisor);
-    }
+    for (size_t j = 0; j < words; j++) inart_pairs_word(wire[j], scale, divisor, x + j, x + words + j);
+    return check_sum(k, wire);
 }
 
 #endif

@@ -128,27 +128,28 @@ enum taken worker_take_values(struct worker_thread *x, struct worker_tree *t, st
         return TAKEN;
     }
     uint8_t *data = o->out + worker_data_at(x, p, index, &count);
-    bool fields = o->fields.count > 1;
-    uint64_t sum = raw || others || fields
-                       ? check_sum(check, wire)
-                       : checked_dequantise(check, wire, count, exponent_of(p, index), o->divisor, x->scratch);
+    bool fields = o->fields.count > 1, as_they_are = raw || others;
+    int32_t exponent = as_they_are ? 0 : exponent_of(p, index);
+    bool pairs = !as_they_are && fields && inart_pairs_fit(&o->fields, o->dtype, count, x->worker->data, exponent);
+    uint64_t sum;
+    if (pairs)
+        sum = inart_pairs_dequantise(&o->fields, check, wire, exponent, o->divisor, (uint16_t *)(void *)x->scratch);
+    else if (as_they_are || fields)
+        sum = check_sum(check, wire);
+    else
+        sum = checked_dequantise(check, wire, count, exponent, o->divisor, x->scratch);
     if (!values_right(x, t, p, h, index, wire, sum)) return NOT_RIGHT;
     if (others) return TAKEN;
-    int32_t exponent = fields ? exponent_of(p, index) : 0;
-    bool pairs = fields && inart_pairs_fit(&o->fields, o->dtype, count, x->worker->data, exponent);
-    if (pairs) {
-        bool large = o->elements * sizeof(uint16_t) >= INART_STREAM_LEAST;
-        inart_pairs_dequantise(&o->fields, check, wire, exponent, o->divisor,
-                               large ? (uint16_t *)(void *)x->scratch : (uint16_t *)(void *)data);
-        if (large) inart_stream(data, x->scratch, count * sizeof(uint16_t));
-    } else if (fields)
+    if (fields && !pairs && !raw)
         inart_fields_dequantise(&o->fields, wire, count, x->worker->data, exponent, o->divisor, x->scratch);
-    if (pairs) return TAKEN;
+    size_t bytes = count * inart_dtype_bytes(o->dtype);
     if (raw)
         memcpy(data, wire, count);
-    else if (o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST)
-        inart_stream(data, x->scratch, count * sizeof(float));
-    else
+    else if (!pairs && o->dtype != INART_FLOAT32)
         inart_store(x->scratch, count, o->dtype, data);
+    else if (o->elements * inart_dtype_bytes(o->dtype) >= INART_STREAM_LEAST)
+        inart_stream(data, x->scratch, bytes);
+    else
+        memcpy(data, x->scratch, bytes);
     return TAKEN;
 }
