@@ -28,8 +28,8 @@ LEAST_TURN_SECONDS = 0.6e-3
 ROUND_SECONDS = 0.2e-3
 """A round trip through the switches; operations that are not small take two."""
 EVERYBODYS = 1 / 16
-"""Part of a gather's chunks that all workers get, the owner too (docs/protocol.md, "Everybody's chunks"), with the least
-slots that a plan gives a tree."""
+"""Part of a gather's chunks that all workers get, the owner too (docs/protocol.md, "Everybody's chunks"), with the
+least slots that a plan gives a tree."""
 CLEARLY = 0.98
 """Most of the time in the network, as a fraction, that the other way may take to be chosen."""
 
