@@ -57,6 +57,8 @@ def test_meaningless_combinations_are_omitted_and_bytes_give_the_bound() -> None
         ("allreduce", 8, 1_000_002),
         ("all_gather", 16, 1_000_000),
     ]
+    assert found[0].at_most(1000).nbytes == 1000 and found[2].at_most(2_000_000) is found[2]
+    assert found[2].at_most(1001).nbytes == 1000, "parts of whole elements"
     bounds = [
         Case("allreduce", "float32", bits, 4 * 1020 * 90, 4, 200.0).bound_seconds(256) for bits in (32, 16, 10, 8)
     ]

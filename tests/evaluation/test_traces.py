@@ -75,6 +75,9 @@ def test_operations_begin_when_those_have_ended_that_were_waited_for() -> None:
     seen.clear()
     in_order([begin(place) for place in range(2)], [])()
     assert seen == ["begin 0", "wait 0", "begin 1", "wait 1"]
+    seen.clear()
+    in_order([begin(place) for place in range(4)], [[], [0]], warm=2)()
+    assert seen == ["begin 0", "wait 0", "begin 1", "wait 1", "begin 2", "begin 3", "wait 2", "wait 3"]
 
 
 def test_a_trace_survives_a_file_and_what_is_none_is_refused(traces: dict[str, Trace]) -> None:
