@@ -67,15 +67,17 @@ function drawRounds(status, place) {
     rounds.push([last.round, last.seconds]);
     rounds.splice(0, rounds.length - 120);
   }
-  const picture = drawn("svg", {viewBox: "0 0 600 160", width: "100%", height: "100%"});
+  const picture = drawn("svg", {viewBox: "0 0 600 160", width: "100%", preserveAspectRatio: "xMinYMin meet"});
   const most = Math.max(1e-9, ...rounds.map((each) => each[1]));
+  const caption = document.createElement("small");
+  if (rounds.length) caption.textContent = `seconds of each round: last ${rounds[rounds.length - 1][1].toFixed(3)}, longest ${most.toFixed(3)}`;
   rounds.forEach((each, k) => {
     const height = 140 * each[1] / most;
     const bar = drawn("rect", {x: 5 * k, y: 150 - height, width: 4, height: height, fill: "#1f77b4"});
     bar.append(drawn("title", {}, `round ${each[0]}: ${each[1].toFixed(3)} s`));
     picture.append(bar);
   });
-  place.replaceChildren(picture);
+  place.replaceChildren(caption, picture);
 }
 
 function siteSummary(status) {
