@@ -17,6 +17,7 @@ from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
+from controlplane.common.dealing import dealt
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import GATHER, SCATTER_SUM, Collective, Kind
 from worker_agent.gathered import MOST_PACKETS, WORD_BYTES
@@ -38,10 +39,12 @@ CLEARLY = 0.98
 class Ways:
     """Facts on which the choice depends.
 
-    network_mbps: wire rate at which each worker sends, in all trees together. ring_mbps: wire rate that a ring among
-    the hosts reaches; 0: not known, and everything goes through the network. gather_speed: of all-gathers, see
-    AgentConfig. beside: an all-gather and a reduce-scatter run at once in the network, in little more than the time of
-    one. values: of a packet.
+    network_mbps: wire rate at which each worker sends, in all trees together; tree_mbps: in each of them (none: as if
+    there were one). Before the data of each tree that has any goes its packet of exponents, and after it comes its last
+    result, one tree's after the other's on the same links, which is much of a tensor of few packets.
+    ring_mbps: wire rate that a ring among the hosts reaches; 0: not known, and everything goes through the network.
+    gather_speed: of all-gathers, see AgentConfig. beside: an all-gather and a reduce-scatter run at once in the
+    network, in little more than the time of one. values: of a packet.
     """
 
     workers: int
@@ -50,6 +53,10 @@ class Ways:
     gather_speed: float = 1.0
     beside: bool = False
     values: int = 256
+    tree_mbps: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree_mbps", tuple(self.tree_mbps))  # of JSON it is a list
 
     @classmethod
     def of(cls, config: AgentConfig) -> Ways:
@@ -61,6 +68,7 @@ class Ways:
             min((tree.gather_speed for tree in trees), default=1.0),
             any(tree.directions > 1 for tree in trees),
             config.values_per_packet,
+            tuple(tree.rate_mbps for tree in trees) if all(tree.rate_mbps > 0 for tree in trees) else (),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -68,11 +76,16 @@ class Ways:
 
     def seconds_in_network(self, op: Collective, nbytes: int) -> float:
         """Return the seconds of an operation over so many bytes in all, at the planned rate."""
-        words = data_values(self.values) * WORD_BYTES / frame_bytes(self.values)
+        payload, frame = data_values(self.values) * WORD_BYTES, frame_bytes(self.values)
         gathers = 1 / ((1 - EVERYBODYS) / self.gather_speed + EVERYBODYS)
         mbps = self.network_mbps * (gathers if op.in_parts and op.raw else 1.0)
         small = nbytes <= MOST_PACKETS * WORD_BYTES * (data_values(self.values) // self.workers)
-        return 8e-6 * nbytes / (words * mbps) + (1 if small else 2) * ROUND_SECONDS
+        sent = frame * nbytes / payload
+        if len(self.tree_mbps) > 1 and not small and not op.raw:
+            turns = -(-nbytes // payload)
+            used = sum(count > 0 for count in dealt(turns, self.tree_mbps))
+            sent = frame * (turns + 2 * used)
+        return 8e-6 * sent / mbps + (1 if small else 2) * ROUND_SECONDS
 
     def seconds_outside(self, op: Collective, nbytes: int) -> float:
         """Return the seconds of the same operation over torch.distributed."""
@@ -102,11 +115,13 @@ class Ways:
             outside = self.seconds_outside(SCATTER_SUM, nbytes) + self.seconds_outside(GATHER, nbytes)
         return outside < CLEARLY * inside
 
-    def outside_from(self, op: Collective, *, alone: bool = False) -> int | None:
-        """The power of two of bytes from which on an operation is faster outside; None: none up to 1 GB is."""
-        sizes, found = [1 << power for power in range(31)], None
-        for size in reversed(sizes):
-            if not self.is_faster_outside(op, size, alone=alone):
-                break
-            found = size
-        return found
+    def outside(self, op: Collective, *, alone: bool = False) -> tuple[int, int | None] | None:
+        """The powers of two of bytes between which an operation is faster outside (None: at all larger ones up to 1 GB,
+        too); None: at none."""
+        sizes = [1 << power for power in range(31)]
+        faster = [self.is_faster_outside(op, size, alone=alone) for size in sizes]
+        if not any(faster):
+            return None
+        last = max(number for number, each in enumerate(faster) if each)
+        first = max((number + 1 for number in range(last) if not faster[number]), default=0)
+        return sizes[first], None if faster[-1] else sizes[last]

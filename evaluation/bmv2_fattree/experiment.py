@@ -7,7 +7,6 @@ from typing import Any
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from evaluation.bmv2_fattree.results import RATE_TOLERANCE, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.setting import Progress, Setting
@@ -46,7 +45,7 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
         say(f"rates and gradients times {settings.scale:g}: more would make the CPU the limit of {settings.switch}")
     topology = settings.topology()
     job = settings.job(topology)
-    plans = plan_all(settings, topology, job, say)
+    plans = plan_all(settings, topology, say)
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, settings.switch, seed=settings.seed))
@@ -86,13 +85,13 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     return report, topology, job
 
 
-def plan_all(settings: Settings, topology: Topology, job: Job, say: Progress) -> list[Plan]:
+def plan_all(settings: Settings, topology: Topology, say: Progress) -> list[Plan]:
     """Return a plan per strategy before anything is built, so that a strategy that cannot plan does not cost a
     minute.
     """
     plans = []
     for name in settings.strategies:
-        plan = get_strategy(name)(topology, job, seed=settings.seed)
+        plan = settings.plan(name)
         bottleneck = evaluate(plan, topology).bottleneck
         say(f"plan {name}: {plan.rate_mbps:.3g} Mbit/s per worker, {len(plan.trees)} trees, "
             f"bottleneck {bottleneck.kind.replace('_', ' ')} {bottleneck.name}")  # fmt: skip

@@ -3,11 +3,14 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import ON_WORKERS, Job, place_job
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.strategies import STRATEGIES, get_strategy
 from controlplane.planner.topology import Topology
 from topologies.scale import fitting, switched_packets
@@ -51,15 +54,20 @@ class Settings:
     def scaled(self) -> "Settings":
         """Return these settings with a scale at which the busiest plan does not ask too much of the machine."""
         topology = replace(self, scale=1.0).topology()
-        job = self.job(topology)
-        plans = [get_strategy(name)(topology, job, seed=self.seed) for name in self.strategies]
+        plans = [replace(self, scale=1.0).plan(name) for name in self.strategies]
         busiest = max(switched_packets(plan, topology) for plan in plans)
         return replace(self, scale=fitting(self.switch, [busiest]))
 
     def job(self, topology: Topology) -> Job:
-        """Return the job, whose workers and parameter servers the seed places."""
-        size = max(self.model_bytes.values())
-        return place_job(topology, self.workers, self.parameter_servers, seed=self.seed, model_bytes=size)
+        """Return the job, whose workers and parameter servers the seed places: it reduces each of the gradients."""
+        sizes = tuple(self.model_bytes.values())
+        job = place_job(topology, self.workers, self.parameter_servers, seed=self.seed)
+        return replace(job, model_bytes=sum(sizes), buckets=sizes)
+
+    def plan(self, strategy: str) -> Plan:
+        """Return a strategy's plan, as a deployment makes it: with what the switches' program holds and its packets'
+        size."""
+        return _plan(self, strategy)
 
     @property
     def model_bytes(self) -> dict[str, int]:
@@ -97,6 +105,14 @@ class Settings:
             heterogeneous=spread if self.heterogeneous else None,
             seed=self.seed,
         )
+
+
+@lru_cache(maxsize=16)
+def _plan(settings: Settings, strategy: str) -> Plan:
+    """Kept, as it is asked for before anything is built and then again."""
+    topology = settings.topology()
+    held = limited(topology, Limits.of_target("v1model"))
+    return get_strategy(strategy)(held, settings.job(topology), seed=settings.seed)
 
 
 def servers(text: str) -> int | None:

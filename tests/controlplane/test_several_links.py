@@ -78,10 +78,10 @@ def test_packets_walk_over_the_cable_that_the_plan_names():
         got: list[int] = []
         for worker in job.workers:
             if worker != tree.root:
-                label = deployed.agents[worker].worker_trees[index].up_label
+                label = next(t for t in deployed.agents[worker].worker_trees if t.tree == index).up_label
                 got += [bitmap for at, _, bitmap in walk.send(worker, label, 1) if at == tree.root]
         assert got
-        back = deployed.agents[tree.root].root_trees[index].return_label
+        back = next(each for each in deployed.agents[tree.root].root_trees if each.tree == index).return_label
         reached = {at for at, _, _ in walk.send(tree.root, back)}
         assert reached == set(job.workers) - {tree.root}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,12 +39,13 @@ EIGHT = Ways(workers=8, network_mbps=194.0, ring_mbps=200 * 8 / 14, gather_speed
 def test_two_workers_do_large_sums_among_themselves() -> None:
     assert not PAIR.is_faster_outside(SUM, 4) and not PAIR.is_faster_outside(SUM, 8_000)
     assert PAIR.is_faster_outside(SUM, 1_000_000) and PAIR.is_faster_outside(SCATTER_SUM, 25_000_000)
-    assert 8_000 < (PAIR.outside_from(SUM) or 0) < 64_000
+    first, last = PAIR.outside(SUM) or (0, 0)
+    assert 8_000 < first < 64_000 and last is None
     assert "all-reduce from" in said(PAIR)
 
 
 def test_eight_workers_do_sums_in_the_network() -> None:
-    assert EIGHT.outside_from(SUM) is None and EIGHT.outside_from(SCATTER_SUM) is None
+    assert EIGHT.outside(SUM) is None and EIGHT.outside(SCATTER_SUM) is None
     assert not any(EIGHT.is_faster_outside(SUM, 1 << power) for power in range(31))
     assert "all-reduce" not in said(EIGHT)
 
@@ -51,6 +53,20 @@ def test_eight_workers_do_sums_in_the_network() -> None:
 def test_a_plan_that_carries_little_leaves_sums_to_the_hosts() -> None:
     """With one parameter server whose link is shared with others the ring of four may carry twice as much."""
     assert Ways(workers=4, network_mbps=50.0, ring_mbps=133.0).is_faster_outside(SUM, 1_000_000)
+
+
+def test_small_tensors_over_many_slow_trees_are_left_to_the_hosts() -> None:
+    """535 packets of data, 238 of exponents before them and as results at the end: 0.47 s (the cost model 0.52), where
+    a ring takes 0.45; over 47 trees 0.4 s (the cost model 0.41)."""
+    one = Ways(workers=50, network_mbps=14.25, ring_mbps=10.2)
+    many = replace(one, tree_mbps=(14.25 / 119,) * 119)
+    few = replace(one, network_mbps=13.6, tree_mbps=(13.6 / 47,) * 47)
+    size = 548_000
+    assert many.is_faster_outside(SUM, size) and not one.is_faster_outside(SUM, size)
+    assert not few.is_faster_outside(SUM, size)
+    assert not many.is_faster_outside(SUM, 4_000_000) and not many.is_faster_outside(SUM, 100)
+    assert "all-reduce of" in said(many)
+    assert Ways(**json.loads(json.dumps(many.to_json()))) == many
 
 
 def test_what_only_the_network_does_it_does() -> None:

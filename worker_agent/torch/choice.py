@@ -27,10 +27,14 @@ def agreed_ways(reducer: Any, control: dist.ProcessGroup) -> Ways | None:
 
 def said(ways: Ways) -> str:
     """Return which operations go over torch.distributed because that is faster; empty: none."""
-    found = {name: ways.outside_from(op) for name, op in NAMED.items()}
+    found = {name: ways.outside(op) for name, op in NAMED.items()}
     if found["all-gather"] is None:
-        found["all-gather of a group that reduce-scatters nothing"] = ways.outside_from(GATHER, alone=True)
-    parts = [f"{name} from {size:,} bytes on" for name, size in found.items() if size is not None]
+        found["all-gather of a group that reduce-scatters nothing"] = ways.outside(GATHER, alone=True)
+    parts = [
+        f"{name} from {sizes[0]:,} bytes on" if sizes[1] is None else f"{name} of {sizes[0]:,} to {sizes[1]:,} bytes"
+        for name, sizes in found.items()
+        if sizes is not None
+    ]
     if not parts:
         return ""
     return (

@@ -51,6 +51,7 @@ from controlplane.planner.plan.limits import DoesNotFit, held
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.plan.pacing import bucket_packets, wanted
 from controlplane.planner.plan.round_trips import Credit, round_trips
+from controlplane.planner.plan.separated import shares_hosts
 from controlplane.planner.plan.slots import (
     HOST_MS,
     MAXIMUM_SLOTS,
@@ -226,7 +227,7 @@ class Cost:
         pps = self.rate_mbps * self.pace * 1e6 / self.packet_bits
         slots = [MAXIMUM_SLOTS] * len(self.plan.trees) if self.windows is None else self.windows.slots
         trees = zip(self.plan.trees, slots, strict=True)
-        shared = bool(self.plan.job.both_roles)
+        shared = shares_hosts(self.topology, self.plan.job)
         return [bucket_packets(pps * tree.share, pps, n, self.values_per_packet, shared) for tree, n in trees]
 
     @property

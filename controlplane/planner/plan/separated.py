@@ -209,6 +209,14 @@ def own_switch(topology: Topology, root: str) -> str | None:
     return near[0] if len(near) == 1 and topology.graph.nodes[near[0]].get(SERVES) == root else None
 
 
+def shares_hosts(topology: Topology, job: Job) -> bool:
+    """Return whether a worker's host is a parameter server, too, also where hosts are taken apart."""
+    nodes = topology.graph.nodes
+    return bool(job.both_roles) or any(
+        SERVES in nodes[near] for worker in job.workers for near in topology.neighbours(worker)
+    )
+
+
 def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
     """The servers that have to be taken apart: those with both roles, those that add for others, and parameter servers
     with links to several switches."""

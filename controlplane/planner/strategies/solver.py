@@ -152,6 +152,10 @@ class Program:
         return int(self._highs.getNumRow()) + len(self._bounds)
 
     @property
+    def columns(self) -> int:
+        return int(self._highs.getNumCol())
+
+    @property
     def nonzeros(self) -> int:
         return int(self._highs.getNumNz()) + len(self._index)
 

@@ -8,8 +8,6 @@ relaxed or as integers: facility location for the way up, and a Steiner arboresc
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from controlplane.planner.strategies.fabric.exact_pricing import WayUp, results
@@ -26,13 +24,7 @@ def column_bound(master: Master, prices: Prices, *, whole: bool = False) -> floa
         raise ValueError("column bound: every server must hang on switches only")
     pricing.update(prices, np.zeros(len(network.ends)), tie=0.0)
     everything = np.concatenate([prices.link, prices.switch, prices.root])
-    total = float(everything @ master.capacity)
-    least = [_least(pricing, root, whole) for root in range(len(job.parameter_servers))]
-    if master.frozen_split is not None:
-        price = sum(master.frozen_split.get(s, 0.0) * p for s, p in zip(job.parameter_servers, least, strict=True))
-    else:
-        price = min(least)
-    return total / price * master.scale if price > 0 else math.inf
+    return master.bound(everything, {root: _least(pricing, root, whole) for root in range(len(job.parameter_servers))})
 
 
 def _least(pricing: Pricing, root: int, whole: bool) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import process_time
 
 import numpy as np
 
@@ -22,8 +23,7 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
 from controlplane.planner.strategies.deadline import OutOfTime, deadline
-from controlplane.planner.strategies.fabric.exact_pricing import WayUp
-from controlplane.planner.strategies.fabric.exact_pricing import results as exact_results
+from controlplane.planner.strategies.fabric.exact_pricing import CheapestTrees
 from controlplane.planner.strategies.fabric.master import Master, Prices
 from controlplane.planner.strategies.fabric.pricing import Pricing
 from controlplane.planner.strategies.solver import NotInTime, SolverError
@@ -31,6 +31,9 @@ from controlplane.planner.strategies.solver import NotInTime, SolverError
 TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
 SMOOTHING = 0.3
+SLOW = 3e-3  # gain of a round below which trees are searched for exactly where they can be
+EXACT_S = 20.0  # of processor time, after which no trees are searched for exactly any more
+NEAR_CENTER = 0.5  # part of the prices that proved the most so far in those that trees are then searched for under
 TREES_PER_ROUND = 6  # of each root
 MOST_ROOTS = (
     12  # that have trees in a round, where prices are smoothed: the cheapest ones, which change with the prices
@@ -77,37 +80,85 @@ def generate(
     master = Master(network, job, scale, frozen_split)
     add_trees(master, start)
     limit = deadline()
-    exact = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
+    small = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
+    search = _Search(master, pricing, CheapestTrees(pricing) if small else None, end)
     try:
-        rate, values, prices = master.solve(limit)
+        solved = master.solve(limit)
     except NotInTime:
         raise OutOfTime from None
-    smooth = prices
     for number in range(ROUNDS):
-        limit.report(f"column generation, round {number + 1}", rate * scale, end.enough)
-        if rate * scale >= end.enough * (1 - TOLERANCE) or limit.passed():
-            break
-        if number == 1 and add_trees(master, later()):
-            try:
-                rate, values, prices = master.solve(limit)
-            except NotInTime:
-                limit.passed()
-                break
-        attempts = [(smooth, False), (prices, False), *([(prices, True)] if exact else [])]
-        for used, exactly in attempts:
-            pricing.update(used, master.link_use(values))
-            added, least = price_roots(master, pricing, prices, used, exactly, enough=end.enough * (1 - TOLERANCE))
-            if added or limit.passed():
-                break
-        if not added or (used is prices and least >= 1 - end.gap and exactly == exact):
+        limit.report(f"column generation, round {number + 1}", solved[0] * scale, end.enough)
+        if search.enough(solved[0]) or limit.passed():
             break
         try:
-            rate, values, prices = master.solve(limit)
+            if number == 1 and add_trees(master, later()):
+                solved = master.solve(limit)
+            if not search.round(*solved):
+                break
+            solved = master.solve(limit)
         except NotInTime:
             limit.passed()
             break
-        smooth = smooth.mixed(prices, SMOOTHING)
-    return master, values
+    return master, solved[1]
+
+
+class _Search:
+    """Rounds of column generation: trees that a local search finds, under smoothed prices; where exact searches are
+    possible, these instead once it does not find much any more, under prices near those that proved the least bound."""
+
+    def __init__(self, master: Master, pricing: Pricing, exact: CheapestTrees | None, end: End) -> None:
+        self.master, self.pricing, self.exact, self.end = master, pricing, exact, end
+        self.smooth: Prices | None = None
+        self.center: Prices | None = None
+        self.rate = self.exact_s = 0.0
+        self.exactly = False
+
+    def enough(self, rate: float) -> bool:
+        """Return whether this rate, in units of the master program's scale, is as good as what is looked for."""
+        return rate * self.master.scale >= min(
+            self.end.enough * (1 - TOLERANCE), self.master.proven * (1 - self.end.gap)
+        )
+
+    def round(self, rate: float, values: np.ndarray, prices: Prices) -> bool:
+        """Add trees; whether to go on."""
+        if self.exact_s > EXACT_S:
+            self.exact = None
+        slow = rate < self.rate * (1 + SLOW)
+        self.rate = rate
+        self.exactly = self.exact is not None and self.exact.quick and (self.exactly or slow)
+        use = self.master.link_use(values)
+        if not self.exactly:
+            self.smooth = prices if self.smooth is None else self.smooth.mixed(prices, SMOOTHING)
+            going, found = self._search(use, prices)
+            if found or self.exact is None:
+                return going
+        return self._search_exactly(use, prices)
+
+    def _search(self, use: np.ndarray, prices: Prices) -> tuple[bool, bool]:
+        """(whether to go on, whether there were trees that gain)."""
+        enough = self.end.enough * (1 - TOLERANCE)
+        assert self.smooth is not None
+        for used in (self.smooth, prices):
+            self.pricing.update(used, use)
+            added, least = price_roots(self.master, self.pricing, prices, used, enough=enough)
+            if added or deadline().passed():
+                break
+        return added and not (used is prices and least >= 1 - self.end.gap and self.exact is None), added
+
+    def _search_exactly(self, use: np.ndarray, prices: Prices) -> bool:
+        """Return whether there were trees that gain."""
+        assert self.exact is not None
+        added, start = False, process_time()
+        for used in (prices,) if self.center is None else (self.center.mixed(prices, NEAR_CENTER), prices):
+            before = self.master.proven
+            self.pricing.update(used, use)
+            added = price_exactly(self.master, self.pricing, prices, self.exact)
+            if self.master.proven < before:
+                self.center = used
+            if added or deadline().passed():
+                break
+        self.exact_s += process_time() - start
+        return added
 
 
 def add_trees(master: Master, plans: list[Plan]) -> bool:
@@ -133,8 +184,31 @@ def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
     return [int(i) for i in np.argsort(ways, kind="stable")[:MOST_ROOTS]]
 
 
+def price_exactly(master: Master, pricing: Pricing, prices: Prices, exact: CheapestTrees) -> bool:
+    """Adds each root's cheapest tree under the prices that `pricing` has; whether one gains under `prices`. What that
+    proves of the rate is noted."""
+    added, least = False, {}
+    for root in _roots(master, pricing, everyone=True):
+        if deadline().passed():
+            return added
+        try:
+            found = exact.of(root)
+        except SolverError:  # time is over
+            return added
+        least[root] = found.least
+        links = (found.results or pricing.results(root)).links
+        column = pricing.column(master, pricing.sketch(root, found.design, links))
+        if column is not None and master.price(column, prices) < prices.split[root] * (1 - TOLERANCE):
+            master.add(column)
+            added = True
+    if pricing.complete:
+        present = np.concatenate([pricing.price, pricing.switch_price, pricing.root_price])
+        master.proven = min(master.proven, master.bound(present, least))
+    return added
+
+
 def price_roots(
-    master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool, *, enough: float = math.inf
+    master: Master, pricing: Pricing, prices: Prices, used: Prices, *, enough: float = math.inf
 ) -> tuple[bool, float]:
     """Adds each root's cheap trees under the prices `used`; whether one gains under `prices`, and the least price.
     enough: Mbit/s, a rate at which no more are needed.
@@ -143,12 +217,11 @@ def price_roots(
     round lie beside each other instead of on top of each other.
     """
     added, least = False, 1.0
-    roots = _roots(master, pricing, everyone=exactly or used is prices)
-    repeats = 1 if exactly else max(1, min(TREES_PER_ROUND, TREES_OF_ALL // len(roots)))
+    roots = _roots(master, pricing, everyone=used is prices)
+    repeats = max(1, min(TREES_PER_ROUND, TREES_OF_ALL // len(roots)))
     part = 1.0 / (TREES_PER_ROUND * len(roots))
     load = np.zeros(len(master.capacity))
     reached, stalls, limit = 0.0, 0, deadline()
-    counted = master.network.topology.results_on_links
     for repeat in range(repeats):
         for root in roots:
             if limit.passed():
@@ -156,14 +229,7 @@ def price_roots(
             if repeat:
                 pricing.update(master.dearer(used, load), load[: master.switch_row0])
             results = pricing.results(root)
-            if exactly:
-                try:
-                    designs = [WayUp(pricing, root, whole=True).design()]
-                    results = (counted and exact_results(pricing, root, whole=True)) or results
-                except SolverError:  # time is over
-                    return added, least
-            else:
-                designs = [pricing.design(root), *(pricing.stars(root, 4) if not repeat else [])]
+            designs = [pricing.design(root), *(pricing.stars(root, 4) if not repeat else [])]
             worth = used.split[root]
             if worth > 0 and not repeat:
                 least = min(least, (min(design.cost for design in designs) + results.price) / worth)

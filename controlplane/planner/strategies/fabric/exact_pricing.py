@@ -17,11 +17,16 @@ from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.pricing import Design, Pricing, Results
 from controlplane.planner.strategies.solver import Program, SolverError
 
-MOST_FLOWS = 6000
-"""Racks times points times points up to which flows are part of the program: it then takes some tenths of a second."""
-MOST_CHOICES = 1000
-"""Links times access switches up to which the results' way is an integer program."""
+MOST_FLOWS, FEW_FLOWS = 12_000, 6000
+"""Racks times points times points up to which flows are part of the program: it then takes up to 0.2 s a root; and up
+to which it takes some hundredths."""
+MOST_CHOICES = 6000
+"""Links times access switches up to which the results' way is an integer program: likewise."""
 GAP = 1e-6
+DIGITS = 12
+"""To which costs have to agree."""
+WHOLE = 1e-6
+"""Distance from 0 or 1 up to which a relaxed program's values are integers."""
 TOO_DEAR = 1e3
 """Price of what cannot be used, in units of a tree's price, which is about 1."""
 
@@ -43,33 +48,107 @@ def solved(program: Program, *, whole: bool) -> Found:
     return Found(solution.bound, solution.values)
 
 
+@dataclass(frozen=True)
+class Cheapest:
+    """The cheapest tree of a root: its way up, and its results' way (None: not looked for exactly). least: no tree of
+    the root costs less, as far as that is proven (else 0)."""
+
+    design: Design
+    results: Results | None
+    least: float
+
+
+class CheapestTrees:
+    """Searches for the cheapest trees on a small network, whose programs are solved again from where they were as
+    prices change."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self.pricing = pricing
+        self.quick = _alike(pricing) * int(pricing.usable.sum()) ** 2 <= FEW_FLOWS
+        """Whether the cheapest trees of all, of any number of levels, take little time: as far as the network tells,
+        then of the trees that were found last."""
+        self._ways_up: dict[int, WayUp] = {}
+        self._ways_back: dict[int, WayBack] = {}
+
+    def of(self, root: int) -> Cheapest:
+        """Raises SolverError where the deadline ends it."""
+        pricing = self.pricing
+        before = self._ways_up.get(root)
+        way_up = self._ways_up[root] = WayUp(pricing, root, whole=False) if before is None else before.again()
+        design, self.quick = way_up.design(), way_up.quick
+        if not pricing.network.topology.results_on_links:
+            return Cheapest(design, None, design.cost if way_up.flows else 0.0)
+        if root not in self._ways_back:
+            self._ways_back[root] = WayBack(pricing, root, whole=False)
+        back = self._ways_back[root].found()
+        assert back is not None
+        exact = back if back.links else results(pricing, root, whole=True)
+        price = back.price if exact is None else exact.price
+        return Cheapest(design, exact, design.cost + price if way_up.flows else 0.0)
+
+
+def _alike(pricing: Pricing) -> int:
+    """Return how many racks there are, where those whose access switches do not add and have the same one switch behind
+    them are one."""
+    behind: dict[int, set[int]] = {}
+    for u, v, _ in pricing.inner:
+        if v < len(pricing.switches):
+            behind.setdefault(u, set()).add(v)
+    accesses = [rack.access for rack in pricing.racks]
+    ends = {
+        a if pricing.usable[a] or len(near := behind.get(a, {a})) > 1 else min(near) for a in accesses if a is not None
+    }
+    return len(ends) + accesses.count(None)
+
+
 class WayUp:
     """The cheapest way up to a root. whole: as integers. flows: whether no points can feed each other in a ring;
     levels: whether points may feed points at all."""
 
     def __init__(self, pricing: Pricing, root: int, *, whole: bool) -> None:
-        self.pricing, self.whole = pricing, whole
-        direct, final = pricing.to_root(root)
-        self.points = [int(f) for f in np.flatnonzero(np.isfinite(final))]
-        count, racks = len(self.points), len(pricing.racks)
-        self.flows = racks * count * count <= MOST_FLOWS
-        self.levels = self.flows or not whole
-        costs = np.column_stack([direct, pricing.to_points(root)[:, self.points]])
-        least = costs.min(axis=1, keepdims=True)
-        self.base = float(least.sum())
-        between = pricing.point_cost[np.ix_(self.points, self.points)]
-        onwards = np.column_stack([final[self.points], between if self.levels else np.zeros((count, 0))])
-        self.strides = count + 1, onwards.shape[1]  # options of a rack, and of a point
-        self.first = count, count + racks * (count + 1)  # columns before: of the open points, of these and the racks
-        cost = np.concatenate([np.zeros(count), (costs - least).ravel(), onwards.ravel()])
-        cost[~np.isfinite(cost)] = TOO_DEAR
+        self.pricing, self.root, self.whole = pricing, root, whole
+        cost = self._costs()
         self.program = Program("column generation: a tree's way up", gap=GAP if whole else None)
         self.program.add_columns(cost, 0.0, 1.0, whole=np.full(len(cost), whole) if whole else None)
-        for start, stride, many in zip(self.first, self.strides, (racks, count), strict=True):
+        for start, stride, many in zip(self.first, self.strides, self.many, strict=True):
             for i in range(many):
                 self._one_of(range(start + i * stride, start + (i + 1) * stride), i if start == self.first[1] else None)
         if self.flows:
             self._add_flows()
+
+    def _costs(self) -> np.ndarray:
+        """Costs of the columns but flows', and what there are of these: `first`, the number of columns before, and how
+        many options (`strides`) each of so `many` has, of racks and of points."""
+        pricing = self.pricing
+        direct, final = pricing.to_root(self.root)
+        self.points = np.flatnonzero(np.isfinite(final))
+        costs = np.column_stack([direct, pricing.to_points(self.root)[:, self.points]])
+        least = costs.min(axis=1, keepdims=True)
+        self.base = float(least.sum())
+        # Racks to which every way is dearer than their cheapest by as much are one: so are those behind one switch.
+        dearer = np.round(costs - least, DIGITS)
+        alike, group, members = np.unique(dearer, axis=0, return_inverse=True, return_counts=True)
+        self.group = group.reshape(-1)
+        self.many = racks, count = len(alike), len(self.points)
+        self.flows = racks * count * count <= MOST_FLOWS
+        self.quick = racks * count * count <= FEW_FLOWS
+        self.levels = self.flows or not self.whole
+        between = pricing.point_cost[np.ix_(self.points, self.points)]
+        onwards = np.column_stack([final[self.points], between if self.levels else np.zeros((count, 0))])
+        self.strides = count + 1, onwards.shape[1]
+        self.first = count, count + racks * (count + 1)
+        cost = np.concatenate([np.zeros(count), (alike * members[:, None]).ravel(), onwards.ravel()])
+        cost[~np.isfinite(cost)] = TOO_DEAR
+        return cost
+
+    def again(self) -> WayUp:
+        """The same under present prices: the same program, where its columns are still the same."""
+        points, many = self.points, self.many
+        cost = self._costs()
+        if many != self.many or not np.array_equal(points, self.points):
+            return WayUp(self.pricing, self.root, whole=self.whole)
+        self.program.set_costs(np.concatenate([cost, np.zeros(self.program.columns - len(cost))]))
+        return self
 
     def _one_of(self, members: range, opened: int | None) -> None:
         """One of the options, if the point is open, and only one that leads to open points."""
@@ -83,9 +162,9 @@ class WayUp:
 
     def _add_flows(self) -> None:
         """A unit from each rack to the root, at most as much between points as the one feeds the other."""
-        (racks0, points0), (_, stride), count = self.first, self.strides, len(self.points)
+        (racks0, points0), (_, stride), count = self.first, self.strides, self.many[1]
         feeds = count * stride  # columns of a rack: by point, to the root and to each point
-        for rack in range(len(self.pricing.racks)):
+        for rack in range(self.many[0]):
             flow0 = points0 + feeds * (rack + 1)
             self.program.add_columns(np.zeros(feeds), 0.0, 1.0)
             for i in range(feeds):
@@ -103,16 +182,21 @@ class WayUp:
         return self.base + solved(self.program, whole=self.whole).least
 
     def design(self) -> Design:
-        """The cheapest way up, of integers."""
-        found = solved(self.program, whole=True)
-        count = len(self.points)
+        """The cheapest way up, of integers: those of the relaxed program, which are mostly integers already and take a
+        third of the time, else those of the integer program."""
+        if not self.whole:
+            found = solved(self.program, whole=False)
+            if not self.flows or not _integers(found.chosen[: self.first[1] + self.many[1] * self.strides[1]]):
+                return WayUp(self.pricing, self.root, whole=True).design()
+        else:
+            found = solved(self.program, whole=True)
         of_racks, of_points = (
             found.chosen[start : start + many * stride].reshape(many, stride)
-            for start, stride, many in zip(self.first, self.strides, (len(self.pricing.racks), count), strict=True)
+            for start, stride, many in zip(self.first, self.strides, self.many, strict=True)
         )
-        ends = [-1, *self.points]
-        racks = np.array([ends[i] for i in of_racks.argmax(axis=1)])
-        after = {p: ends[int(options.argmax())] for p, options in zip(self.points, of_points, strict=True)}
+        ends = [-1, *self.points.tolist()]
+        racks = np.array([ends[i] for i in of_racks.argmax(axis=1)])[self.group]
+        after = {p: ends[int(options.argmax())] for p, options in zip(ends[1:], of_points, strict=True)}
         onwards: dict[int, int] = {}
         for point in dict.fromkeys(racks.tolist()):
             while point >= 0 and point not in onwards:
@@ -120,48 +204,114 @@ class WayUp:
         return Design(self.base + found.least, racks, onwards)
 
 
+def _integers(values: np.ndarray) -> bool:
+    return bool((np.minimum(values, 1 - values) < WHOLE).all())
+
+
+Arc = tuple[int, int, int]
+"""From a node to a node, and the number of the link."""
+
+
+class WayBack:
+    """The cheapest way of the results from a root. whole: as integers."""
+
+    def __init__(self, pricing: Pricing, root: int, *, whole: bool) -> None:
+        self.pricing, self.whole = pricing, whole
+        self.ways_out = pricing.network.out[pricing.roots[root]]
+        ends = {v for v, _ in self.ways_out}
+        self.simple = len(self.ways_out) == 1 and all(rack.access is not None for rack in pricing.racks)
+        self.start = pricing.position[self.ways_out[0][0]]
+        goals = sorted({rack.access for rack in pricing.racks if rack.access is not None} - {self.start})
+        if len(ends) > 1:  # of the links between switches nothing is said then
+            goals = []
+        inner = [(u, w, e) for u, w, e in pricing.inner if w < len(pricing.switches)]
+        self.forced, self.goals = _forced(inner, self.start, goals)
+        self.arcs = _without_ends(inner, {self.start, *self.goals})
+        self.choices = len(self.arcs) * len(self.goals)
+        self._program: Program | None = None
+
+    def found(self) -> Results | None:
+        """Return the cheapest way under present prices with its price; relaxed a price that no way costs less than,
+        with the links where these are integers all the same. None for an integer program that would not be small, or
+        where a worker hangs on several switches."""
+        price, arcs = self.pricing.price, self.arcs
+        if self.whole and (not self.simple or self.choices > MOST_CHOICES):
+            return None
+        base = float(self.pricing.down_price.sum()) + float(price[self.forced].sum())
+        base += sum(min(price[e] for _, e in rack.down) for rack in self.pricing.racks if rack.access is None)
+        base += float(min(price[e] for _, e in self.ways_out))
+        first = [self.ways_out[0][1], *self.forced]
+        if not self.goals:
+            return Results(base, first if self.simple else [])
+        if self._program is None:
+            self._program = self._made()
+        self._program.set_costs(np.concatenate([price[[e for _, _, e in arcs]], np.zeros(self.choices)]))
+        found = solved(self._program, whole=self.whole)
+        taken = found.chosen[: len(arcs)]
+        if not self.whole and not (self.simple and _integers(taken)):
+            return Results(base + found.least, [])
+        links = _tree([arcs[i] for i in np.flatnonzero(taken > 0.5)], self.start, self.goals)
+        return Results(base + found.least, first + links)
+
+    def _made(self) -> Program:
+        """The program, without costs: a unit flows to each goal over arcs that are taken."""
+        program, many = Program("column generation: the results' way", gap=GAP if self.whole else None), len(self.arcs)
+        zero = np.zeros(many + self.choices)
+        program.add_columns(zero, 0.0, 1.0, whole=np.arange(len(zero)) < many if self.whole else None)
+        for k, goal in enumerate(self.goals, start=1):
+            balance: dict[int, tuple[list[int], list[float]]] = {}
+            for i, (u, w, _) in enumerate(self.arcs):
+                program.add_row([many * k + i, i], [1.0, -1.0], upper=0.0)
+                for node, sign in ((w, 1.0), (u, -1.0)):
+                    columns, values = balance.setdefault(node, ([], []))
+                    columns.append(many * k + i)
+                    values.append(sign)
+            for node, entries in balance.items():
+                amount = 1.0 if node == goal else -1.0 if node == self.start else 0.0
+                program.add_row(*entries, amount, amount)
+        return program
+
+
 def results(pricing: Pricing, root: int, *, whole: bool) -> Results | None:
-    """Return the cheapest way of the results with its price, or relaxed a price that no way costs less than (and no
-    links). None for an integer program that would not be small, or where a worker hangs on several switches."""
-    network, price = pricing.network, pricing.price
-    base = float(pricing.down_price.sum())
-    base += sum(min(price[e] for _, e in rack.down) for rack in pricing.racks if rack.access is None)
-    ways_out = network.out[pricing.roots[root]]
-    base += float(min(price[e] for _, e in ways_out))
-    simple = len(ways_out) == 1 and all(rack.access is not None for rack in pricing.racks)
-    if len({v for v, _ in ways_out}) > 1:
-        return None if whole else Results(base, [])
-    start = pricing.position[ways_out[0][0]]
-    goals = sorted({rack.access for rack in pricing.racks if rack.access is not None} - {start})
-    inner = [(u, w, e) for u, w, e in pricing.inner if w < len(pricing.switches)]
-    if whole and (not simple or len(inner) * max(1, len(goals)) > MOST_CHOICES):
-        return None
-    first = [ways_out[0][1]]
-    if not goals:
-        return Results(base, first)
-    arcs = len(inner)
-    program = Program("column generation: the results' way", gap=GAP if whole else None)
-    cost = np.concatenate([price[[e for _, _, e in inner]], np.zeros(arcs * len(goals))])
-    program.add_columns(cost, 0.0, 1.0, whole=np.arange(len(cost)) < arcs if whole else None)
-    for k, goal in enumerate(goals, start=1):
-        balance: dict[int, tuple[list[int], list[float]]] = {}
-        for i, (u, w, _) in enumerate(inner):
-            program.add_row([arcs * k + i, i], [1.0, -1.0], upper=0.0)
-            for node, sign in ((w, 1.0), (u, -1.0)):
-                columns, values = balance.setdefault(node, ([], []))
-                columns.append(arcs * k + i)
-                values.append(sign)
-        for node, entries in balance.items():
-            amount = 1.0 if node == goal else -1.0 if node == start else 0.0
-            program.add_row(*entries, amount, amount)
-    found = solved(program, whole=whole)
-    if not whole:
-        return Results(base + found.least, [])
-    taken = [inner[i] for i in np.flatnonzero(found.chosen[:arcs] > 0.5)]
-    return Results(base + found.least, first + _tree(taken, start, goals))
+    """Return what `WayBack.found` does."""
+    return WayBack(pricing, root, whole=whole).found()
 
 
-def _tree(arcs: list[tuple[int, int, int]], start: int, goals: list[int]) -> list[int]:
+def _forced(arcs: list[Arc], start: int, goals: list[int]) -> tuple[list[int], list[int]]:
+    """(the links that lead to goals and are the only ones there, the nodes that are then goals instead)."""
+    into: dict[int, list[Arc]] = {}
+    for arc in arcs:
+        into.setdefault(arc[1], []).append(arc)
+    links: list[int] = []
+    left: set[int] = set()
+    seen = {start}
+    for goal in goals:
+        node = goal
+        while node not in seen and len(ways := into.get(node, [])) == 1:
+            seen.add(node)
+            node, _, link = ways[0]
+            links.append(link)
+        if node not in seen:
+            left.add(node)
+    return links, sorted(left)
+
+
+def _without_ends(arcs: list[Arc], kept: set[int]) -> list[Arc]:
+    """The arcs without those to nodes that are not to be kept and that lead back only to where they are reached
+    from."""
+    while True:
+        near: dict[int, set[int]] = {}
+        for u, w, _ in arcs:
+            near.setdefault(u, set()).add(w)
+            near.setdefault(w, set()).add(u)
+        ends = {node for node, others in near.items() if len(others) == 1 and node not in kept}
+        left = [arc for arc in arcs if not {arc[0], arc[1]} & ends]
+        if len(left) == len(arcs):
+            return arcs
+        arcs = left
+
+
+def _tree(arcs: list[Arc], start: int, goals: list[int]) -> list[int]:
     """The links of these (from, to, link) that lead from the start to the goals: one way to each, and no other."""
     into: dict[int, tuple[int, int]] = {}
     queue = [start]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from math import comb, inf
@@ -37,6 +37,7 @@ from controlplane.planner.strategies.fabric.equal import equal
 from controlplane.planner.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
 from controlplane.planner.strategies.fabric.folding import folded
 from controlplane.planner.strategies.fabric.lbmm import lbmm
+from controlplane.planner.strategies.fabric.leaders import leaders
 from controlplane.planner.strategies.fabric.limited_trees import (
     access_switches,
     best_of,
@@ -46,14 +47,13 @@ from controlplane.planner.strategies.fabric.limited_trees import (
     unlimited,
 )
 from controlplane.planner.strategies.fabric.master import Master, to_trees
-from controlplane.planner.strategies.fabric.strict import inart_strict
+from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
 SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
-STRICT_S = 2.0  # for it, of processor time: it seldom is the best, and packs for minutes with many parameter servers
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
 FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
 LIFTING_S = 5.0  # for the copies' rates
@@ -247,7 +247,7 @@ def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, fo
     """Plans that take little time even on a large network, where there is none yet."""
     if found and _flows(network, job) > SMALL:
         return []
-    quick: list[Plan] = []
+    quick = _possible((leaders,), network, job, seed, frozen_split)  # at once about what hosts alone reach
     for strategy in (atp_strict, lbmm, equal):
         quick += _possible((strategy,), network, job, seed, frozen_split)
         if quick and _flows(network, job) > SMALL:
@@ -309,7 +309,7 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
 def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
     """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
     topology = network.topology
-    start = [*plans, *_possible((lbmm,), network, job, seed, frozen_split)]
+    start = [*plans, *_possible((lbmm, leaders), network, job, seed, frozen_split)]
 
     @cache
     def others() -> list[Plan]:
@@ -321,12 +321,17 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     limit = cheap_bound(topology, job).mbps
     scale = bound(topology, job)
     generated = generate(network, job, start, scale, frozen_split=frozen_split, end=End(enough=limit), later=others)
+    enough = limit * (1 - TOLERANCE)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
+        proven = generated[0].proven
+        enough = min(enough, proven * (1 - NEAR))
+        if frozen_split is None:
+            _searched[topology] = Searched(start[-1], proven)
     best = _best(job, start, seed)
-    if best.rate_mbps < limit * (1 - TOLERANCE) and not deadline().passed():
+    if best.rate_mbps < enough and not deadline().passed():
         best = _best(job, [best, *others()], seed)
-    if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+    if best.rate_mbps >= enough or deadline().passed():
         return best
     return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
 
@@ -338,15 +343,26 @@ def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
-_searched: WeakKeyDictionary[Topology, Plan] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class Searched:
+    """A search's plan, which a bound over all trees begins with. proven_mbps: no trees of these parameter servers reach
+    more, as far as the search has found that out."""
+
+    plan: Plan
+    proven_mbps: float = inf
 
 
-def searched(topology: Topology, job: Job) -> Plan | None:
-    """Return the plan that was found last in a network whose equivalent switches are merged, for these servers: its
-    trees are what a bound over all trees begins with."""
-    plan = _searched.get(topology)
-    same = plan is not None and (plan.job.workers, plan.job.parameter_servers) == (job.workers, job.parameter_servers)
-    return plan if same else None
+_searched: WeakKeyDictionary[Topology, Searched] = WeakKeyDictionary()
+
+
+def searched(topology: Topology, job: Job) -> Searched | None:
+    """Return what was found last in a network (one whose hosts are taken apart and whose equivalent switches are
+    merged) for these servers."""
+    found = _searched.get(topology)
+    if found is None:
+        return None
+    same = (found.plan.job.workers, found.plan.job.parameter_servers) == (job.workers, job.parameter_servers)
+    return found if same else None
 
 
 def _lifted(
@@ -364,7 +380,8 @@ def _lifted(
         if not found:
             raise
         small = _best(job, found, seed)
-    _searched[merged.topology] = small
+    before = searched(merged.topology, job)
+    _searched[merged.topology] = Searched(small, inf if before is None else before.proven_mbps)
     return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
 
 
@@ -421,10 +438,7 @@ def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) ->
     """Ours with one tree per parameter server, which takes far longer than the baselines."""
     if len(job.workers) > STRICT_WORKERS:
         return []
-    with limited_time(STRICT_S, clock=process_time) as limit:
-        found = _possible((inart_strict,), network, job, seed, frozen_split)
-        limit.cut_short = False  # its own limit is no end of the search
-    return found
+    return _possible((strict_in_time,), network, job, seed, frozen_split)
 
 
 def _possible(

@@ -33,13 +33,14 @@ from controlplane.planner.strategies.fabric.atp import atp, atp_strict
 from controlplane.planner.strategies.fabric.equal import equal
 from controlplane.planner.strategies.fabric.lbmm import lbmm
 from controlplane.planner.strategies.fabric.master import Master, to_trees
-from controlplane.planner.strategies.fabric.strict import inart_strict
+from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans
 from controlplane.planner.topology import Topology, TopologyError
 
 STEP = 1.5  # from one number of trees to the next
 BISECTIONS = 12
 LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
+FEWEST, FEWER = 4, 8  # trees: fewer than roots are tried from an eighth of these on, but not below four
 EACH_UP_TO = 8  # trees: where a job limits them, each number up to this is tried
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
 WORTH = 1.01  # what is up to this factor above the least possible time, or below the best rate, is not improved
@@ -81,7 +82,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
         lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # more levels than its trees had take more of the switches
         if not lost and not _padded(plans[0], bound(topology, job), limits) and not _followed(plans[0], topology):
             return plans[0]
-    strict = (inart_strict,) if len(job.workers) <= ASSIGNED_WORKERS else ()
+    strict = (strict_in_time,) if len(job.workers) <= ASSIGNED_WORKERS else ()
     for baseline in (lbmm, atp, atp_strict, equal, *strict):
         if plans and deadline().passed():
             break
@@ -143,7 +144,7 @@ def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
         most = windows(plan, topology, evaluation.rate_mbps, assumed_ms=0.0)
         assert most is not None
         try:
-            trees = _refit(network, plan.job, list(plan.trees), frozen_split, most.carries_mbps)
+            trees = refit(network, plan.job, list(plan.trees), frozen_split, most.carries_mbps)
             found = finish(topology, plan.job, plan.strategy, trees, plan.seed)
         except REFUSALS:
             break
@@ -174,6 +175,8 @@ def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
     if job.max_trees is not None:  # all small numbers, so that what is found for fewer trees is found for more, too
         numbers |= set(range(1, min(most, EACH_UP_TO) + 1))
     trees = float(least)
+    if frozen_split is None and job.max_trees is None:  # of small tensors each tree's packets of exponents are many
+        trees = min(trees, max(FEWEST, roots / FEWER))
     while trees < most:
         numbers.add(round(trees))
         trees *= STEP
@@ -223,7 +226,7 @@ def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None)
     while True:
         if not trees or not needed <= {tree.root for tree in trees}:
             raise Infeasible("inart: too few of its trees fit")
-        trees = _refit(network, job, trees, frozen_split)
+        trees = refit(network, job, trees, frozen_split)
         try:
             return finish(topology, job, "inart", trees, plan.seed)
         except DoesNotFit as error:
@@ -243,14 +246,15 @@ def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None)
         trees = remaining
 
 
-def _refit(
+def refit(
     network: Network,
     job: Job,
     trees: list[Tree],
     frozen_split: Split | None,
     carries_mbps: Sequence[float] | None = None,
 ) -> list[Tree]:
-    """carries_mbps: what each tree's window does."""
+    """Return the trees with the shares that give the highest rate. carries_mbps: what each tree's window does. Raises
+    Infeasible where they have none."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
     for tree, mbps in zip(trees, carries_mbps or [math.inf] * len(trees), strict=True):
         column = master.make(tree)

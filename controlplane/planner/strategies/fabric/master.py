@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,6 +75,8 @@ class Master:
         topology = network.topology
         self.columns: list[Column] = []
         self.known: set[tuple[int, bytes, bytes]] = set()
+        self.proven = math.inf
+        """Mbit/s that no trees can exceed, as far as searches for the cheapest ones have proven it."""
         self.adders = (*topology.switches, *sorted(topology.adding_servers))
         self.switch_position = {network.index[v]: i for i, v in enumerate(self.adders)}
         self.root_position = {s: i for i, s in enumerate(job.parameter_servers)}
@@ -146,6 +149,15 @@ class Master:
     def price(self, column: Column, prices: Prices) -> float:
         """Return the price of a unit of the column's rate."""
         return float(prices.everything[column.rows] @ column.uses)
+
+    def bound(self, prices: np.ndarray, least: Mapping[int, float]) -> float:
+        """Mbit/s that prices of all rows prove: f is at most what all capacities cost, by what the cheapest tree does.
+        least: by root that may have a share, what none of its trees costs less than."""
+        if (split := self.frozen_split) is None:
+            price = min(least.values())
+        else:
+            price = sum(split.get(self.job.parameter_servers[root], 0.0) * each for root, each in least.items())
+        return float(prices @ self.capacity) / price * self.scale if price > 0 else math.inf
 
     def add(self, column: Column, penalty: float = 0.0, most: float = INFINITY) -> None:
         """Puts a column into the program; penalty: of a unit of its rate, most: its highest rate, in units of f."""

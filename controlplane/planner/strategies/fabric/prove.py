@@ -23,6 +23,7 @@ from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
 PATIENCE = 1e-4  # gap to which column generation goes on: better prices prove more
+NEARLY = 1e-3  # gap at which searches end: where theirs is no larger, none is looked for
 LOOKED_AT = 0.01  # gap to the cheap bound from which a plan's bound is looked at closer
 CLOSER_S = 5.0  # of processor time for that
 
@@ -58,27 +59,30 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
         return min(cheap_bound(topology, job), Bound(proven.mbps, parts.words(proven.what)), key=lambda each: each.mbps)
     prepare(topology, job)
     cheap = cheap_bound(topology, job)
+    what = "all trees over these links, by column generation's prices"
     merged = merge_equivalent(topology)
     small = topology if merged is None else merged.topology
-    network = Network(small)
+    known = searched(small, job)
+    if known is not None:
+        cheap = min(cheap, Bound(known.proven_mbps, what), key=lambda each: each.mbps)
+    start = known.plan if known is not None and merged is not None else plan if merged is None else None
     try:
-        start = plan if merged is None else searched(small, job)
         if start is None:
             start = inart(small, job)
-        if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
+        if start.rate_mbps >= cheap.mbps * (1 - (NEARLY if known is not None else PATIENCE)):
             return cheap
-        generated = generate(network, job, [start], bound(small, job), end=End(gap=PATIENCE))
+        generated = generate(Network(small), job, [start], bound(small, job), end=End(gap=PATIENCE))
     except OutOfTime:
         return cheap
     if generated is None:
         raise ValueError("no bound over all trees: some server reaches the others in no way over switches")
     master, _ = generated
-    prices = master.solve()[2]
-    most = column_bound(master, prices)
-    if start.rate_mbps < most * (1 - PATIENCE):
-        try:
-            most = min(most, column_bound(master, prices, whole=True))
-        except SolverError:  # time is over
-            pass
-    found = Bound(most, "all trees over these links, by column generation's prices")
-    return min(found, cheap, key=lambda each: each.mbps)
+    most = min(cheap.mbps, master.proven)
+    try:
+        prices = master.solve()[2]
+        for whole in (False, True):
+            if start.rate_mbps < most * (1 - PATIENCE):
+                most = min(most, column_bound(master, prices, whole=whole))
+    except SolverError:  # time is over
+        pass
+    return cheap if most == cheap.mbps else Bound(most, what)

@@ -138,16 +138,16 @@ class _Program:
                     if not classes:
                         continue
                     x, y, c, s = (self.column() for _ in range(4))
-                    out.append((y, float(classes)))
-                    into.append((x, float(classes)))
-                    used.append((c, float(classes)))
+                    for entries, column in ((out, y), (into, x), (used, c)):
+                        entries.append((column, float(classes)))
                     streams[r] += [(y, float(alike)), (x, -float(alike))]
                     taken, capacities = hosts.take(float(classes))
                     self.row([(s, 1.0), (c, -everywhere), *taken], upper=0.0)
                     come = [(rate, float(rack.workers)), (x, 1.0)]
-                    self.saves(s, [c, *capacities], rate, come, least=rack.workers)
-                    if here and rack.workers < workers:
-                        self.saves(s, [c, *capacities], rate, come, least=rack.workers + 1)
+                    for least in {rack.workers, rack.workers + (here and rack.workers < workers)}:
+                        self.saves([(s, 1.0)], [c, *capacities], rate, come, least=least)
+                        if taken:
+                            self.saves([(s, 1.0), *taken], [c], rate, come, least=least)
                     balance = [(y, 1.0), (rate, -float(rack.workers)), (x, -1.0), (s, 1.0)]
                     if here:
                         e = self.column(upper=rack.intake if rack.both else rack.ingress)
@@ -170,19 +170,26 @@ class _Program:
             hosts.close(everything if results else [])
         added = []
         for rate, (rack, many), entries in zip(rates, rooted.items(), streams, strict=True):
-            c, s = self.column(), self.column()
+            c, s = (self.column() for _ in range(2))
             added.append((c, float(many)))
             self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
             self.row([*entries, (s, -1.0)], 0.0, 0.0)
-            self.saves(s, [c], rate, [(y, many) for y, many in entries if many > 0], least=sending - bool(rack.workers))
+            come = [entry for entry in entries if entry[1] > 0]
+            self.saves([(s, 1.0)], [c], rate, come, least=sending - bool(rack.workers))
         self.row(added, upper=core)
 
     def saves(
-        self, s: int, capacities: Sequence[int], rate: int, streams: list[tuple[int, float]], *, least: int
+        self,
+        taken: list[tuple[int, float]],
+        capacities: Sequence[int],
+        rate: int,
+        streams: list[tuple[int, float]],
+        *,
+        least: int,
     ) -> None:
-        """Limit what these capacities can take away of these streams, of which a tree has at least `least`."""
+        """Limit what these capacities take away (`taken`) of these streams, of which a tree has at least `least`."""
         if least:
-            entries = [(s, 1.0), *((c, 1 / least - 1) for c in capacities)]
+            entries = [*taken, *((c, 1 / least - 1) for c in capacities)]
             total = [(column, -many / least) for column, many in streams]
             self.row([*entries, *_merged([*total, (rate, 1.0)])], upper=0.0)
 

@@ -173,7 +173,7 @@ class _Shared:
                 use = part.link_use(solution.values[part.where])
                 for used in (mild, exact):
                     part.pricing.update(used, use)
-                    gained, _ = price_roots(part, part.pricing, exact, used, False)
+                    gained, _ = price_roots(part, part.pricing, exact, used)
                     added |= gained
                     if gained:
                         break

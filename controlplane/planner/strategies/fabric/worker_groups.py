@@ -18,11 +18,13 @@ from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.model import Plan
+from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Choice, Split, finish, plan_choices
 from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.master import Master, Prices, to_trees
 from controlplane.planner.strategies.fabric.pricing import Pricing
+from controlplane.planner.topology import Topology
 
 SLACK = 1 + 1e-9
 PLACING_ROUNDS = 8
@@ -48,7 +50,8 @@ class Instance:
     """Instance in which trees are packed. owners: the root (position in job.parameter_servers) of every tree.
 
     usable: switches that all workers reach and that reach all roots. Arrays over them: residual capacity, how many
-    trees may add there, how many flows of one tree (infinity: no limit). roots: residual ingress.
+    trees may add there, how many flows of one tree (infinity: no limit). roots: residual ingress. shared: of a root on
+    a worker's host, what the host's links take in (infinity: of others).
     """
 
     network: Network
@@ -59,6 +62,7 @@ class Instance:
     trees_at: np.ndarray
     fan_in: np.ndarray
     roots: tuple[float, ...]
+    shared: tuple[float, ...]
 
     @classmethod
     def of(cls, network: Network, job: Job, owners: Sequence[int]) -> Instance:
@@ -75,6 +79,7 @@ class Instance:
             np.array([limits.trees_at(v) for v in usable]),
             np.array([limits.fan_in.get(v, math.inf) for v in usable]),
             tuple(topology.residual_ingress_mbps(s) for s in job.parameter_servers),
+            tuple(_shared_mbps(topology, job, s) for s in job.parameter_servers),
         )
 
     @property
@@ -88,8 +93,11 @@ class Instance:
         root's tree with the most workers left.
         """
         needed = []
-        for s, (capacity, rate) in enumerate(zip(self.roots, rates, strict=True)):
+        everything = sum(rates[s] for s in self.owners)
+        for s, (ingress, link, rate) in enumerate(zip(self.roots, self.shared, rates, strict=True)):
             trees = self.owners.count(s)
+            own = trees * rate  # its worker's streams and their results cross no link; all others' results do
+            capacity = min(ingress, link - everything + 2 * own)
             streams = trees * self.workers if rate <= 0 or math.isinf(capacity) else math.floor(capacity / rate * SLACK)
             if streams < trees:
                 return None
@@ -136,6 +144,16 @@ class Instance:
             if 0 < capacity < math.inf:
                 values |= {capacity / m for m in range(1, self.workers * self.owners.count(s) + 1)}
         return sorted(values, reverse=True)
+
+
+def _shared_mbps(topology: Topology, job: Job, root: str) -> float:
+    """Return the capacity (Mbit/s) of the links into the host on which the root and a worker are; infinity where it is
+    no such host, or results do not count."""
+    own = own_switch(topology, root)
+    if own is None or not topology.results_on_links or not set(topology.neighbours(own)) & set(job.workers):
+        return math.inf
+    near = [v for v in topology.neighbours(own) if topology.kind(v) == "switch" and topology.has_link(v, own)]
+    return sum(topology.residual_bandwidth_mbps(v, own) for v in near)
 
 
 def usable_switches(network: Network, job: Job) -> list[str]:

@@ -1,0 +1,71 @@
+"""leaders: what hosts that add do among themselves, rack by rack: for each of a root's trees one host of every rack
+adds what its rack's workers have, and sends the sum to the root.
+
+Another host of the rack does it for the next tree, so that all carry as much: a reduce-scatter in which a rack sends
+one stream over the links that it shares. Where these bind and nothing else does, such trees with the right shares are
+as fast as any: of n racks each takes in f + (n - 2) i, with i the shares of its own roots. It is no strategy of its
+own: `inart` begins with these trees where hosts add.
+"""
+
+from __future__ import annotations
+
+from controlplane.planner.job import Job
+from controlplane.planner.plan.model import Plan
+from controlplane.planner.strategies.common import (
+    Choice,
+    Infeasible,
+    Split,
+    finish,
+    plan_choices,
+    prepare,
+    split_or_equal,
+)
+from controlplane.planner.strategies.fabric.limited_trees import refit
+from controlplane.planner.topology import Topology
+
+EACH = 4  # trees per root, whose ways differ as links fill
+MOST_TREES = 256  # in all, unless there are more roots
+MOST_FLOWS = 20_000  # trees times racks up to which their ways are found in half a second
+INSIDE = 3  # neighbours of the switch inside of a host: its worker, its parameter server, its access switch
+
+
+def leaders(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
+    """Return the plan of up to EACH trees per root, with the shares that give the highest rate. Raises Infeasible where
+    no rack has a host that adds for others, or there are too many trees and racks."""
+    network = prepare(topology, job)
+    split = split_or_equal(job, frozen_split)
+    own = {worker: _own_switch(topology, worker) for worker in job.workers}
+    rack = {worker: _rack(topology, own[worker] or worker) for worker in job.workers}
+    adding: dict[str, list[str]] = {}
+    members: dict[str, int] = {}
+    for worker, switch in own.items():
+        members[rack[worker]] = members.get(rack[worker], 0) + 1
+        if switch is not None and topology.residual_aggregation_mbps(switch) > 0:
+            adding.setdefault(rack[worker], []).append(switch)
+    leading = {at: switches for at, switches in adding.items() if members[at] > 1}
+    if not leading:
+        raise Infeasible("leaders: no host adds for others of its rack")
+    each = max(1, min(EACH, MOST_TREES // len(job.parameter_servers)))
+    roots = job.parameter_servers * each
+    if len(roots) * len(members) > MOST_FLOWS:
+        raise Infeasible(f"leaders: {len(roots)} trees of {len(members)} racks are too many to begin with")
+    choices = []
+    for number, root in enumerate(roots):
+        home = _rack(topology, _own_switch(topology, root) or root)
+        turn = number + number // len(job.parameter_servers)
+        first = {at: switches[turn % len(switches)] for at, switches in leading.items() if at != home}
+        points = tuple(first.get(rack[worker], root) for worker in job.workers)
+        choices.append(Choice(root, split[root] / each, points))
+    plan = plan_choices(topology, job, "leaders", choices, seed, network=network)
+    return finish(topology, job, "leaders", refit(network, job, list(plan.trees), frozen_split), seed)
+
+
+def _own_switch(topology: Topology, server: str) -> str | None:
+    """The switch inside of the server's host, where hosts are taken apart (separated.py): it has one link to others."""
+    near = topology.neighbours(server)
+    inside = len(near) == 1 and sum(topology.kind(other) == "switch" for other in topology.neighbours(near[0])) == 1
+    return near[0] if inside and len(topology.neighbours(near[0])) <= INSIDE else None
+
+
+def _rack(topology: Topology, node: str) -> str:
+    return next(other for other in topology.neighbours(node) if topology.kind(other) == "switch")
