@@ -376,8 +376,9 @@ class TofinoSwitch(Switch):
         found = self.entries().get((port, packet.label))
         if found is None:
             return [(out, leaving + rest) for out, leaving in super().process(port, packet.encode())]
-        packet = packet.without_checksum()
         entry, rule = found
+        if isinstance(entry, Contribution):
+            packet = packet.without_checksum()
         index = rule.slot_base ^ (packet.sequence & rule.slot_mask)
         self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
         self.label_packets[port, packet.label] += 1

@@ -2,16 +2,17 @@
 
     python -m tests.outside.testgen [--values 4 64 256] [--tests 100] [--json] [--write]           # our p4src/bmv2
     python -m tests.outside.testgen FOLDER [--only '*-bmv2'] [--tests 10] [--seconds 60] [--json]  # other programs
-        [--results FILE]
+        [--results FILE] [--some N]
 
 p4testgen looks for paths through a P4 program and makes a test of each: table entries, a packet, and what has to leave.
 Of our program it makes three sets: as few tests as cover every statement (the state that a packet finds is p4testgen's
 choice, too: tests/p4/before.py), as few as cover what is possible when a packet leaves, and --tests by chance in which
-one leaves. Of a program of FOLDER it makes --tests in --seconds. Each test runs on a switch of its own; nothing may
-leave beside what is expected. The compiled programs are those in p4src/artifacts, or made by p4c-bm2-ss. --write puts
-our first two sets where CI finds them (tests/p4/generated). --results keeps each program's outcome in a file as soon as
-it is there; a run with the same file takes up where the last one was stopped, and ends with a table of all. Needs
-p4testgen on PATH. The status is 1 when a test of this run differs.
+one leaves. Of a program of FOLDER it makes --tests in --seconds; --some N takes N programs by chance, always the same.
+Each test runs on a switch of its own; nothing may leave beside what is expected. The compiled programs are those in
+p4src/artifacts, or made by p4c-bm2-ss. --write puts our first two sets where CI finds them (tests/p4/generated).
+--results keeps each program's outcome in a file as soon as it is there; a run with the same file takes up where the
+last one was stopped, and ends with a table of all. Needs p4testgen on PATH. The status is 1 when a test of this run
+differs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -40,9 +42,8 @@ from softswitch.tests.support.switches import missing
 from tests.p4 import before
 
 COMMAND = "p4testgen"
-USUAL = ("--std", "p4-16", "--Wdisable", "--test-backend", "STF",
-         "--track-coverage", "STATEMENTS", "--print-coverage", "--seed", "1")  # fmt: skip
-BMV2 = ("--target", "bmv2", "--arch", "v1model")
+USUAL = ("--std", "p4-16", "--Wdisable", "--track-coverage", "STATEMENTS", "--print-coverage", "--seed", "1")
+BMV2 = ("--target", "bmv2", "--arch", "v1model", "--test-backend", "STF")
 COVERING = ("--max-tests", "0", "--stop-metric", "MAX_NODE_COVERAGE", "--only-covering-tests",
             "--path-selection", "GREEDY_STATEMENT_SEARCH")  # fmt: skip
 # With few ports, p4testgen does not take port 511, by which nothing leaves.
@@ -221,8 +222,11 @@ def _reports(options: argparse.Namespace, targets: Sequence[str]) -> Iterator[Re
             yield our_program(values, options.tests, options.seconds, targets, options.write)
         return
     done = {report.program for report in kept(options.results)} if options.results else set()
-    for program in sorted(options.folder.glob("*.p4")):
-        if fnmatch.fnmatch(program.stem, options.only) and program.stem not in done:
+    programs = [one for one in sorted(options.folder.glob("*.p4")) if fnmatch.fnmatch(one.stem, options.only)]
+    if options.some is not None:
+        programs = sorted(random.Random(1).sample(programs, min(options.some, len(programs))))
+    for program in programs:
+        if program.stem not in done:
             report = others_program(program, options.tests, options.seconds, targets)
             if options.results:
                 with options.results.open("a") as file:
@@ -235,6 +239,7 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="other programs than ours")
     parser.add_argument("--only", metavar="PATTERN", default="*-bmv2", help="names of programs in FOLDER (*-bmv2)")
+    parser.add_argument("--some", type=int, metavar="N", help="so many of these programs, by chance, always the same")
     parser.add_argument("--values", type=int, nargs="+", default=[4, 64, 256], help="of our program (4 64 256)")
     parser.add_argument("--tests", type=int, default=10, metavar="N", help="tests by chance for each program (10)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"p4testgen's time for a set ({SECONDS})")

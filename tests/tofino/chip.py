@@ -9,6 +9,7 @@ lines, as the model's own test harness does, named by $INART_TOFINO_MODEL (Tofin
     wire PORT -> PORT                                what leaves by the one comes in by the other
     stream on                                        from now on what leaves is a line: out PORT HEX
     packet PORT HEX    wait    echo TEXT             one in; until nothing is under way; a line
+    set_register REGISTER(INDEX) VALUE [VALUE]       a cell of a register, and of one with pairs both values
     PIPE:check_counter TABLE(INDEX)                  a line with packets=N and bytes=N
 
 It is slow (a few milliseconds a packet) and forgets nothing: entries cannot be taken out again.
@@ -180,6 +181,10 @@ class Chip:
 
     def multicast(self, group: int, ports: Iterable[int]) -> None:
         self.tell(f"multicast {group} " + " ".join(f"0:{port}" for port in ports))
+
+    def fill(self, register: str, index: int, values: Iterable[int]) -> None:
+        """Give a register's cell its value, or both of its values in their order in P4, in all pipes."""
+        self.tell(f"set_register {register}({index}) " + " ".join(map(hex, values)))
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Send ``frame`` to ``port`` and return (device port, frame) of all that leaves because of it."""

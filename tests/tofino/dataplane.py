@@ -47,9 +47,10 @@ class Switch:
             if action != "read_out":
                 labels = data["next_label"], data["partial_label"]
                 entry = Contribution(data["flow"], data["everyone"], *labels, out)
+                packet = packet.without_checksum()
             assert data["slot_base"] & data["slot_mask"] == 0
             index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
-            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet.without_checksum(), entry)
+            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
             if outcome.verdict is not None:
                 self.verdicts[outcome.verdict] += 1
             if outcome.packet is None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from controlplane.planner import rules
+from controlplane.planner import entries as rules
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import Panel, PortMap

@@ -23,7 +23,10 @@ from controlplane.targets.bri.reading import rule_set
 from controlplane.targets.bri.schema import Schema, SchemaError, local
 from p4src.artifacts import find
 from tests.controlplane.instances import instances, random_plan
+from tests.p4.rig import PORTS
 from tests.support.examples import examples
+from tests.tofino import frames
+from tests.tofino.chip import PROGRAMS
 from tests.tofino.plans import deployment, with_front_panel
 
 LIMITS = TofinoKind(find("tna")).limits
@@ -192,3 +195,13 @@ def test_unreadable_schema_is_explained(text, message):
 def test_schema_without_our_tables_is_explained():
     with pytest.raises(SchemaError, match=r"has no table 'label_table'; it has \$PORT"):
         Program.load(FIXED)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_entries_that_tests_give_a_model_of_the_chip_are_allowed(name):
+    target, _, values = name.partition("-")
+    artifact = find(target, int(values))
+    ports = {port: frames.FIRST[target] + port for port in PORTS}
+    made = frames.entries(artifact, frames.ours(artifact), ports, frames.FIRST[target] + frames.LOOP)
+    assert problems(Program.load(artifact.program).schema, made) == []
+    assert {local(entry.table) for entry in made} >= {"label_table", "ipv4_table", "bridge_table"}
