@@ -21,6 +21,20 @@ STEP_SECONDS = 0.05
 """Seconds after which a receiver again writes down what has come."""
 
 
+class _Delivered:
+    """Samples of what a flow has delivered so far: (time.monotonic(), bytes), one each STEP_SECONDS at most."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, int]] = []
+        self._counted, self._written = 0, 0.0
+
+    def add(self, count: int) -> None:
+        self._counted += count
+        if (now := time.monotonic()) - self._written >= STEP_SECONDS:
+            self.samples.append((now, self._counted))
+            self._written = now
+
+
 def _answer_marks(ecn: bool) -> None:
     """Have the TCP of this host's namespace ask for marks and answer them (RFC 3168), or not."""
     Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if ecn else "0")
@@ -29,15 +43,11 @@ def _answer_marks(ecn: bool) -> None:
 def sink(channel: Channel, *, address: str, flows: int, ecn: bool) -> None:
     """Receive so many connections until a message comes, which is answered with what each has received: a list for each
     of (time.monotonic(), bytes so far)."""
-    seen: list[list[tuple[float, int]]] = [[] for _ in range(flows)]
+    seen = [_Delivered() for _ in range(flows)]
 
-    def receive(connection: socket.socket, own: list[tuple[float, int]]) -> None:
-        counted, written = 0, 0.0
+    def receive(connection: socket.socket, own: _Delivered) -> None:
         while data := connection.recv(BLOCK):
-            counted += len(data)
-            if (now := time.monotonic()) - written >= STEP_SECONDS:
-                own.append((now, counted))
-                written = now
+            own.add(len(data))
 
     _answer_marks(ecn)
     with socket.create_server((address, PORT), backlog=flows) as server:
@@ -48,7 +58,7 @@ def sink(channel: Channel, *, address: str, flows: int, ecn: bool) -> None:
             threading.Thread(target=receive, args=(connection, own), daemon=True).start()
         channel.send("connected")
         channel.receive()
-    channel.send([list(own) for own in seen])
+    channel.send([list(own.samples) for own in seen])
 
 
 def source(channel: Channel, *, address: str, congestion: str, ecn: bool) -> None:
@@ -65,24 +75,19 @@ def source(channel: Channel, *, address: str, congestion: str, ecn: bool) -> Non
 
 def drain(channel: Channel, *, address: str, senders: list[str]) -> None:
     """Receive datagrams until a message comes, which is answered as `sink` does, a list for each of the senders."""
-    seen: dict[str, list[tuple[float, int]]] = {sender: [] for sender in senders}
+    seen = {sender: _Delivered() for sender in senders}
 
     def receive(own: socket.socket) -> None:
-        counted = dict.fromkeys(senders, 0)
-        written = dict.fromkeys(senders, 0.0)
         while True:
             data, (sender, _) = own.recvfrom(BLOCK)
-            counted[sender] += len(data)
-            if (now := time.monotonic()) - written[sender] >= STEP_SECONDS:
-                seen[sender].append((now, counted[sender]))
-                written[sender] = now
+            seen[sender].add(len(data))
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind((address, PORT))
         threading.Thread(target=receive, args=(own,), daemon=True).start()
         channel.send("listening")
         channel.receive()
-        channel.send([list(seen[sender]) for sender in senders])
+        channel.send([list(seen[sender].samples) for sender in senders])
 
 
 def spray(channel: Channel, *, addresses: list[str], mbps: float) -> None:

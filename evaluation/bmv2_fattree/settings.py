@@ -53,9 +53,9 @@ class Settings:
 
     def scaled(self) -> "Settings":
         """Return these settings with a scale at which the busiest plan does not ask too much of the machine."""
-        topology = replace(self, scale=1.0).topology()
-        plans = [replace(self, scale=1.0).plan(name) for name in self.strategies]
-        busiest = max(switched_packets(plan, topology) for plan in plans)
+        whole = replace(self, scale=1.0)
+        topology = whole.topology()
+        busiest = max(switched_packets(whole.plan(name), topology) for name in self.strategies)
         return replace(self, scale=fitting(self.switch, [busiest]))
 
     def job(self, topology: Topology) -> Job:
@@ -109,7 +109,7 @@ class Settings:
 
 @lru_cache(maxsize=16)
 def _plan(settings: Settings, strategy: str) -> Plan:
-    """Kept, as it is asked for before anything is built and then again."""
+    """Return the plan of `Settings.plan`, kept: it is asked for to find the scale, and then to be carried out."""
     topology = settings.topology()
     held = limited(topology, Limits.of_target("v1model"))
     return get_strategy(strategy)(held, settings.job(topology), seed=settings.seed)

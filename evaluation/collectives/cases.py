@@ -42,7 +42,7 @@ class Case:
         return op.encoded(self.bits, seed)
 
     def at_most(self, nbytes: int) -> Case:
-        """The same on so many bytes at most."""
+        """Return this case with at most so many bytes."""
         unit = ITEM_BYTES[self.dtype] * self.workers
         return self if self.nbytes <= nbytes else replace(self, nbytes=nbytes // unit * unit)
 

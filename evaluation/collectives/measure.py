@@ -110,7 +110,7 @@ class Bench:
     def seconds(
         self, cases: Sequence[Case], repeat: int, beside: Sequence[Sequence[int]] = (), *, warm: int = 0
     ) -> tuple[float, float | None]:
-        """All of the cases, one after the other, by ours and by gloo in turns: the medians of their seconds, without
+        """Run all cases one after the other, by ours and by gloo in turns; return the medians of their seconds, without
         the first `warm`. beside: of each of the others, which of these before it may still be under way when it begins
         (none). Raises AssertionError when results differ among workers."""
         own: list[float] = []

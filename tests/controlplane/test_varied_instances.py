@@ -288,8 +288,9 @@ def test_a_search_that_goes_on_with_new_prices_finds_what_a_new_one_does(instanc
 
 
 def test_a_full_rack_whose_hosts_add_is_at_its_bound():
-    """Of each rack's three workers f leaves three times, but for what its switch (two thirds of 20) and its hosts (what
-    comes in beside results) take away, over three links of 10. It was 5.7 % higher."""
+    """Three workers of a rack send the rate f each. What its switch adds (two thirds of 20 are taken away) and what its
+    hosts add (what comes in beside results) need not leave the rack, whose three links carry 10 each. The bound that
+    was found before was 5.7 % higher."""
     instance = draw(11)
     rate = (3 * 10 + 20 * 2 / 3 + 3 * 20) / 6
     assert cheap_bound(instance.topology, instance.job).mbps == pytest.approx(rate)

@@ -44,7 +44,8 @@ class Expected:
 
 @dataclass
 class Script:
-    """One test. registers: (its name, index) -> its value, or its values by field."""
+    """A test that p4testgen has made. registers: values before it, by the register's name and the index: one, or one by
+    field. packets: the port and bytes of each that is sent. expected: what has to leave."""
 
     name: str
     added: list[Added] = field(default_factory=list)

@@ -135,7 +135,7 @@ class _Search:
         return self._search_exactly(use, prices)
 
     def _search(self, use: np.ndarray, prices: Prices) -> tuple[bool, bool]:
-        """(whether to go on, whether there were trees that gain)."""
+        """Return whether to go on, and whether there were trees that gain."""
         enough = self.end.enough * (1 - TOLERANCE)
         assert self.smooth is not None
         for used in (self.smooth, prices):
@@ -185,8 +185,8 @@ def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
 
 
 def price_exactly(master: Master, pricing: Pricing, prices: Prices, exact: CheapestTrees) -> bool:
-    """Adds each root's cheapest tree under the prices that `pricing` has; whether one gains under `prices`. What that
-    proves of the rate is noted."""
+    """Add each root's cheapest tree under the prices that `pricing` has, and note in `master` the bound of the rate
+    that this proves. Return whether a tree gains under `prices`."""
     added, least = False, {}
     for root in _roots(master, pricing, everyone=True):
         if deadline().passed():

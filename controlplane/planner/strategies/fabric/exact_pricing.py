@@ -24,7 +24,7 @@ MOST_CHOICES = 6000
 """Links times access switches up to which the results' way is an integer program: likewise."""
 GAP = 1e-6
 DIGITS = 12
-"""To which costs have to agree."""
+"""Decimal digits of a cost to which the costs of two racks have to agree for the racks to count as one."""
 WHOLE = 1e-6
 """Distance from 0 or 1 up to which a relaxed program's values are integers."""
 TOO_DEAR = 1e3
@@ -117,8 +117,11 @@ class WayUp:
             self._add_flows()
 
     def _costs(self) -> np.ndarray:
-        """Costs of the columns but flows', and what there are of these: `first`, the number of columns before, and how
-        many options (`strides`) each of so `many` has, of racks and of points."""
+        """Return the costs of the program's columns, without those of flows, under present prices.
+
+        It also sets where columns are, of racks and of points each: how many there are (`many`), how many options each
+        of them has (`strides`), and the number of columns before theirs (`first`).
+        """
         pricing = self.pricing
         direct, final = pricing.to_root(self.root)
         self.points = np.flatnonzero(np.isfinite(final))
@@ -142,7 +145,8 @@ class WayUp:
         return cost
 
     def again(self) -> WayUp:
-        """The same under present prices: the same program, where its columns are still the same."""
+        """Return this search under present prices: the same program with other costs, where its columns are still the
+        same, else a new one."""
         points, many = self.points, self.many
         cost = self._costs()
         if many != self.many or not np.array_equal(points, self.points):
@@ -209,7 +213,7 @@ def _integers(values: np.ndarray) -> bool:
 
 
 Arc = tuple[int, int, int]
-"""From a node to a node, and the number of the link."""
+"""A directed link between switches: (its first node, its second node, its number)."""
 
 
 class WayBack:
