@@ -50,6 +50,20 @@ def test_eight_workers_do_sums_in_the_network() -> None:
     assert "all-reduce" not in said(EIGHT)
 
 
+def test_an_answer_that_was_remembered_is_its_own_questions() -> None:
+    """Each question is asked twice, among all others, and answered as by a choice that nobody has asked before."""
+    questions = [
+        (op, 1 << power, alone)
+        for op in (SUM, MEAN, SCATTER_SUM, GATHER, broadcast(0), broadcast(1), replace(SUM, bits=16))
+        for power in range(31)
+        for alone in (False, True)
+    ]
+    both = replace(EIGHT, ring_mbps=180.0, beside=True)
+    for op, size, alone in questions + questions[::-1]:
+        assert both.is_faster_outside(op, size, alone=alone) == replace(both).is_faster_outside(op, size, alone=alone)
+    assert Ways(**json.loads(json.dumps(both.to_json()))) == both
+
+
 def test_a_plan_that_carries_little_leaves_sums_to_the_hosts() -> None:
     """With one parameter server whose link is shared with others the ring of four may carry twice as much."""
     assert Ways(workers=4, network_mbps=50.0, ring_mbps=133.0).is_faster_outside(SUM, 1_000_000)
