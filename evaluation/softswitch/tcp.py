@@ -27,8 +27,9 @@ print(size, time.monotonic() - begin)
 """
 SENDER = """
 import socket, sys, time
-end, data = time.monotonic() + float(sys.argv[1]), bytes(1 << 20)
+data = bytes(1 << 20)
 with socket.create_connection(("10.7.2.1", 5001), timeout=60) as connection:
+    end = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < end:
         connection.sendall(data)
 """
