@@ -40,16 +40,17 @@ class Fabric:
             addresses, self.kind, CONNECT_SECONDS, log, labels=self.labels
         )
 
-    def serve(self, plan: Plan, *, answers_failures: bool = False) -> "Service":
+    def serve(self, plan: Plan, *, answers_failures: bool = False, beside: float | None = None) -> "Service":
         """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit.
 
-        answers_failures: the controller reroutes or replans around failures, as `deploy --serve` does.
+        answers_failures: the controller reroutes or replans around failures, as `deploy --serve` does. beside: as of
+        `Settings`.
         """
-        return Service(self, plan, answers_failures)
+        return Service(self, plan, answers_failures, beside)
 
-    def control(self, *, answers_failures: bool = True) -> "Service":
-        """Start the network's controller without any job. Raises FabricError."""
-        return Service(self, None, answers_failures)
+    def control(self, *, answers_failures: bool = True, beside: float | None = None) -> "Service":
+        """Start the network's controller without any job. beside: as of `serve`. Raises FabricError."""
+        return Service(self, None, answers_failures, beside)
 
     def install_routes(self) -> None:
         """Install IPv4 routes between all hosts, and no aggregation. Raises FabricError."""
@@ -67,10 +68,10 @@ class Fabric:
 class Service:
     """A running controller. Leaving the context ends the controller; the rules stay installed."""
 
-    def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool) -> None:
+    def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool, beside: float | None = None) -> None:
         self.network = Network(
             owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, labels=owner.labels,
-            settings=Settings(pace=1 - HEADROOM), log=owner.log,
+            settings=Settings(pace=1 - HEADROOM, beside=beside), log=owner.log,
         )  # fmt: skip
         self._plan = plan
         if plan is None:

@@ -79,6 +79,9 @@ def format_status(status: pb.StatusReply) -> str:
         lines += ["", *_table(("switch", "address", "state", "labels/groups/routes", "refills", "verdicts"), rows)]
     if status.without:
         lines += ["", f"kept off: {', '.join(status.without)}"]
+    if status.others:
+        head = ("other traffic from", "to", "measured", "left to it", "of")
+        lines += ["", *_table(head, map(_other_row, status.others))]
     if len(status.jobs) != 1 and not status.job and status.jobs:
         lines += ["", "more of one job: --job NAME"]
     if status.events:
@@ -126,6 +129,11 @@ def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
         job.bottleneck or "-",
         job.terms or "-",
     )
+
+
+def _other_row(one: pb.OtherTraffic) -> tuple[str, ...]:
+    rates = (one.measured_mbps, one.planned_mbps, one.bandwidth_mbps)
+    return (one.source, one.target, *(f"{mbps:.4g} Mbit/s" for mbps in rates))
 
 
 def _event_line(event: pb.LogEvent) -> str:

@@ -191,7 +191,7 @@ COMMANDS = {
 _NOT_ASKED: dict[str, Any] = {
     "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
     "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
-    "most_changes": MOST, "store": None, "quotas": None, "cabling": False,
+    "most_changes": MOST, "beside": None, "store": None, "quotas": None, "cabling": False,
 }  # fmt: skip
 """Values of options that the code reads, for commands that do not have the option."""
 

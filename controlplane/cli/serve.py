@@ -94,8 +94,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         there = found(targets)
         recorder = Recorder(state.path / "log" if state is not None else None, to_stderr(as_json=arguments.json))
         log.record_in(recorder.line)
-        most = arguments.most_changes
-        settings = Settings(steady=arguments.steady / 100, most=most, recorder=recorder, quotas=quotas)
+        settings = replace(_settings(arguments), recorder=recorder, quotas=quotas)
         if state is not None:
             settings = replace(settings, journal=partial(state.journal, log=log))
         network = Network(
@@ -121,6 +120,12 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         elif wanted is not None:
             network.launch(wanted, arguments.strategy, arguments.seed, job_id=arguments.job_id)
         _answer(arguments, listening, network, log, files.hangup)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Return what the options say of how jobs are planned."""
+    beside = None if arguments.beside is None else arguments.beside / 100
+    return Settings(steady=arguments.steady / 100, most=arguments.most_changes, beside=beside)
 
 
 def _say_strangers(jobs: Collection[int], log: EventLog) -> None:
@@ -202,6 +207,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
+    if arguments.beside is not None and not 0 < arguments.beside <= 100:
+        raise DeployError("--beside is a part of each link in percent, above 0 and at most 100")
     if target_of(arguments) is None:
         raise DeployError(f"say which kind of switches: --target {'|'.join(TARGETS)}")
     serve(arguments, with_adding_switches(parse_topology(arguments.topology)), log)
@@ -224,6 +231,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--most-changes", type=int, default=MOST, metavar="N",
         help="most jobs that migrate in one step when a job is added or removed (%(default)s); steps follow each other",
+    )  # fmt: skip
+    parser.add_argument(
+        "--beside", type=float, metavar="PERCENT",
+        help="measure what other traffic takes of the links, and plan jobs for the rest, but for at least this part of "
+        "each link, e.g. 25 (default: only what the topology declares counts)",
     )  # fmt: skip
     parser.add_argument("--quotas", type=Path, metavar="FILE", help="what tenants may have, JSON (default: anything)")
     parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")

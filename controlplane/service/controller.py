@@ -55,6 +55,8 @@ MOST_PARTS = 100
 MOST_WORDS = 1500
 DENIED_SECONDS = 60.0
 MOST_DENIED = 1000
+LEAST_SHOWN = 0.01
+"""Part of a link from which other traffic on it is shown."""
 
 Bound = tuple[grpc.Server, int]
 
@@ -248,6 +250,7 @@ class Controller:
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
         reply.reservations.extend(self.reservations.status())
         reply.tenants.extend(map(tenant_status, self.network.tenants.holdings()))
+        reply.others.extend(other_traffic(self.network))
         times = self.network.state.host_times_ms()
         for agent in reply.agents:
             if agent.node in times:
@@ -435,6 +438,22 @@ def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
 def tenant_status(held: Holding) -> pb.TenantStatus:
     """Return a line with what a tenant has and may have."""
     return pb.TenantStatus(**vars(held) | {"quota": str(held.quota)})
+
+
+def other_traffic(network: Network) -> list[pb.OtherTraffic]:
+    """Return what others take of the links, where that was measured and is something."""
+    state, topology = network.state, network.topology
+    return [
+        pb.OtherTraffic(
+            source=u,
+            target=v,
+            measured_mbps=mbps,
+            planned_mbps=state.others.get((u, v), 0.0),
+            bandwidth_mbps=topology.bandwidth_mbps(u, v),
+        )
+        for (u, v), mbps in state.others_mbps.items()
+        if topology.has_link(u, v) and mbps >= LEAST_SHOWN * topology.bandwidth_mbps(u, v)
+    ]
 
 
 def reload_reply(done: Reloaded) -> pb.ReloadReply:

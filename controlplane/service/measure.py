@@ -10,12 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.planner.entries import Forward, Replicate
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import access, near_at
+from controlplane.service.core.others import Link
+from controlplane.service.flows import Flow, OtherFlows, traffic
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.periodic import Periodic
@@ -33,23 +35,13 @@ PATIENCE_SECONDS = 2.0
 SMOOTH_SECONDS = 2.5
 """Over how long a worker's reports, which come every second, are averaged."""
 
-Link = tuple[str, str]
-
-
-@dataclass
-class Flow:
-    """Bytes that were counted, ever, and the rate between the last two readings, Mbit/s."""
-
-    total: int = 0
-    mbps: float = 0.0
-
 
 @dataclass(frozen=True)
 class Reading:
     """The counters of the switches at one time. at: seconds since 1970.
 
     links: per link and job (by number); trees: per job and tree, what a worker sends on average; verdicts: per switch;
-    silent: switches that did not answer, and why.
+    silent: switches that did not answer, and why. others: per link, what is no job's (`Measurements.others`).
     """
 
     at: float = 0.0
@@ -57,6 +49,7 @@ class Reading:
     trees: dict[tuple[int, int], Flow] = field(default_factory=dict)
     verdicts: dict[str, dict[str, int]] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
+    others: dict[Link, Flow] = field(default_factory=dict)
 
     def link(self, link: Link) -> float:
         """Mbit/s of all jobs on a link."""
@@ -88,15 +81,20 @@ class _Reports:
 
 
 class Measurements:
-    """Readings of a network. Thread-safe; notes the jobs' rates from `start` to `close`."""
+    """Readings of a network. Thread-safe; notes the jobs' rates from `start` to `close`.
 
-    def __init__(self, network: Network, clock: Callable[[], float] = time.time) -> None:
+    others: also read what other traffic takes of each link, from switches that count it. A link's is what the switch at
+    its end has received, and towards a server what the switch has sent."""
+
+    def __init__(self, network: Network, clock: Callable[[], float] = time.time, *, others: bool = False) -> None:
         self._network = network
+        self.others = others
         self._clock = clock
         self._reading = Reading()
         self._taken = 0.0  # monotonic
         self._counted: dict[tuple[str, int, int], int] = {}
         self._when: dict[str, float] = {}  # by switch, monotonic
+        self._passed = OtherFlows()
         self._bytes: dict[tuple[str, str], _Reports] = {}  # by job and node: sent by a worker, come to a server
         self._summed: dict[tuple[str, str], _Reports] = {}  # by job and node of both roles: come to its server
         self._history: dict[str, deque[tuple[float, float]]] = {}
@@ -159,8 +157,11 @@ class Measurements:
             if time.monotonic() - self._taken >= FRESH_SECONDS:
                 began = time.monotonic()
                 counted, silent = _counters(self._network.switches.keepers)
+                passed = traffic(self._network.switches.keepers) if self.others else {}
                 with self._lock:
-                    self._reading = self._advance(counted, silent)
+                    reading = self._advance(counted, silent)
+                    others = self._passed.advance(passed, self._network.topology, reading.link)
+                    self._reading = replace(reading, others=others)
                 self._taken = began
             return self._reading
         finally:

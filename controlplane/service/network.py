@@ -60,7 +60,8 @@ class Settings:
     pace: share of the planned rate at which agents send. steady, most: jobs that share keep their plans while their
     rates are within this part of the fair ones, and at most so many change over in one step. grace, patience: as of
     `Roster`. journal: of the events of a job, by its number; recorder: keeps who did what (default: in memory).
-    quotas: what a tenant may have, by name.
+    quotas: what a tenant may have, by name. beside: what others take of the links is measured, and jobs are planned for
+    what is left, but at least this part of each link; None: it is not.
     """
 
     pace: float = 1.0
@@ -71,6 +72,7 @@ class Settings:
     journal: Callable[[int], Journal] = lambda job_id: Journal()
     recorder: Recorder | None = None
     quotas: Callable[[str], Quota] = unlimited
+    beside: float | None = None
 
 
 USUALLY = Settings()

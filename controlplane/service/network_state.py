@@ -10,9 +10,10 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.measured import RoundTrips, adding_in, host_times_ms, with_adding, with_measured
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.others import Link
 from controlplane.service.core.parts import Parts
 from controlplane.service.core.ways import Layout, avoidable
-from controlplane.service.residual import with_loads, with_taken, without
+from controlplane.service.residual import with_loads, with_others, with_taken, without
 from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.switches import Switches
 from controlplane.service.tenants import Tenants
@@ -28,7 +29,8 @@ class NetworkState:
         switches, jobs: those of the network, which change. tenants: whose jobs these are.
 
     parts: what is kept off, and why (core/parts.py). bases: by job, what its last plan was made for, before anything is
-    kept off. lock: never held for long: failures must not wait for orders.
+    kept off. others: by link, the Mbit/s that plans leave to other traffic, where that is measured; others_mbps: what
+    it was measured to be on average (core/others.py). lock: never held for long: failures must not wait for orders.
     """
 
     def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs, tenants: Tenants) -> None:
@@ -37,6 +39,8 @@ class NetworkState:
         self.lock = threading.RLock()
         self.parts = Parts(layout_of(topology))
         self.bases: dict[str, Topology] = {}
+        self.others: Mapping[Link, float] = {}
+        self.others_mbps: Mapping[Link, float] = {}
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
         self._adding: dict[str, dict[str, float]] = {}  # what hosts add, as their agents said last
         self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
@@ -52,8 +56,9 @@ class NetworkState:
         return self.at(self.topology, self.off)
 
     def at(self, base: Topology, off: Iterable[str]) -> Topology:
-        """A topology as it is now: without what is kept off, and with what agents measured."""
-        return with_adding(with_measured(without(base, off), self.host_times_ms()), self.adding())
+        """A topology as it is now: without what is kept off, and with what agents and switches measured."""
+        state = with_others(without(base, off), self.others)
+        return with_adding(with_measured(state, self.host_times_ms()), self.adding())
 
     def of(self, job: RunningJob) -> Topology:
         """Return the topology as `now` does, with the changes that the job's last plan was made for."""

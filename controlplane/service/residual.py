@@ -43,6 +43,16 @@ def with_room(topology: Topology, part: float) -> Topology:
     return topology.replace(nodes=nodes, links=links)
 
 
+def with_others(topology: Topology, used: Mapping[tuple[str, str], float]) -> Topology:
+    """The topology of whose links other traffic uses this, Mbit/s, where no more is declared."""
+    links = {
+        (u, v): {"used_bandwidth_mbps": mbps}
+        for (u, v), mbps in used.items()
+        if topology.has_link(u, v) and mbps > topology.used_bandwidth_mbps(u, v)
+    }
+    return topology.replace(links=links) if links else topology
+
+
 def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
     """The topology with what these plans use at their rates as background load. What is not there cannot be used."""
     nodes: dict[str, dict[str, float]] = {}

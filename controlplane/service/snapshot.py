@@ -43,7 +43,7 @@ class Snapshots:
         names = {job.job_id: job.name for job in jobs}
         hosts = network.state.host_times_ms()
         taken = network.switches.taken()
-        kept_off = network.state.kept_off
+        kept_off, others = network.state.kept_off, network.state.others_mbps
         return {
             "time": time.time(),
             "measured_at": reading.at,
@@ -59,6 +59,7 @@ class Snapshots:
                     "bandwidth_mbps": topology.bandwidth_mbps(u, v),
                     "planned_mbps": used.flows.get((u, v), 0.0),
                     "measured_mbps": reading.link((u, v)),
+                    "other_mbps": others.get((u, v), 0.0),
                     "jobs": {
                         names[number]: flow.mbps
                         for number, flow in reading.links.get((u, v), {}).items()

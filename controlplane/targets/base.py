@@ -90,6 +90,15 @@ class Counters:
     labels: dict[tuple[int, int], tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a switch has received and sent, by port of the topology, since it started. whole: all of them; else
+    those of all packets that are not aggregated. What a switch sends to several ports at once may be missing."""
+
+    ports: dict[int, tuple[int, int]]
+    whole: bool
+
+
 class SwitchTarget(Protocol):
     """One switch. Methods raise TargetError; `timeout` is in seconds and covers the whole call.
 
@@ -136,6 +145,10 @@ class SwitchTarget(Protocol):
 
     def read_counters(self) -> Counters:
         """Return the verdicts, and a counter for every label entry."""
+        ...
+
+    def read_traffic(self) -> Traffic | None:
+        """Return what passed each port; None if neither the program nor the protocol counts it."""
         ...
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:

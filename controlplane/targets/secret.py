@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
-from controlplane.targets.base import RPC_SECONDS, Change, Counters, InstallError, SwitchTarget, UpdateFailure
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, InstallError, SwitchTarget, Traffic, UpdateFailure
 from controlplane.targets.secret_labels import SecretLabels
 
 
@@ -75,6 +75,9 @@ class SecretTarget:
         counted = self.target.read_counters()
         number = self._labels.number
         return Counters(counted.verdicts, {(port, number(label)): by for (port, label), by in counted.labels.items()})
+
+    def read_traffic(self) -> Traffic | None:
+        return self.target.read_traffic()
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
         return self.target.read_ports(timeout)

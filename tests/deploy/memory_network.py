@@ -30,13 +30,14 @@ class MemoryNetwork:
         kind: P4RuntimeKind,
         topology: Topology,
         journal: Callable[[int], Journal] = lambda job_id: Journal(),
+        beside: float | None = None,
     ) -> None:
         self.topology = topology
         self.targets = {name: MemoryTarget(name) for name in topology.switches}
         self.log: list[str] = []
         self.network = Network(
             topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
-            settings=Settings(journal=journal),
+            settings=Settings(journal=journal, beside=beside),
         )  # fmt: skip
         self.network.switches.fill()
         self.network.switches.watch()

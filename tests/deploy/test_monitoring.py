@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -80,6 +81,25 @@ def test_an_alert_names_what_is_wrong_and_what_to_do(rule: dict[str, Any], expos
     (metric,) = set(re.findall(r"\binart_\w+", rule["expr"].split(" and ")[0]))
     if exposed[metric]:  # A metric without events, like packets of a switch without traffic, has no sample yet.
         assert named <= exposed[metric], f"{metric} has no label {', '.join(sorted(named - exposed[metric]))}"
+
+
+def test_grafanas_own_model_of_dashboards_reads_all_of_it() -> None:
+    """What the model does not know is lost in it."""
+    sdk = "grafana_foundation_sdk"
+    models = pytest.importorskip(f"{sdk}.models.dashboard", reason="pip install grafana-foundation-sdk")
+    plugins, encoder = (importlib.import_module(f"{sdk}.cog.{name}") for name in ("plugins", "encoder"))
+    plugins.register_default_plugins()
+    read = models.Dashboard.from_json(json.loads(json.dumps(DASHBOARD)))
+    assert known(DASHBOARD, json.loads(json.dumps(read, cls=encoder.JSONEncoder)))
+
+
+def known(given: Any, read: Any) -> bool:
+    """Return whether all that was given is in what was read."""
+    if isinstance(given, dict):
+        return all(key in read and known(value, read[key]) for key, value in given.items())
+    if isinstance(given, list):
+        return len(given) == len(read) and all(map(known, given, read))
+    return bool(given == read)
 
 
 def test_prometheus_takes_the_rules_and_the_metrics(network_metrics: bytes) -> None:

@@ -6,13 +6,22 @@ import threading
 from collections.abc import Callable
 
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import Change, Counters, InstallError, Operation, TargetError, UpdateFailure, empty
+from controlplane.targets.base import (
+    Change,
+    Counters,
+    InstallError,
+    Operation,
+    TargetError,
+    Traffic,
+    UpdateFailure,
+    empty,
+)
 
 
 class MemoryTarget:
     """A switch in memory. dies_after: it dies (and forgets everything) with the change that comes after so many.
     refuses: the changes that it refuses. down: it cannot be connected to. ports: which ports are up, if the switch
-    reports them.
+    reports them. traffic: what has passed its ports, if it counts that; labels: what it counts of labels.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,6 +33,8 @@ class MemoryTarget:
         self.rules = empty(name)
         self.writes = 0
         self.ports: dict[int, bool] | None = None
+        self.traffic: Traffic | None = None
+        self.labels: dict[tuple[int, int], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def die(self) -> None:
@@ -88,7 +99,11 @@ class MemoryTarget:
         return {}
 
     def read_counters(self) -> Counters:
-        return Counters({}, {})
+        return Counters({}, dict(self.labels))
+
+    def read_traffic(self) -> Traffic | None:
+        self._check()
+        return self.traffic
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
         self._check()

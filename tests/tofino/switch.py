@@ -84,6 +84,8 @@ class TofinoSwitch:
         self.fixed = FIXED.read_bytes()
         self.schema = Schema.parse(self.description, program).with_tables(Schema.parse(self.fixed, "fixed"))
         self.tables: dict[str, dict[bytes, Stored]] = {name: {} for name in self.schema.tables}
+        self.passed: dict[int, tuple[int, int]] = {}
+        """Bytes received and sent, by device port."""
         self.updates = self.writes = self.reads = self.binds = self.pending = 0
         self.deadlines: list[dict[str, str]] = []
         self.owner: int | None = None
@@ -289,6 +291,14 @@ class TofinoSwitch:
             entry.key.CopyFrom(wanted.key)
             device = (self.devices or device_port)(connector, channel)
             entry.data.fields.add(field_id=1, stream=device.to_bytes(4, "big"))
+            return
+        if table.name == "$PORT_STAT":
+            for device, counted in self.passed.items():
+                entry = answer.entities.add().table_entry
+                entry.table_id = table.id
+                entry.key.fields.add(field_id=table.keys["$DEV_PORT"].id).exact.value = device.to_bytes(4, "big")
+                for name, count in zip(("$OctetsReceived", "$OctetsTransmittedTotal"), counted, strict=True):
+                    entry.data.fields.add(field_id=table.data[name].id, stream=count.to_bytes(8, "big"))
             return
         if table.kind == "Counter":
             for index in range(table.size):

@@ -11,16 +11,17 @@ from controlplane.planner.topology import Topology
 from controlplane.service.core import ports
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
+from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
 from controlplane.targets import fabric
-from controlplane.targets.base import SwitchAddress
+from controlplane.targets.base import SwitchAddress, Traffic
 from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.ledger import Ledger
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.target import BriTarget
 from p4src.artifacts import find
 from tests.tofino.conftest import BFRT
-from tests.tofino.switch import TofinoSwitch
+from tests.tofino.switch import TofinoSwitch, device_port
 
 PORT = {"bandwidth_mbps": 100000, "speed": "100G", "fec": "rs"}
 TRIANGLE = {
@@ -113,3 +114,22 @@ def test_jobs_are_rerouted_around_a_pulled_cable_which_is_used_again_later(netwo
         until(lambda: not network.state.off, "used again", 60)
     finally:
         watch.close()
+
+
+def test_what_passes_a_port_is_read_and_less_what_jobs_send_it_is_other_traffic(
+    network, switches, targets, topology, monkeypatch
+):
+    """A Tofino counts all bytes of a port; aggregation packets are counted by label."""
+    monkeypatch.setattr("controlplane.service.measure.FRESH_SECONDS", 0.0)
+    measurements = Measurements(network, others=True)
+    measurements.read()
+    device = device_port(6, 0)  # of V2, where V1 comes in
+    switches["V2"].passed = {device: (0, 0), device_port(1, 0): (0, 0), 7: (1, 1)}
+    number = topology.port("V2", "V1")
+    assert targets[1].read_traffic() == Traffic({number: (0, 0), topology.port("V2", "S1"): (0, 0)}, whole=True)
+    measurements.read()
+    switches["V2"].passed = {device: (3_000_000, 0), device_port(1, 0): (0, 2_000_000)}
+    others = measurements.read().others
+    assert others["V1", "V2"].total == pytest.approx(3_000_000, abs=1)
+    assert others["V2", "S1"].total == pytest.approx(2_000_000, abs=1)
+    assert ("V2", "V1") not in others or others["V2", "V1"].mbps == 0

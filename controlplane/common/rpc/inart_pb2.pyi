@@ -281,6 +281,20 @@ class Notice(_message.Message):
     text: str
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
+class OtherTraffic(_message.Message):
+    __slots__ = ["bandwidth_mbps", "measured_mbps", "planned_mbps", "source", "target"]
+    BANDWIDTH_MBPS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_MBPS_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_MBPS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    bandwidth_mbps: float
+    measured_mbps: float
+    planned_mbps: float
+    source: str
+    target: str
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., measured_mbps: _Optional[float] = ..., planned_mbps: _Optional[float] = ..., bandwidth_mbps: _Optional[float] = ...) -> None: ...
+
 class Prepare(_message.Message):
     __slots__ = ["again", "agent_config", "digest"]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -468,13 +482,14 @@ class Retire(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "plan_version", "planned_rate_mbps", "reservations", "state", "strategy", "switches", "tenants", "trees", "update", "uses", "without"]
+    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "others", "plan_version", "planned_rate_mbps", "reservations", "state", "strategy", "switches", "tenants", "trees", "update", "uses", "without"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     PLANNED_RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -492,6 +507,7 @@ class StatusReply(_message.Message):
     job: str
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     node: str
+    others: _containers.RepeatedCompositeFieldContainer[OtherTraffic]
     plan_version: int
     planned_rate_mbps: float
     reservations: _containers.RepeatedCompositeFieldContainer[ReservationStatus]
@@ -503,7 +519,7 @@ class StatusReply(_message.Message):
     update: str
     uses: _containers.RepeatedCompositeFieldContainer[Use]
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[ReservationStatus, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[ReservationStatus, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[OtherTraffic, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ["addresses", "job", "parts"]

@@ -36,8 +36,8 @@ MANY_LINKS = 200
 """Number of links above which they are drawn half as wide."""
 
 SOURCES: dict[str, tuple[str, ...]] = {
-    "links": ("xs", "ys", "from", "to", "planned", "measured", "bandwidth", "ratio", "jobs", "colour", "width",
-              "live_width", "live", "alpha"),
+    "links": ("xs", "ys", "from", "to", "planned", "measured", "bandwidth", "ratio", "jobs", "other", "colour",
+              "width", "live_width", "live", "alpha"),
     "lit": ("xs", "ys", "colour"),
     "worst": ("xs", "ys"),
     "nodes": ("x", "y", "name", "what", "detail", "state", "marker", "size", "colour", "edge"),
@@ -114,6 +114,7 @@ def _network(layers: int, servers: int) -> Any:
         HoverTool(renderers=[planned], line_policy="interp", tooltips=[
             ("link", "@from to @to"), ("measured", "@measured{0.00} Mbit/s, @ratio"),
             ("planned", "@planned{0.00} of @bandwidth{0.##} Mbit/s"), ("jobs", "@jobs"),
+            ("other traffic", "@other{0.00} Mbit/s"),
         ]),
         HoverTool(renderers=[nodes], tooltips=[("", "@name"), ("", "@what"), ("", "@detail"), ("", "@state")]),
     )  # fmt: skip
@@ -186,6 +187,7 @@ def _links(snapshot: Mapping[str, Any], paths: Mapping[Any, Any], full: float) -
         row = {
             "xs": xs, "ys": ys, "from": link["from"], "to": link["to"], "planned": planned, "measured": measured,
             "bandwidth": link["bandwidth_mbps"], "ratio": words, "jobs": off or shares or "none",
+            "other": link["other_mbps"],
             "colour": OFF_COLOUR if link["off"] else colour,
             "width": _width(planned, full, most) if planned else 1.0,
             "live_width": _width(measured, full, most),

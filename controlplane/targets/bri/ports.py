@@ -22,6 +22,8 @@ FEC_ALIASES = {"BF_FEC_TYP_FC": "firecode", "BF_FEC_TYP_RS": "rs"}
 AUTONEGOTIATIONS = {"default": "PM_AN_DEFAULT", "on": "PM_AN_FORCE_ENABLE", "off": "PM_AN_FORCE_DISABLE"}
 PORT_UP = "$PORT_UP"
 """Read-only field of $PORT: whether the port has a link."""
+RECEIVED, SENT = "$OctetsReceived", "$OctetsTransmittedTotal"
+"""Fields of $PORT_STAT, as open-p4studio names them: bytes of all frames."""
 NO_LOOPBACK, LOOPBACK = "BF_LPBK_NONE", "BF_LPBK_MAC_NEAR"
 
 

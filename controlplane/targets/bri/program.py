@@ -30,6 +30,7 @@ from controlplane.targets.bri.schema import Schema, SchemaError, local
 LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE = "label_table", "ipv4_table", "bridge_table"
 VERDICT_COUNTER = "verdict_counter"
 GROUPS, NODES, PORTS, PORT_NAMES = "$pre.mgid", "$pre.node", "$PORT", "$PORT_HDL_INFO"
+PORT_STATISTICS = "$PORT_STAT"
 FIXED = Path(__file__).with_name("fixed.json")
 ACTIONS = {
     LABEL_TABLE: ("forward", "replicate", "aggregate"),

@@ -12,13 +12,14 @@ from typing import Any
 
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, SwitchAddress, TargetError
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, SwitchAddress, TargetError, Traffic
 from controlplane.targets.bri.entries import Entry, Step, check
 from controlplane.targets.bri.ledger import Ledger
-from controlplane.targets.bri.ports import FIRST_UNKNOWN, PORT_UP, Panel, PortMap, read_port
+from controlplane.targets.bri.ports import FIRST_UNKNOWN, PORT_UP, RECEIVED, SENT, Panel, PortMap, read_port
 from controlplane.targets.bri.program import (
     LABEL_TABLE,
     PORT_NAMES,
+    PORT_STATISTICS,
     PORTS,
     VERDICT_COUNTER,
     Program,
@@ -269,15 +270,29 @@ class BriTarget(SessionTarget[Session]):
             labels[ports.number(device), label] = counted
         return Counters(self.read_verdicts(), labels)
 
+    def read_traffic(self) -> Traffic | None:
+        """Return what passed each front-panel port, aggregation packets too: Ethernet frames with their checksums."""
+        ports = self._known_ports()
+        found: dict[int, tuple[int, int]] = {}
+        for entry in self.session.read(self.program.schema.tables[PORT_STATISTICS], from_hw=True):
+            number = ports.number(number_of(entry))
+            if number < FIRST_UNKNOWN:
+                found[number] = _count(entry, RECEIVED), _count(entry, SENT)
+        return Traffic(found, whole=True)
+
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
-        session = self.session
-        with session.within(timeout):
-            if self._numbers is None or self._numbers[0] is not session:
-                self._numbers = session, PortMap(self.panel, self._devices())
-            _, ports = self._numbers
-            entries = session.read(self.program.schema.tables[PORTS])
+        with self.session.within(timeout):
+            ports = self._known_ports()
+            entries = self.session.read(self.program.schema.tables[PORTS])
         found = {ports.number(number_of(entry)): dict(entry.data).get(PORT_UP) is True for entry in entries}
         return {number: up for number, up in found.items() if number < FIRST_UNKNOWN}
+
+    def _known_ports(self) -> PortMap:
+        """Return the ports' numbers; the switch is asked once in a session."""
+        session = self.session
+        if self._numbers is None or self._numbers[0] is not session:
+            self._numbers = session, PortMap(self.panel, self._devices())
+        return self._numbers[1]
 
 
 def _count(entry: Entry, field: str) -> int:

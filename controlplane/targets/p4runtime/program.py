@@ -29,6 +29,8 @@ LABEL_TABLE = "label_table"
 ROUTE_TABLE = "ipv4_table"
 BRIDGE_TABLE = "bridge_table"
 VERDICT_COUNTER = "verdict_counter"
+OTHER_RECEIVED, OTHER_SENT = "other_received", "other_sent"
+"""Counters by port of what is not aggregated; a program of an earlier version has none."""
 
 LAST_GROUP = (1 << 15) - 1
 """bmv2's P4Runtime server reserves the multicast groups from 2^15 on for clone sessions."""
@@ -102,6 +104,9 @@ class Program:
         if name not in self._counters:
             raise ProgramMismatch(f"the program has no counter {name!r}; it has {', '.join(sorted(self._counters))}")
         return self._counters[name]
+
+    def has_counter(self, name: str) -> bool:
+        return name in self._counters
 
     # -- rule sets to P4Runtime -------------------------------------------------------------------------------------
 

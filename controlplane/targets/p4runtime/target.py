@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError, Traffic
 from controlplane.targets.connecting import SessionTarget
-from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program
+from controlplane.targets.p4runtime.program import LABEL_TABLE, OTHER_RECEIVED, OTHER_SENT, VERDICT_COUNTER, Program
 from controlplane.targets.p4runtime.session import ElectionId, Held, Outranked, Session, new_election_id
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
@@ -128,6 +128,19 @@ class P4RuntimeTarget(SessionTarget[Session]):
             if entry.table_entry.match:
                 labels[self.program.label_key(entry.table_entry)] = (entry.data.packet_count, entry.data.byte_count)
         return Counters(self.read_verdicts(), labels)
+
+    def read_traffic(self) -> Traffic | None:
+        """Return what the program counts by port: all but aggregation packets."""
+        if not self.program.has_counter(OTHER_RECEIVED):
+            return None
+        received, sent = (self.program.counter(name).preamble.id for name in (OTHER_RECEIVED, OTHER_SENT))
+        asked = [p4runtime_pb2.CounterEntry(counter_id=each) for each in (received, sent)]
+        counted: dict[int, dict[int, int]] = {received: {}, sent: {}}
+        for entity in self.session.read_entities([p4runtime_pb2.Entity(counter_entry=each) for each in asked]):
+            cell = entity.counter_entry
+            counted[cell.counter_id][cell.index.index] = cell.data.byte_count
+        ports = {port: (count, counted[sent].get(port, 0)) for port, count in counted[received].items()}
+        return Traffic(ports, whole=False)
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
         """Return None: P4Runtime has no state of ports."""

@@ -1,0 +1,68 @@
+"""Measures what other traffic takes of the links, and has jobs planned on what it leaves (core/others.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from controlplane.service.core.others import Link, Others, OthersSeen, decide
+from controlplane.service.measure import Measurements
+from controlplane.service.network import Network
+from controlplane.service.periodic import Periodic
+
+LOOK_SECONDS = 2.0
+SHOWN = 4
+"""Links that a line of the log names."""
+
+
+class OtherTraffic:
+    """Looks from a thread of its own, from `start` to `close`.
+
+    Args:
+        least: part of each link that jobs are planned for, whatever others take of it.
+        log: gets one line for each change.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        least: float,
+        log: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._network, self._log, self._clock = network, log, clock
+        self._measurements = Measurements(network, others=True)
+        self._state = Others(least)
+        self._thread = Periodic("measuring other traffic", LOOK_SECONDS, self.look, log)
+
+    def start(self) -> None:
+        self._measurements.start()  # what comes to parameter servers, agents report
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.close()
+        self._measurements.close()
+
+    def look(self) -> None:
+        """Measure once."""
+        self.take(OthersSeen({link: flow.mbps for link, flow in self._measurements.read().others.items()}))
+
+    def take(self, seen: OthersSeen) -> None:
+        """Take a measurement; when plans leave another part of a link to others from now on, have all jobs planned
+        again."""
+        topology = self._network.topology
+        rates = {link: topology.bandwidth_mbps(*link) for link in topology.links}
+        self._state, changed = decide(self._state, seen, rates, self._clock())
+        state = self._network.state
+        with state.lock:
+            state.others_mbps, state.others = self._state.smoothed, self._state.used
+        if changed:
+            self._log(f"other traffic: {words(changed)}; jobs are planned beside it")
+            self._network.replanning.soon()
+
+
+def words(changed: Mapping[Link, float]) -> str:
+    """Return what others take of links from now on."""
+    said = [f"{mbps:.4g} Mbit/s from {u} to {v}" for (u, v), mbps in list(changed.items())[:SHOWN]]
+    more = f" and on {len(changed) - SHOWN} more links" if len(changed) > SHOWN else ""
+    return ", ".join(said) + more
