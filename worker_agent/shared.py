@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from controlplane.common.rpc.tls import Tls
@@ -47,7 +47,10 @@ class Reducer(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """Options that say how this node's agent is reached; see InArtState. rank, size: of the ranks on this node."""
+    """Options that say how this node's agent is reached; see InArtState. rank, size: of the ranks on this node.
+
+    Where neither a controller nor an agent is given, $INART_CONTROLLER and $INART_AGENT are.
+    """
 
     controller: str | None = None
     agent: str | None = None
@@ -58,6 +61,17 @@ class Options:
     rank: int = 0
     size: int = 1
     take_over: bool = False
+
+    def resolved(self) -> Options:
+        """Return the options with what the environment says where they say nothing."""
+        if self.controller is not None or self.agent is not None:
+            return self
+        environment = os.environ
+        return replace(
+            self,
+            controller=environment.get("INART_CONTROLLER") or None,
+            agent=environment.get("INART_AGENT") or None,
+        )
 
 
 def local_rank() -> tuple[int, int]:
@@ -216,10 +230,19 @@ _nodes: dict[tuple[Any, ...], Node] = {}
 _lingering: list[Service] = []
 
 
+def _alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the key of the one way that there is already and that has all that this key names. Two ways of a process
+    to one agent would refuse each other."""
+    there = [one for one in _nodes if all(own in (None, other) for own, other in zip(key, one, strict=True))]
+    return there[0] if len(there) == 1 else key
+
+
 def node_for(options: Options) -> Node:
     """The way to the agent that these options name: the same for all who ask."""
+    options = options.resolved()
     key = (options.controller, options.agent, options.node, options.interface, os.getpid())
     with _lock:
+        key = _alike(key)
         node = _nodes.get(key)
         if node is None:
             node = _nodes[key] = Node(options, key)

@@ -364,7 +364,7 @@ def main(scenario: str, connection: Connection, arguments: dict[str, Any]) -> No
         if scenario in BACKEND_SCENARIOS:
             backend, options = (
                 "cpu:inart",
-                BackendOptions(agent=arguments["agent"], timeout=30.0, bits=arguments.get("bits")),
+                BackendOptions(agent=arguments.get("agent"), timeout=30.0, bits=arguments.get("bits")),
             )
         world = arguments.get("world", 2)
         store = f"file://{arguments['store']}"

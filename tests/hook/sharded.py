@@ -297,12 +297,34 @@ def few_bits(rank: int, arguments: dict[str, Any], connection: Connection) -> di
     return {"largest": largest, "lost": lost, "left": float(left.abs().max())}
 
 
+def beside(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Run DDP's hook with a state that finds its agent as the default group's backend does: by the environment."""
+    gloo = dist.new_group(backend="gloo")
+    losses = {}
+    state = InArtState(timeout=30.0)
+    for name in ("hook", "gloo"):
+        model, inputs, targets = model_and_data(rank, torch.float32)
+        ddp = DistributedDataParallel(model, process_group=gloo if name == "gloo" else None)
+        if name == "hook":
+            ddp.register_comm_hook(state, inart_hook)
+        losses[name] = train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.05), inputs, targets, 5)
+    tensor = torch.ones(5000)
+    dist.all_reduce(tensor)
+    group: Any = dist.group.WORLD
+    result = {"losses": losses, "in_network": [state.in_network, group.network.in_network], "sum": tensor[0].item()}
+    result["steps"] = [state.steps_in_network, group.network.counts.steps_in_network]
+    result["falls"] = state.falls + group.network.counts.falls
+    state.close()
+    return result
+
+
 SCENARIOS = {
     "backend": backend,
+    "beside": beside,
     "few_bits": few_bits,
     "fsdp1": fsdp1,
     "hybrid": hybrid,
     "sharded": sharded,
     "sharded_survive": sharded_survive,
 }
-BACKEND_SCENARIOS = {"backend", "few_bits", "fsdp1", "sharded", "sharded_survive"}
+BACKEND_SCENARIOS = {"backend", "beside", "few_bits", "fsdp1", "sharded", "sharded_survive"}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hook.conftest import Network
 from tests.hook.processes import Rank, survive_turn
-from tests.hook.test_training import start_agents
+from tests.hook.test_training import run_ranks, start_agents
 from tests.support.examples import nightly
 
 
@@ -90,6 +90,17 @@ def test_backend_through_the_network_equals_gloo(network, tmp_path, ranks):
         assert losses["inart"] == pytest.approx(losses["gloo"], rel=1e-5)
         assert losses["inart zero"] == pytest.approx(losses["gloo zero"], rel=1e-5)
     assert len({result["inart digest"] for result in results}) == 1
+
+
+@pytest.mark.namespaces
+def test_the_hook_and_the_backend_of_one_process_use_one_agent(network, tmp_path):
+    """The state fell back to gloo, as the agent was in use: by the backend of the same process."""
+    network.run_server()
+    environments = [{"environment": {"INART_AGENT": where["agent"]}} for where in start_agents(network)]
+    for result in run_ranks("beside", tmp_path, environments):
+        assert result["in_network"] == [True, True] and result["falls"] == 0
+        assert min(result["steps"]) > 0 and result["sum"] == 2.0
+        assert result["losses"]["hook"] == pytest.approx(result["losses"]["gloo"], rel=1e-5)
 
 
 @pytest.mark.namespaces

@@ -32,7 +32,7 @@ from worker_agent.shared import Options, node_for
 controller, rank, size, take_over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "take"
 where = {"agent": controller.removeprefix("agent=")} if controller.startswith("agent=") else {"controller": controller}
 node = node_for(Options(**where, operation_timeout=60.0, rank=rank, size=size, take_over=take_over))
-reducer = None
+reducer, other = None, None
 for line in sys.stdin:
     try:
         if line == "join\\n":
@@ -45,12 +45,24 @@ for line in sys.stdin:
             for work in works:
                 work.wait(60)
             print("sums", *(float(array[0]) for array in arrays), flush=True)
+        elif line == "another\\n":  # user of the agent in this process, told of it by the environment
+            os.environ["INART_CONTROLLER"] = controller
+            other = node_for(Options(operation_timeout=30.0))
+            first, second = np.full(3000, 1.0, np.float32), np.full(3000, 2.0, np.float32)
+            works = [reducer.allreduce_async(first), other.join(30.0).allreduce_async(second)]
+            for work in works:
+                work.wait(60)
+            print("sums", float(first[0]), float(second[0]), flush=True)
         elif line == "fork\\n":
             child = os.fork()
             if child == 0:
                 time.sleep(300)
                 os._exit(0)
             print("forked", child, flush=True)
+        elif other is not None:
+            other.close()
+            other = None
+            print("one closed", flush=True)
         else:
             node.close()
             print("closed", flush=True)
@@ -135,6 +147,20 @@ def test_the_first_rank_is_the_agent_and_ranks_take_turns(network):
     assert tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000") == sums
     # The agent's own process closes first, and the others are still served.
     assert tell(trainers, "close") == ["closed"] * 4
+
+
+@pytest.mark.namespaces
+def test_one_agent_serves_all_users_of_a_process_however_they_name_its_controller(network):
+    """The backend of a process's default group and a state for DDP's hook are such users. The second one was refused:
+    the agent was in use by a process, which was its own.
+    """
+    network.run_server()
+    trainers = [Trainer(network, node, 0, 1, "no") for node in ("w0", "w1")]
+    assert tell(trainers, "join") == [f"joined 2 {network.controller.roster.epoch}"] * 2
+    assert tell(trainers, "another") == ["sums 2.0 4.0"] * 2
+    assert tell(trainers, "close") == ["one closed"] * 2
+    assert tell(trainers, "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2, "the first one's place is its own still"
+    assert tell(trainers, "close") == ["closed"] * 2
 
 
 @pytest.mark.namespaces

@@ -18,7 +18,6 @@ does not use the network, because it has nothing to gain from it.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -166,8 +165,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         network = Network(
             Ranks(name, opts.store, rank, size),
             options=Options(
-                options.controller or (None if options.agent else os.environ.get("INART_CONTROLLER")),
-                options.agent or (None if options.controller else os.environ.get("INART_AGENT")),
+                options.controller,
+                options.agent,
                 options.node,
                 options.interface,
                 options.tls,

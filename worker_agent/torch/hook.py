@@ -76,6 +76,7 @@ class Network:
         only_between_nodes: bool = False,
         reproducible: bool = False,
     ) -> None:
+        options = options.resolved()
         self.between_nodes = True
         self.counts = Counts()
         self.fallback = fallback
@@ -330,9 +331,9 @@ class InArtState:
     and so do all states of a process. The operations of all states must come in the same order on all ranks.
 
     Args:
-        controller: "host:port"; None: $INART_CONTROLLER.
-        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine, or an existing agent (the
-            caller closes it).
+        controller: "host:port"; None: $INART_CONTROLLER, or the one that this process uses already.
+        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine ($INART_AGENT where neither
+            is given), or an existing agent (the caller closes it).
         node: name in the topology; None: the node whose address this machine has.
         process_group: of the DDP model; None: the default group.
         timeout: seconds to wait for the other agents at the start.
