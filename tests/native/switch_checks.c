@@ -9,6 +9,7 @@ static int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned c
 #define sendmmsg checked_sendmmsg
 #include "transmit.c"
 #undef sendmmsg
+#include "idle.c"
 
 #include "expect.h"
 
@@ -99,10 +100,37 @@ static void events_have_a_limit_in_bytes(void) {
     ss_fabric_free(fabric);
 }
 
+static void *post_idle_entries(void *device) {
+    struct ss_device *of = device;
+    struct batch batch = {of->state.tables, 0, malloc(64)};
+    for (int i = 0; i < 200; i++) {
+        batch.bytes = 64;
+        memset(batch.data, i, 64);
+        post(of, &batch);
+    }
+    free(batch.data);
+    ss_events_close(of->fabric);
+    return NULL;
+}
+
+/* The host takes events while the switch's threads ask how many wait for it. The sanitizer of threads says whether they
+ * do so under the lock. */
+static void events_are_counted_under_their_lock(void) {
+    struct ss_fabric *fabric = ss_fabric_new(1, 1);
+    struct ss_device *device = ss_device_new(fabric, 1, -1);
+    struct ss_event *event;
+    pthread_t thread;
+    EXPECT(!pthread_create(&thread, NULL, post_idle_entries, device));
+    for (int i = 0; (event = ss_event_wait(fabric)); i++) free(event);
+    pthread_join(thread, NULL);
+    ss_fabric_free(fabric);
+}
+
 int main(int argc, char **argv) {
     const struct probe checks[] = {
         {"full_is_not_refused", full_is_not_refused},
         {"events_have_a_limit_in_bytes", events_have_a_limit_in_bytes},
+        {"events_are_counted_under_their_lock", events_are_counted_under_their_lock},
     };
     return run_checks(checks, sizeof checks / sizeof *checks, argc, argv);
 }

@@ -1,5 +1,5 @@
-"""Parts of the C code by themselves, under the sanitizers of addresses and undefined behaviour, in cases that rarely
-occur.
+"""Parts of the C code by themselves, under the sanitizers of addresses, undefined behaviour and threads, in cases that
+rarely occur.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RUNTIME = ROOT / "softswitch" / "runtime"
 SANITIZE = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+THREADS = ["-fsanitize=thread"]
 FLAGS = ["-std=gnu11", "-O1", "-g", "-w", "-pthread", "-fno-strict-aliasing"]
 
 WORKER = (
@@ -25,19 +26,26 @@ WORKER = (
     "reordering_is_forgotten",
     "super_frames_come_back",
     "attempts_become_rarer",
+    "any_word_is_a_number",
+    "values_that_were_written_meanwhile",
 )
 SWITCH = ("full_is_not_refused", "events_have_a_limit_in_bytes")
+
+
+def cc(*sanitizers: str) -> tuple[list[str], bool]:
+    """Return the compiler's command, and whether it has these sanitizers, which are in the command then."""
+    path = shutil.which("cc")
+    if path is None:
+        pytest.skip("there is no C compiler (cc)")
+    probe = [path, *sanitizers, "-x", "c", "-", "-o", "/dev/null"]
+    can = subprocess.run(probe, input="int main(void) { return 0; }", text=True, capture_output=True, check=False)
+    return [path, *FLAGS, *(sanitizers if can.returncode == 0 else [])], can.returncode == 0
 
 
 @pytest.fixture(scope="module")
 def compiler() -> list[str]:
     """Return the compiler and the sanitizers that it has."""
-    path = shutil.which("cc")
-    if path is None:
-        pytest.skip("there is no C compiler (cc)")
-    probe = [path, *SANITIZE, "-x", "c", "-", "-o", "/dev/null"]
-    can = subprocess.run(probe, input="int main(void) { return 0; }", text=True, capture_output=True, check=False)
-    return [path, *FLAGS, *(SANITIZE if can.returncode == 0 else [])]
+    return cc(*SANITIZE)[0]
 
 
 def build(compiler: list[str], output: Path, *arguments: object) -> Path:
@@ -57,8 +65,11 @@ def worker(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def switch(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("native") / "switch_checks"
-    others = [source for source in sorted(RUNTIME.glob("*.c")) if source.name != "transmit.c"]
+    return build_switch(compiler, tmp_path_factory.mktemp("native") / "switch_checks")
+
+
+def build_switch(compiler: list[str], output: Path) -> Path:
+    others = [source for source in sorted(RUNTIME.glob("*.c")) if source.name not in ("transmit.c", "idle.c")]
     return build(compiler, output, f"-I{RUNTIME}", HERE / "switch_checks.c", *others)
 
 
@@ -77,3 +88,10 @@ def test_worker(worker: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SWITCH)
 def test_switch(switch: Path, name: str) -> None:
     run(switch, name)
+
+
+def test_the_host_and_the_switch_count_events_under_one_lock(tmp_path: Path) -> None:
+    command, can = cc(*THREADS)
+    if not can:
+        pytest.skip("the compiler has no sanitizer of threads (Debian: apt-get install libgcc-12-dev, or your gcc's)")
+    run(build_switch(command, tmp_path / "switch_checks"), "events_are_counted_under_their_lock")

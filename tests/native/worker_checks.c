@@ -3,6 +3,8 @@
 #undef close
 #undef sendmmsg
 
+#include "worker/decode.h"
+#include "worker/encode.h"
 #include "worker/pacing.h"
 #include "worker/roundtrip.h"
 #include "worker/worker.h"
@@ -145,11 +147,83 @@ static void attempts_become_rarer(void) {
     io_close(io);
 }
 
+static const uint32_t extremes[] = {0x80000000u, 0x80000001u, 0xffffffffu, 0x7fffffffu, 0x40000000u, 0, 1};
+#define EXTREMES (sizeof extremes / sizeof *extremes)
+
+/* The sizes of tensors in an operation's first packet are read as numbers whatever the words are: INT32_MIN has no
+ * negative. Also the least and the greatest sums are values. */
+static void any_word_is_a_number(void) {
+    const uint32_t values = 64, n = INART_EXPONENT_WORDS(64), number = 5;
+    uint8_t key[CHECK_KEY_BYTES] = {1};
+    struct inart_worker w = {.check = check_make(key, 3, values), .config = {.workers = 3, .values = values}};
+    struct worker_thread x = {.worker = &w};
+    struct worker_tree t = {.config = {.root = "ps"}};
+    struct worker_operation o = {.elements = 1000, .layout = {.kind = INART_ALL_REDUCE, .workers = 3, .source = -1}};
+    uint32_t wire[64] = {0}, exponents[32] = {0};
+    EXPECT(w.check);
+    for (uint32_t j = 2; j < CHECK_VALUES; j++) exponents[j] = worker_operation_mark(&o, j - 2);
+    for (unsigned i = 0; i < EXTREMES * EXTREMES; i++) {
+        struct worker_part p = {.operation = &o};
+        memcpy(wire, exponents, sizeof exponents);
+        check_seal_exponents(w.check, number, 2, wire);
+        for (unsigned j = 0; j < 2; j++)
+            wire[j] = wire[j + n] = __builtin_bswap32(extremes[j ? i % EXTREMES : i / EXTREMES] | 1u << 31);
+        wire[values - 1] = __builtin_bswap32(check_seal(w.check, 7, number));
+        EXPECT(worker_take_exponents(&x, &t, &p, 0, number, 7, wire) == TAKEN);
+        EXPECT(p.largest >= 0 && p.smallest >= 0);
+    }
+    for (unsigned i = 0; i < 64; i++) wire[i] = __builtin_bswap32(extremes[i % EXTREMES]);
+    float found[320];
+    for (int32_t e = INART_EXPONENT_LOWEST; e <= INART_EXPONENT_HIGHEST; e += 4) {
+        inart_dequantise(wire, 64, e, 3, 3, found);
+        inart_dequantise(wire, 64, e + INART_NONFINITE, 3, 3, found);
+        for (uint32_t count = 2; count <= INART_MOST_FIELDS; count++) {
+            struct inart_fields f = inart_fields_of(count, 3, false, 0, 0);
+            inart_fields_dequantise(&f, wire, 64 * count, 64, e, 3, found);
+            inart_fields_dequantise(&f, wire, 64 * count, 64, e + INART_NONFINITE, 3, found);
+        }
+    }
+    check_free(w.check);
+}
+
+/* A trainer that writes into a tensor that is under way makes that sum another one, and nothing else: what is larger
+ * than its chunk's agreed exponent is sent as the largest value for which the sum has room. */
+static void values_that_were_written_meanwhile(void) {
+    const float written[] = {1e38f, -1e38f, INFINITY, -INFINITY, NAN, -NAN, 3.0f, 0.5f};
+    const uint32_t workers = 3, values = 64, data = INART_DATA_VALUES(64);
+    const double most = ldexp(1, inart_fraction_bits((int)workers));
+    uint8_t key[CHECK_KEY_BYTES] = {1};
+    struct check *check = check_make(key, workers, values);
+    float x[5 * 64];
+    uint16_t halves[2 * 64];
+    uint32_t wire[64] = {0};
+    EXPECT(check);
+    for (unsigned i = 0; i < 5 * 64; i++) x[i] = written[i % 8];
+    for (unsigned i = 0; i < 2 * 64; i++) halves[i] = (uint16_t)(inart_bits(written[i % 8]) >> 16);
+    for (int32_t e = INART_EXPONENT_LOWEST; e <= INART_EXPONENT_HIGHEST; e++) {
+        inart_quantise(x, data, data, e, workers, wire);
+        for (uint32_t i = 0; i < data; i++) EXPECT(fabs((double)(int32_t)__builtin_bswap32(wire[i])) <= most);
+        checked_quantise(check, x, data, e, wire);
+        for (uint32_t i = 0; i < data; i++) EXPECT(fabs((double)(int32_t)__builtin_bswap32(wire[i])) <= most);
+        inart_quantise(x, data, data, e + INART_NONFINITE, workers, wire);
+        for (uint32_t count = 2; count <= INART_MOST_FIELDS; count++)
+            for (int chance = 0; chance < 2; chance++) {
+                struct inart_fields f = inart_fields_of(count, workers, chance, 7, 1);
+                inart_fields_quantise(&f, x, count * data, data, e, 0, wire);
+                inart_fields_residual(&f, x, count * data, e, 0, (float[5 * 64]){0});
+            }
+        struct inart_fields pair = inart_fields_of(2, workers, false, 0, 0);
+        if (inart_pairs_fit(&pair, INART_BFLOAT16, 2 * data, data, e)) inart_pairs_quantise(&pair, check, halves, e, wire);
+    }
+    check_free(check);
+}
+
 int main(int argc, char **argv) {
     const struct probe checks[] = {
         {"thread_that_cannot_start", thread_that_cannot_start}, {"time_that_goes_backwards", time_that_goes_backwards},
         {"reordering_is_forgotten", reordering_is_forgotten},   {"super_frames_come_back", super_frames_come_back},
-        {"attempts_become_rarer", attempts_become_rarer},
+        {"attempts_become_rarer", attempts_become_rarer},       {"any_word_is_a_number", any_word_is_a_number},
+        {"values_that_were_written_meanwhile", values_that_were_written_meanwhile},
     };
     return run_checks(checks, sizeof checks / sizeof *checks, argc, argv);
 }
