@@ -55,6 +55,13 @@ def test_a_hundred_workers_are_back_within_two_seconds(kind: str) -> None:
     check(played(topology, plan, kind, values=64))
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [nightly(kind) for kind in KINDS])
+def test_a_thousand_workers_are_back_within_two_seconds(kind: str) -> None:
+    topology, plan = racks(1000, 4, 2.0)
+    check(played(topology, plan, kind, values=64))
+
+
 def test_the_root_asks_for_lost_contributions() -> None:
     """Without a question nothing would come again: all of a window was lost, and workers repeat one chunk by
     themselves."""

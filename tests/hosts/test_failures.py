@@ -168,6 +168,29 @@ def test_packets_for_another_group_port_or_source_are_ignored(make_rig: MakeRig,
     assert stats.io.foreign == (5 if backend == "raw" else 0), "an ordinary user's socket does not even see them"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_packets_from_addresses_that_are_not_in_the_job_are_counted_alone(make_rig: MakeRig, backend: str) -> None:
+    """The sender knows everything, even the epoch's key: only its address is no worker's or parameter server's. Nothing
+    else keeps its contribution out of the sum.
+    """
+    rig = make_rig((TreeShape(),), rate_mbps=20, io=IoOptions(backend))
+    own = rig.job.servers[0]
+    tree, made = own.root_trees[0], Checked(WORKERS, 64)
+    to_server, to_worker = rig.raw_port("s0"), rig.raw_port("w0")
+    sent = packet(made.sent([5] * 63, [0], tree.tree, 0), job=7, label=tree.flows[0].label, epoch=1, sequence=0,
+                  port=tree.port, address="10.9.3.77")  # fmt: skip
+    answer = packet([0] * 64, job=7, label=tree.return_label, epoch=1, sequence=0, flags=int(Flag.RESULT),
+                    port=tree.port, address="10.9.3.77")  # fmt: skip
+    for _ in range(5):
+        to_server.send(bytes(sent))
+        to_worker.send(bytes(answer))
+    wait_until(lambda: rig.servers[0].stats().other_source == 5, "the parameter server has counted them")
+    wait_until(lambda: rig.engines[0].stats().other_source == 5, "the worker has counted them")
+    trees = (rig.servers[0].stats().trees[0], rig.engines[0].stats().trees[0])
+    assert (trees[0].added, trees[0].check_failures, trees[1].refused, trees[1].check_failures) == (0, 0, 0, 0)
+    reduce_and_check(rig, 2, 1000)
+
+
 @pytest.mark.parametrize("sizes", [(1000, 1001), (10, 100_000)])
 def test_different_sizes_are_an_error_on_every_worker(make_rig: MakeRig, sizes: tuple[int, int]) -> None:
     rig = make_rig()
