@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from controlplane.common import command_line
+from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_job
@@ -79,7 +80,7 @@ def trial(arguments: argparse.Namespace) -> None:
         connections=Connections(arguments.connections, arguments.most_connections),
         backups=arguments.backup,
         security=Security.of(tls_from(arguments)),
-        log=lambda line: print(line, file=sys.stderr, flush=True),
+        log=dated(sys.stderr),
     )
     try:
         agent.wait_joined()
@@ -166,9 +167,7 @@ def coordinate(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 
-    def say(line: str) -> None:
-        print(line, flush=True)
-
+    log = dated(sys.stdout)
     host, port = arguments.listen
     with Coordinator(
         policy,
@@ -178,11 +177,12 @@ def coordinate(arguments: argparse.Namespace) -> None:
         security=security(arguments),
         replication=switches,
         probe_values=arguments.chunk // 2 if arguments.system is not None else None,
-        log=say,
-        finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s"),
+        log=log,
+        finished=lambda task, seconds: log(f"task {task.number}: {seconds:.3f} s"),
     ) as coordinator:
         what = policy.plan if isinstance(policy, FollowNetwork) else arguments.system
-        say(f"{what}\nwaiting for {', '.join(policy.nodes)} at {coordinator.address[0]}:{coordinator.address[1]}")
+        here = "{}:{}".format(*coordinator.address)
+        print(f"{what}\nwaiting for {', '.join(policy.nodes)} at {here}", flush=True)
         stop.wait()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from controlplane.common import command_line
+from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from ps_server.versions import Versions
 from worker_agent.agent import controller_address
@@ -54,10 +55,6 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     stop = threading.Event()
-
-    def say(line: str) -> None:
-        print(f"ps_server: {line}", file=sys.stderr, flush=True)
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tls=tls_from(arguments),
             job=arguments.job,
             take_over=arguments.take_over,
-            log=say,
+            log=dated(sys.stderr, "ps_server"),
         )
     except (AgentError, ValueError) as error:
         print(f"ps_server: {error}", file=sys.stderr)
@@ -83,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             elif deadline is not None and time.monotonic() > deadline:
                 raise AgentError(f"not ready after {arguments.timeout:g} s: {server.problem}")
     except AgentError as error:
-        say(str(error))
+        print(f"ps_server: {error}", file=sys.stderr)
         return 1
     finally:
         server.close()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from controlplane.common import command_line
 from controlplane.common.inputs import parse_bytes
+from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AgentError
@@ -127,7 +128,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
         ),
         take_over=arguments.take_over,
         permissions=Permissions(mode=arguments.mode, group=arguments.group),
-        log=lambda line: print(f"worker_agent: {line}", file=sys.stderr, flush=True),
+        log=dated(sys.stderr, "worker_agent"),
     ) as service:
         print(f"agent serves on {arguments.socket}", flush=True)
         if arguments.metrics is None:

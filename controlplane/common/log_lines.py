@@ -16,6 +16,7 @@ from typing import TextIO
 
 Log = Callable[[str], None]
 OF_A_JOB = re.compile(r"job (\S+?):? ")
+TIME = "%Y-%m-%d %H:%M:%S"
 
 
 class Level(IntEnum):
@@ -93,7 +94,7 @@ def printed(line: str, started: float, *, journal: bool) -> str:
     level, text = level_of(line), with_job(line)
     if journal:
         return f"<{int(level)}>{text}"
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{time.monotonic() - started:7.2f}] {level!s:<7} {text}"
+    return f"{time.strftime(TIME)} [{time.monotonic() - started:7.2f}] {level!s:<7} {text}"
 
 
 def as_object(line: str) -> str:
@@ -109,5 +110,17 @@ def to_stderr(*, as_json: bool = False) -> Log:
     def log(line: str) -> None:
         words = as_object(line) if as_json else printed(line, started, journal=journal)
         print(words, file=sys.stderr, flush=True)
+
+    return log
+
+
+def dated(stream: TextIO, program: str = "") -> Log:
+    """Return a log of a program that says little, such as an agent: date and time, except for journald, which keeps
+    times, then the program's name where one is given."""
+    journal = is_journal(stream)
+
+    def log(line: str) -> None:
+        words = f"{program}: {line}" if program else str(line)
+        print(words if journal else f"{time.strftime(TIME)} {words}", file=stream, flush=True)
 
     return log

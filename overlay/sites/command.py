@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.common import command_line
+from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Sending
@@ -169,7 +170,7 @@ def coordinate(arguments: argparse.Namespace) -> int:
     probe_seconds = 0.0 if arguments.no_probe else arguments.probe_seconds
     with make_coordinator(
         host, port, SiteSettings(arguments.sites, arguments.patience, probe_seconds, arguments.all_pairs), network,
-        backs_up=arguments.backs_up, security=security, log=lambda line: print(line, flush=True),
+        backs_up=arguments.backs_up, security=security, log=dated(sys.stdout),
     ) as coordinator:  # fmt: skip
         here = _written([coordinator.address, *([arguments.backs_up] if arguments.backs_up else [])])
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
@@ -327,7 +328,7 @@ def trial(arguments: argparse.Namespace) -> int:
         _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
         listen=arguments.listen and "{}:{}".format(*arguments.listen),
         advertise=arguments.advertise, timeout=arguments.timeout, token=_token_of(arguments),
-        log=lambda line: print(line, file=sys.stderr, flush=True),
+        log=dated(sys.stderr),
     )  # fmt: skip
     if group is None:
         raise OverlayError("$RANK is above 0: `inart site agent` is for one process a site")

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
 TOPOLOGY = "leafspine:leaves=2,spines=1,servers=2"
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[ *\d+\.\d\d\] .+")
+DATED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .+")
 STRANGERS = (
     b"GET / HTTP/1.1\r\nHost: there\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
@@ -76,6 +77,27 @@ def test_the_log_has_times_and_no_text_of_strangers(tmp_path, tls):
     assert any("no job yet" in line for line in lines)
     strange = [line for line in lines if not LINE.fullmatch(line) and line != "serve: interrupted"]
     assert not strange
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ps_server", "--controller", "127.0.0.1:1", "--interface", "lo"),
+        ("worker_agent", "serve", "--controller", "127.0.0.1:1", "--interface", "lo", "--socket", "{folder}/agent.sock"),
+        ("overlay", "agent", "--coordinator", "127.0.0.1:1", "--node", "a", "--listen", "127.0.0.1:0"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_agents_say_when_something_happened(tmp_path, words):
+    command = [sys.executable, "-m", *(word.format(folder=tmp_path) for word in words)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert DATED.match(line) and "127.0.0.1:1" in line
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
