@@ -83,7 +83,7 @@ def test_the_log_has_times_and_no_text_of_strangers(tmp_path, tls):
     "words",
     [
         ("ps_server", "--controller", "127.0.0.1:1", "--interface", "lo"),
-        ("worker_agent", "serve", "--controller", "127.0.0.1:1", "--interface", "lo", "--socket", "{folder}/agent.sock"),
+        ("worker_agent", "serve", "--controller", "127.0.0.1:1", "--interface", "lo", "--socket", "{folder}/a.sock"),
         ("overlay", "agent", "--coordinator", "127.0.0.1:1", "--node", "a", "--listen", "127.0.0.1:0"),
     ],
     ids=lambda words: words[0],
