@@ -25,6 +25,18 @@ def test_links_lead_to_files(page: str) -> None:
     assert not broken, f"{page} links to {', '.join(broken)}"
 
 
+def test_tests_that_are_named_exist() -> None:
+    """A page that says which test finds a defect is wrong when that test has another name."""
+    page = (ROOT / "docs" / "notes" / "right-or-refused.md").read_text()
+    file, missing = "", []
+    for folder, path, name in re.findall(r"`(softswitch:)?([\w/]+\.py)?(?:::(test_\w+))?`", page):
+        if path and (folder or "/" in path):
+            file = f"softswitch/tests/{path}" if folder else f"tests/{path}"
+        if name and not re.search(rf"^def {name}\(", (ROOT / file).read_text(), flags=re.M):
+            missing.append(f"{file}::{name}")
+    assert not missing
+
+
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: make setup")
 def test_the_site_is_built_and_every_name_of_the_api_is_there(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

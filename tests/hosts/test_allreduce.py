@@ -64,6 +64,20 @@ def test_sums_are_right_and_the_same_everywhere(make_rig: MakeRig, faults: dict[
         assert sum(engine.stats().resent for engine in rig.engines) > 0
 
 
+def test_the_check_takes_less_than_a_hundredth_of_the_bytes(make_rig: MakeRig) -> None:
+    """Without it all words of a packet would be data, and exponents would be in packets once. An exponent a chunk and a
+    word for eight chunks, which say how values are scaled, are needed without it, too.
+    """
+    values, elements = 256, 500_000
+    rig = make_rig((TreeShape(),), values=values)
+    finish(rig.submit([np.ones(elements, np.float32) for _ in rig.engines]))
+    chunks = -(-elements // values)
+    needed = chunks + -(-(chunks + chunks // 8) // values)
+    for engine in rig.engines:
+        sent = engine.stats().trees[0].chunks_sent
+        assert needed < sent <= 1.01 * needed
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: str, threads: int) -> None:
