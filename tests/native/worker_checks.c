@@ -213,16 +213,20 @@ static void values_that_were_written_meanwhile(void) {
                 inart_fields_residual(&f, x, count * data, e, 0, (float[5 * 64]){0});
             }
         struct inart_fields pair = inart_fields_of(2, workers, false, 0, 0);
-        if (inart_pairs_fit(&pair, INART_BFLOAT16, 2 * data, data, e)) inart_pairs_quantise(&pair, check, halves, e, wire);
+        if (inart_pairs_fit(&pair, INART_BFLOAT16, 2 * data, data, e))
+            inart_pairs_quantise(&pair, check, halves, e, wire);
     }
     check_free(check);
 }
 
 int main(int argc, char **argv) {
     const struct probe checks[] = {
-        {"thread_that_cannot_start", thread_that_cannot_start}, {"time_that_goes_backwards", time_that_goes_backwards},
-        {"reordering_is_forgotten", reordering_is_forgotten},   {"super_frames_come_back", super_frames_come_back},
-        {"attempts_become_rarer", attempts_become_rarer},       {"any_word_is_a_number", any_word_is_a_number},
+        {"thread_that_cannot_start", thread_that_cannot_start},
+        {"time_that_goes_backwards", time_that_goes_backwards},
+        {"reordering_is_forgotten", reordering_is_forgotten},
+        {"super_frames_come_back", super_frames_come_back},
+        {"attempts_become_rarer", attempts_become_rarer},
+        {"any_word_is_a_number", any_word_is_a_number},
         {"values_that_were_written_meanwhile", values_that_were_written_meanwhile},
     };
     return run_checks(checks, sizeof checks / sizeof *checks, argc, argv);
