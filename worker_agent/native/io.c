@@ -160,6 +160,7 @@ static int io_open_sockets(struct io *io, char *error, size_t size) {
         for (unsigned i = 0; i < io->sources; i++) owned_add(&io->owned, io->source[i]);
         if (io->sources > 1) owned_add(&io->owned, io->any);
         if (io->here >= 0) owned_add(&io->owned, io->here);
+        for (unsigned i = 0; i < io->claims; i++) owned_add(&io->owned, io->claim[i]);
         for (unsigned i = 0; i < INART_MOST_LINKS - 1; i++)
             if (io->over[i] >= 0) owned_add(&io->owned, io->over[i]);
     }

@@ -109,9 +109,11 @@ struct io {
     int here;                       /* sends to engines on this host; -1: nobody needs it */
     int over[INART_MOST_LINKS - 1]; /* `udp`: sends over a further link; -1: there is none */
     int any;                        /* readable when a source is: the only one, or an epoll of all */
-    uint32_t ready;                 /* bitmap of the sources that may have some */
-    unsigned wanted;                /* messages to receive at once */
-    bool full;                      /* the last call of receive filled all of them: there may be more */
+    unsigned claims;                /* `raw`: UDP sockets that hear nothing, and keep other users from the ports */
+    int claim[INART_MOST_SOURCES];
+    uint32_t ready;  /* bitmap of the sources that may have some */
+    unsigned wanted; /* messages to receive at once */
+    bool full;       /* the last call of receive filled all of them: there may be more */
     uint8_t *out_memory, *in_memory;
     struct io_out out[INART_OUT];
     unsigned out_head, out_count; /* [head, count) are not all sent */

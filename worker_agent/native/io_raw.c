@@ -32,8 +32,39 @@ struct raw_state {
 
 static void raw_close(struct io *io) {
     if (io->sources) close(io->source[0]);
-    io->sources = 0;
+    for (unsigned i = 0; i < io->claims; i++) close(io->claim[i]);
+    io->sources = io->claims = 0;
     free(io->state);
+}
+
+/* Keeps other users from a port: a packet socket alone does not, and they would hear all results. While a socket has it
+ * with SO_REUSEPORT, Linux lets nobody else bind it but this user. This one has not joined the group, so it hears
+ * nothing. It is bound to the interface, which sets it apart from those of `udp` that hear (udp_socket says why). */
+static int raw_claim(struct io *io, uint16_t port, char *error, size_t size) {
+    const char *interface = io->spec.interface;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1, zero = 0;
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INART_GROUP)};
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) ||
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &zero, sizeof zero) ||
+        setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, interface, (socklen_t)strlen(interface)) ||
+        bind(fd, (struct sockaddr *)&address, sizeof address)) {
+        snprintf(error, size, "cannot keep UDP port %u of " INART_GROUP_TEXT " to this user: %s%s", port,
+                 strerror(errno), errno == EADDRINUSE ? " (a program of another user has it)" : "");
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    io->claim[io->claims++] = fd;
+    return 0;
+}
+
+static int raw_claim_ports(struct io *io, char *error, size_t size) {
+    for (unsigned lane = 0; lane < io->spec.lanes; lane++) {
+        bool claimed = false;
+        for (unsigned i = 0; i < lane; i++) claimed |= io->spec.port[i] == io->spec.port[lane];
+        if (!claimed && raw_claim(io, io->spec.port[lane], error, size)) return -1;
+    }
+    return 0;
 }
 
 static int raw_filter(struct io *io, int fd) {
@@ -90,7 +121,7 @@ static int raw_open(struct io *io, char *error, size_t size) {
     io->source[io->sources++] = fd;
     struct ifreq request = {0};
     memcpy(request.ifr_name, io->spec.interface, sizeof request.ifr_name);
-    if (io_check_mtu(&io->spec, fd, error, size)) goto fail;
+    if (io_check_mtu(&io->spec, fd, error, size) || raw_claim_ports(io, error, size)) goto fail;
     if (ioctl(fd, SIOCGIFHWADDR, &request) == 0) memcpy(s->mac, request.ifr_hwaddr.sa_data, 6);
     io->address = io->spec.address;
     if (!io->address && ioctl(fd, SIOCGIFADDR, &request) == 0)
